@@ -1,0 +1,44 @@
+# One virtual environment, made when it is missing or when its description changed.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+TEST   := $(VENV)/.installed-test
+DOCS   := $(VENV)/.installed-docs
+PYTEST := $(BIN)/python -m pytest -n 2
+
+.DEFAULT_GOAL := test
+.PHONY: run test test-slow bench docs lint clean
+
+$(TEST): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test]" -c constraints.txt
+	@touch $@
+
+$(DOCS): $(TEST)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test,docs]" -c constraints.txt
+	@touch $@
+
+run: $(TEST)  ## fit the bundled example
+	$(BIN)/curvi fit
+
+test: lint  ## lint, then the suite in float64 and again in float32
+	CURVI_TEST_DTYPE=float64 $(PYTEST)
+	CURVI_TEST_DTYPE=float32 $(PYTEST)
+
+test-slow: $(TEST)  ## the tests that take minutes
+	CURVI_TEST_DTYPE=float64 $(PYTEST) -m slow
+
+lint: $(TEST)  ## style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(TEST)  ## every benchmark; one of them: make bench NAMES=name
+	$(BIN)/python -m benchmarks $(NAMES)
+
+docs: $(DOCS)  ## the manual, in docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
+clean:  ## everything that can be made again
+	rm -rf $(VENV) docs/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*
+	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Benchmarks: each `bench_NAME.py` has a `main()` that returns a dict of plain numbers and text."""

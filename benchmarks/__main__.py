@@ -1,0 +1,56 @@
+"""Run benchmarks and keep what they measured: `python -m benchmarks [NAME ...]`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+RESULTS = FOLDER / "results"
+
+
+def available() -> list[str]:
+    """The names of all benchmarks, in alphabetical order."""
+    return sorted(path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py"))
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a whole file or none: a temporary file, fsync, then rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2, sort_keys=True, allow_nan=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def main(names: list[str]) -> int:
+    """Run the named benchmarks, or all of them; 2 means that a name is unknown."""
+    known = available()
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        print(f"unknown: {', '.join(unknown)}; choose from: {', '.join(known)}", file=sys.stderr)
+        return 2
+    for name in names or known:
+        print(f"{name} ...", flush=True)
+        start = time.perf_counter()
+        result = importlib.import_module(f"benchmarks.bench_{name}").main()
+        path = RESULTS / f"{name}.json"
+        write_json(path, result)
+        print(f"{name}: {time.perf_counter() - start:.1f} s -> {path.relative_to(FOLDER.parent)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,29 @@
+"""Sphinx configuration."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+with (Path(__file__).parents[1] / "pyproject.toml").open("rb") as file:
+    release = tomllib.load(file)["project"]["version"]
+
+project = "curvi"
+author = "The curvi developers"
+copyright = author
+version = release
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["amsmath", "dollarmath"]
+myst_heading_anchors = 3
+
+napoleon_google_docstring = False
+napoleon_use_ivar = True  # documented attributes and dataclass fields would otherwise appear twice
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True, "show-inheritance": False}
+python_use_unqualified_type_names = True
+
+html_theme = "furo"
+html_title = f"curvi {release}"

@@ -1,0 +1,1 @@
+"""Types, pytree arithmetic, outcome codes, errors, and the gate that input passes."""

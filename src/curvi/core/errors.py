@@ -1,0 +1,31 @@
+"""The exceptions of curvi: each message says what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class CurviError(Exception):
+    """Anything that curvi raises on purpose."""
+
+
+class InputError(CurviError, ValueError):
+    """The input was refused at the gate, before any computation."""
+
+
+class MissingDependencyError(CurviError, ImportError):
+    """An optional library is needed for this call; the message names the extra to install."""
+
+
+class NumericalError(CurviError, ArithmeticError):
+    """A computation failed numerically.
+
+    Attributes
+    ----------
+    result : object or None
+        Whatever had been computed when it failed, so that nothing is lost.
+    """
+
+    def __init__(self, message: str, result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result

@@ -1,0 +1,60 @@
+"""Linear maps and their solvers.
+
+A symmetric linear map on pytrees (the exact Hessian by the R-operator, the Gauss-Newton matrix, a dense
+matrix, or one built from these by damping, preconditioning or projection) knows its product and what is
+certain about its definiteness. Truncated conjugate gradients solves systems with such a map by products
+alone, in the metric of a preconditioner, inside a trust region if asked, and leaves indefinite systems by
+the door of negative curvature. Its coefficients estimate the condition number. Nothing here knows about
+probability, data or optimisation steps.
+"""
+
+from curvi.curvature._cg_loop import CGOutcome
+from curvi.curvature.cg import CGResult, conjugate_gradient
+from curvi.curvature.lanczos import (
+    condition_estimate,
+    lanczos_tridiagonal,
+    relative_error_bound,
+)
+from curvi.curvature.operators import (
+    Definiteness,
+    DenseMap,
+    FunctionMap,
+    LinearMap,
+    damped,
+    gauss_newton,
+    hessian,
+    preconditioned,
+    projected,
+)
+from curvi.curvature.preconditioners import (
+    Diagonal,
+    FromFunctions,
+    Identity,
+    Preconditioner,
+    hutchinson_diagonal,
+    martens_diagonal,
+)
+
+__all__ = [
+    "CGOutcome",
+    "CGResult",
+    "Definiteness",
+    "DenseMap",
+    "Diagonal",
+    "FromFunctions",
+    "FunctionMap",
+    "Identity",
+    "LinearMap",
+    "Preconditioner",
+    "condition_estimate",
+    "conjugate_gradient",
+    "damped",
+    "gauss_newton",
+    "hessian",
+    "hutchinson_diagonal",
+    "lanczos_tridiagonal",
+    "martens_diagonal",
+    "preconditioned",
+    "projected",
+    "relative_error_bound",
+]

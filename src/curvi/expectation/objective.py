@@ -1,0 +1,108 @@
+"""The stochastic objective: the negative evidence lower bound on given draws and rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from curvi.core.errors import InputError
+from curvi.core.trees import stable_sum
+from curvi.expectation.draws import Draws, sample_draws
+from curvi.families.family import Family, Params
+from curvi.targets import DataTarget, Target
+
+
+def neg_elbo(
+    target: Target | DataTarget,
+    family: Family,
+    params: Params,
+    noise: Float[Array, "..."],
+    rows: PyTree | None = None,
+) -> Float[Array, ""]:
+    r"""Negative evidence lower bound on given draws, with the analytic entropy.
+
+    .. math::
+
+        F(\theta) = -\frac1M \sum_m \Big[ \frac NB \sum_{b} \log p(y_b \mid z_m)
+        + \log p(z_m) \Big] - H[q_\theta], \qquad z_m = \mu + R\,\epsilon_m
+
+    Parameters
+    ----------
+    target, family, params
+        What is inferred, and the variational distribution with its parameters.
+    noise : array, shape (M, k) or (M, B, k)
+        Draws of the base, shared by all rows, or one set for each row of the batch
+        (Algorithm 1 of the paper).
+    rows : pytree, optional
+        A minibatch of a :class:`~curvi.targets.DataTarget`; all rows when left out.
+    """
+    if isinstance(target, DataTarget):
+        batch = target.data if rows is None else rows
+        if noise.ndim == 3:  # noqa: PLR2004
+            energy = _energy_per_row(target, family, params, noise, batch)
+        else:
+            energy = jax.vmap(lambda e: _energy(target, family.transform(params, e), batch))(noise)
+    elif rows is not None or noise.ndim != 2:  # noqa: PLR2004
+        raise InputError("minibatches and draws per row need a DataTarget; Target has no rows")
+    else:
+        energy = jax.vmap(lambda e: -target.log_prob(family.transform(params, e)))(noise)
+    return jnp.mean(energy) - family.entropy(params)
+
+
+def _energy(target: DataTarget, z: Float[Array, " d"], rows: PyTree) -> Float[Array, ""]:
+    """``-(N/B) sum_b log p(y_b | z) - log p(z)``."""
+    log_likelihood = target.log_likelihood_rows(z, rows)
+    weight = target.num_rows / log_likelihood.shape[0]
+    return -weight * stable_sum(log_likelihood) - target.log_prior_prob(z)
+
+
+def _energy_per_row(
+    target: DataTarget,
+    family: Family,
+    params: Params,
+    noise: Float[Array, "draws rows noise"],
+    rows: PyTree,
+) -> Float[Array, " draws"]:
+    """The same with z_{m,b}: each row sees draws of its own; the prior averages over all."""
+
+    def one(row: PyTree, epsilon: Float[Array, " noise"]) -> tuple[Array, Array]:
+        z = family.transform(params, epsilon)
+        single = jax.tree.map(lambda leaf: leaf[None], row)
+        return target.log_likelihood_rows(z, single)[0], target.log_prior_prob(z)
+
+    def one_set(epsilons: Float[Array, "rows noise"]) -> Float[Array, ""]:
+        log_likelihood, log_prior = jax.vmap(one)(rows, epsilons)
+        weight = target.num_rows / epsilons.shape[0]
+        return -weight * stable_sum(log_likelihood) - jnp.mean(log_prior)
+
+    return jax.vmap(one_set)(noise)
+
+
+def draw_noise(
+    key: PRNGKeyArray,
+    plan: Draws,
+    family: Family,
+    dimension: int,
+    dtype: Any,
+    num_rows: int | None = None,
+) -> Float[Array, "..."]:
+    """Make the noise of one step: (M, k), or (M, B, k) when the plan draws for each row."""
+
+    def one(row_key: PRNGKeyArray) -> Float[Array, "draws noise"]:
+        return sample_draws(
+            row_key,
+            plan.num_draws,
+            family.num_noise(dimension),
+            kind=plan.kind,
+            base=family.base,
+            dtype=dtype,
+        )
+
+    if not plan.per_row:
+        return one(key)
+    if num_rows is None:
+        raise InputError("draws per row need a DataTarget, whose rows they belong to")
+    return jax.vmap(one, out_axes=1)(jax.random.split(key, num_rows))

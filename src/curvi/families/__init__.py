@@ -1,0 +1,41 @@
+"""q(z): mean field, full rank, low rank + diagonal, Student t, any location-scale base."""
+
+from curvi.families.bases import (
+    Base,
+    Laplace,
+    Logistic,
+    MultivariateTBase,
+    Normal,
+    StudentTBase,
+)
+from curvi.families.family import (
+    Family,
+    FullRank,
+    LocationScale,
+    LowRank,
+    MeanField,
+    Params,
+    StudentT,
+)
+from curvi.families.low_rank import DiagonalPlusLowRank
+from curvi.families.scales import Diagonal, LowerTriangular, Scale
+
+__all__ = [
+    "Base",
+    "Diagonal",
+    "DiagonalPlusLowRank",
+    "Family",
+    "FullRank",
+    "Laplace",
+    "LocationScale",
+    "Logistic",
+    "LowRank",
+    "LowerTriangular",
+    "MeanField",
+    "MultivariateTBase",
+    "Normal",
+    "Params",
+    "Scale",
+    "StudentT",
+    "StudentTBase",
+]

@@ -1,0 +1,115 @@
+"""A target given by a likelihood over rows of data and a prior."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from curvi.core import gate
+from curvi.core.errors import InputError
+from curvi.core.trees import stable_sum
+
+
+@dataclass(frozen=True, eq=False)
+class DataTarget:
+    r"""A posterior over a pytree: rows of data with a likelihood, and a prior.
+
+    .. math:: \log p(z, y) = \sum_{i=1}^N \log p(y_i \mid z) + \log p(z)
+
+    Because the rows are visible to the engine it can be fitted on minibatches (each scaled by
+    ``N / B``) and sharded over devices.
+
+    Parameters
+    ----------
+    log_likelihood : callable
+        ``log_likelihood(position, rows) -> (num_rows,)``, one value per row.
+    data : pytree of arrays
+        Arrays that share their leading axis; ``rows`` has the same structure.
+    log_prior : callable
+        ``log_prior(position) -> scalar``.
+    position : pytree of floating-point arrays
+        Its *value* is where the variational mean starts.
+    constrain : callable, optional
+        Maps an unconstrained position to the user's own space.
+
+    Raises
+    ------
+    InputError
+        On empty, ragged or non-finite data, or when a function returns the wrong shape.
+    """
+
+    log_likelihood: Callable[[PyTree, PyTree], Float[Array, " rows"]]
+    data: PyTree
+    log_prior: Callable[[PyTree], Float[Array, ""]]
+    position: PyTree
+    constrain: Callable[[PyTree], PyTree] | None = None
+    start: Float[Array, " dimension"] = field(init=False, repr=False)
+    unravel: Callable[[Float[Array, " dimension"]], PyTree] = field(init=False, repr=False)
+    num_rows: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Pass the gate."""
+        start, unravel = gate.flat_position(self.position)
+        data, num_rows = gate.checked_rows(self.data)
+        for name, value in (("start", start), ("unravel", unravel), ("data", data)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "num_rows", num_rows)
+        for function, name in (
+            (self.log_likelihood, "log_likelihood"),
+            (self.log_prior, "log_prior"),
+        ):
+            if not callable(function):
+                raise InputError(f"{name} is not callable; give a function of the position")
+        position = unravel(start)
+        prior = gate.abstract_call(self.log_prior, "log_prior", position)
+        gate.require_float_of_shape(prior, (), "log_prior", "one scalar")
+        # One row more and one row less: a likelihood that sums its rows, or that reads all the
+        # data instead of the rows it is given, shows itself here and not in a wrong answer.
+        for count in sorted({1, num_rows}):
+            rows = jax.tree.map(lambda leaf, count=count: leaf[:count], data)
+            value = gate.abstract_call(self.log_likelihood, "log_likelihood", position, rows)
+            gate.require_float_of_shape(
+                value, (count,), f"log_likelihood on {count} row(s)", "one value per row"
+            )
+
+    @property
+    def dimension(self) -> int:
+        """Number of scalar coordinates."""
+        return int(self.start.shape[0])
+
+    @property
+    def dtype(self) -> Any:
+        """Precision of the whole computation, taken from the position."""
+        return self.start.dtype
+
+    def log_prior_prob(self, z: Float[Array, " dimension"]) -> Float[Array, ""]:
+        """Log prior of a flat position."""
+        return jnp.asarray(self.log_prior(self.unravel(z)), self.dtype)
+
+    def log_likelihood_rows(
+        self, z: Float[Array, " dimension"], rows: PyTree
+    ) -> Float[Array, " rows"]:
+        """Log likelihood of each row at a flat position."""
+        return jnp.asarray(self.log_likelihood(self.unravel(z), rows), self.dtype)
+
+    def log_prob(self, z: Float[Array, " dimension"]) -> Float[Array, ""]:
+        """Log joint density of a flat position and all rows."""
+        return stable_sum(self.log_likelihood_rows(z, self.data)) + self.log_prior_prob(z)
+
+    def check_start(self) -> None:
+        """Evaluate once at the start and refuse it if anything is not finite."""
+        prior = np.asarray(self.log_prior_prob(self.start))
+        if not np.isfinite(prior):
+            raise InputError(
+                f"log_prior is {prior} at the starting position; start inside its support"
+            )
+        rows = np.asarray(self.log_likelihood_rows(self.start, self.data))
+        gate.refuse_non_finite(
+            rows, "log_likelihood of row ", "check that row, or start inside the support"
+        )

@@ -1,0 +1,81 @@
+"""A target given by its log density."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from curvi.core import gate
+from curvi.core.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    r"""An unnormalised log density over a pytree of unconstrained real numbers.
+
+    Parameters
+    ----------
+    log_density : callable
+        ``log_density(position) -> scalar``, :math:`\log p(z) + \text{const}`, written in JAX.
+    position : pytree of floating-point arrays
+        Its *value* is where the variational mean starts; its structure is that of every result.
+    constrain : callable, optional
+        Maps an unconstrained position to the user's own space (default: they are the same).
+
+    Raises
+    ------
+    InputError
+        If the position is empty, not floating point or not finite, or if the log density does
+        not return one floating-point scalar.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> target = Target(lambda x: -0.5 * jnp.sum(x["a"] ** 2), {"a": jnp.zeros(3)})
+    >>> target.dimension
+    3
+    """
+
+    log_density: Callable[[PyTree], Float[Array, ""]]
+    position: PyTree
+    constrain: Callable[[PyTree], PyTree] | None = None
+    start: Float[Array, " dimension"] = field(init=False, repr=False)
+    unravel: Callable[[Float[Array, " dimension"]], PyTree] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Pass the gate."""
+        start, unravel = gate.flat_position(self.position)
+        object.__setattr__(self, "start", start)
+        object.__setattr__(self, "unravel", unravel)
+        if not callable(self.log_density):
+            raise InputError("log_density is not callable; give a function of the position")
+        value = gate.abstract_call(self.log_density, "log_density", unravel(start))
+        gate.require_float_of_shape(value, (), "log_density", "one scalar")
+
+    @property
+    def dimension(self) -> int:
+        """Number of scalar coordinates."""
+        return int(self.start.shape[0])
+
+    @property
+    def dtype(self) -> Any:
+        """Precision of the whole computation, taken from the position."""
+        return self.start.dtype
+
+    def log_prob(self, z: Float[Array, " dimension"]) -> Float[Array, ""]:
+        """Log density of a flat position."""
+        return jnp.asarray(self.log_density(self.unravel(z)), self.dtype)
+
+    def check_start(self) -> None:
+        """Evaluate the log density once at the start and refuse it if it is not finite."""
+        value = np.asarray(self.log_prob(self.start))
+        if not np.isfinite(value):
+            raise InputError(
+                f"log_density is {value} at the starting position; start inside the support and "
+                "check for log of zero, division by zero or overflow"
+            )

@@ -1,0 +1,96 @@
+"""The strict settings that every test runs under, and the fixtures they share.
+
+CURVI_TEST_DTYPE      float64 (default) or float32: the precision of this pass
+CURVI_TEST_SEED       replay a failure: the report header prints the seed of a run
+CURVI_DATA            the folder of data sets; without it, tests that read data are skipped
+CURVI_REQUIRE_DATA=1  a missing data set fails instead
+CURVI_TEST_TYPES      1 checks shapes and types of every call at run time, 0 does not; by default
+                      the float32 pass checks and the float64 pass does not, because the
+                      checker would refuse wrong types before the library's own gate can
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import zlib
+from pathlib import Path
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+# Tests compile thousands of tiny functions and run each a few times.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# Set before pytest-xdist starts its workers, which inherit it: one seed for the whole run.
+os.environ.setdefault("CURVI_TEST_SEED", str(secrets.randbelow(2**31)))
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import pytest
+from jaxtyping import install_import_hook
+
+DTYPE = os.environ.get("CURVI_TEST_DTYPE", "float64")
+SEED = int(os.environ["CURVI_TEST_SEED"])
+
+if DTYPE not in ("float32", "float64"):
+    raise pytest.UsageError(f"CURVI_TEST_DTYPE is {DTYPE!r}; use float32 or float64")
+
+# Only tests may set the global configuration of JAX; the library never does.
+jax.config.update("jax_enable_x64", DTYPE == "float64")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+if os.environ.get("CURVI_TEST_TYPES", "10"[DTYPE == "float64"]) == "1":
+    if "curvi" in sys.modules:
+        raise pytest.UsageError("curvi was imported before the type-checking hook was installed")
+    install_import_hook("curvi", "beartype.beartype")
+
+hypothesis.settings.register_profile(
+    "curvi",
+    deadline=None,  # the first call of a jitted function compiles
+    derandomize=False,
+    max_examples=30,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("curvi")
+
+
+def pytest_report_header() -> str:
+    return f"curvi: CURVI_TEST_DTYPE={DTYPE} CURVI_TEST_SEED={SEED}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if DTYPE == "float64":
+        return
+    skip = pytest.mark.skip(reason="marked float64_only, and this is the float32 pass")
+    for item in items:
+        if item.get_closest_marker("float64_only"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def dtype():
+    """The floating dtype of this pass."""
+    return jnp.dtype(DTYPE)
+
+
+@pytest.fixture
+def key(request):
+    """A PRNG key of this test alone; any seed must pass."""
+    return jax.random.fold_in(jax.random.key(SEED), zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of data sets."""
+    named = os.environ.get("CURVI_DATA", "")
+    if named and Path(named).is_dir():
+        return Path(named)
+    problem = (
+        f"CURVI_DATA is {named!r}, which is not a folder" if named else "CURVI_DATA is not set"
+    )
+    message = f"{problem}; set it to the folder of data sets to run this test"
+    if os.environ.get("CURVI_REQUIRE_DATA") == "1":
+        pytest.fail(message)
+    pytest.skip(message)

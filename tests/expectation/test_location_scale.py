@@ -1,0 +1,545 @@
+"""Theorem 1 and equations (4)-(6) against dense autodiff, closed forms and identities."""
+
+from __future__ import annotations
+
+import inspect
+from statistics import NormalDist
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
+
+from curvi.core.errors import InputError
+from curvi.expectation import location_scale as ls
+
+SHAPES = {
+    "d": st.integers(1, 4),
+    "k": st.integers(1, 4),
+    "num_draws": st.integers(1, 5),
+    "seed": st.integers(0, 2**31 - 1),
+}
+BASES = {
+    "gaussian": jax.random.normal,
+    "student_t": lambda key, shape, dtype: jax.random.t(key, 5.0, shape, dtype),
+    "laplace": jax.random.laplace,
+    "logistic": jax.random.logistic,
+}
+few_examples = settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def assert_close(actual, expected, dtype):
+    """Agreement relative to the largest entry, leaf by leaf, with a floor for results near zero."""
+    tolerance = 1e-9 if dtype == jnp.float64 else 2e-3
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for left, right in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert left.shape == right.shape
+        assert left.dtype == dtype
+        scale = float(jnp.max(jnp.abs(right))) + 0.01
+        np.testing.assert_allclose(left, right, rtol=0, atol=tolerance * scale)
+
+
+def make_function(key, d, dtype):
+    """A function that is not quadratic, with bounded second derivatives."""
+    rows = jax.random.normal(key, (3, d), dtype)
+    return lambda z: jnp.sum(jnp.sin(rows @ z)) + jnp.vdot(z, z) / 4
+
+
+def make_inputs(key, d, k, num_draws, dtype, base="gaussian"):
+    keys = jax.random.split(key, 4)
+    f = make_function(keys[0], d, dtype)
+    mean = jax.random.normal(keys[1], (d,), dtype)
+    scale = jax.random.normal(keys[2], (d, k), dtype)
+    return f, mean, scale, BASES[base](keys[3], (num_draws, k), dtype)
+
+
+def vec(matrix):
+    return matrix.T.reshape(-1)
+
+
+def unvec(vector, d):
+    return vector.reshape(-1, d).T
+
+
+def sampled_objective(f, draws, d, weights=None):
+    """The function of vec[mean, scale] whose exact derivatives the estimators must return."""
+
+    def objective(flat):
+        both = unvec(flat, d)
+        values = jax.vmap(lambda noise: f(both[:, 0] + both[:, 1:] @ noise))(draws)
+        return jnp.mean(values) if weights is None else jnp.vdot(weights, values)
+
+    return objective
+
+
+def stack(mean, scale):
+    return jnp.concatenate([mean[:, None], scale], axis=1)
+
+
+# Four ways to write mean and scale as functions of a pytree, with d = 3.
+
+
+def mean_field(theta):
+    return theta["mean"], jnp.diag(jnp.exp(theta["log_sd"]))
+
+
+def full_rank(theta):
+    mean, packed = theta
+    rows, columns = jnp.tril_indices(mean.shape[0])
+    return mean, jnp.zeros((3, 3), mean.dtype).at[rows, columns].set(packed)
+
+
+def low_rank(theta):
+    diagonal = jnp.diag(jnp.exp(theta["scale"]["log_sd"]))
+    return theta["mean"], jnp.concatenate([diagonal, theta["scale"]["factor"]], axis=1)
+
+
+def encoder(theta):
+    hidden = jnp.tanh(theta[0] @ jnp.ones(2, theta[0].dtype))
+    return theta[1] @ hidden, jnp.diag(jnp.exp(theta[2] @ hidden / 2))
+
+
+PARAMETERISATIONS = {
+    "mean field": (mean_field, {"mean": (3,), "log_sd": (3,)}, 3),
+    "full rank": (full_rank, ((3,), (6,)), 3),
+    "low rank": (low_rank, {"mean": (3,), "scale": {"log_sd": (3,), "factor": (3, 2)}}, 5),
+    "encoder": (encoder, [(4, 2), (3, 4), (3, 4)], 3),
+}
+
+
+def is_shape(node):
+    return isinstance(node, tuple) and all(isinstance(entry, int) for entry in node)
+
+
+def make_theta(key, shapes, dtype):
+    leaves, structure = jax.tree.flatten(shapes, is_leaf=is_shape)
+    keys = jax.random.split(key, len(leaves))
+    pairs = zip(keys, leaves, strict=True)
+    return structure.unflatten([jax.random.normal(k, s, dtype) / 2 for k, s in pairs])
+
+
+def make_parameter_inputs(seed, name, num_draws, dtype, base="gaussian"):
+    location_scale, shapes, k = PARAMETERISATIONS[name]
+    keys = jax.random.split(jax.random.key(seed), 4)
+    theta, direction = make_theta(keys[0], shapes, dtype), make_theta(keys[1], shapes, dtype)
+    draws = BASES[base](keys[2], (num_draws, k), dtype)
+    return make_function(keys[3], 3, dtype), location_scale, theta, draws, direction
+
+
+def sampled_parameter_objective(f, location_scale, draws):
+    def objective(theta):
+        mean, scale = location_scale(theta)
+        return jnp.mean(jax.vmap(lambda noise: f(mean + scale @ noise))(draws))
+
+    return objective
+
+
+@few_examples
+@given(**SHAPES)
+def test_theorem_1_agrees_with_dense_autodiff_of_the_sampled_objective(
+    d, k, num_draws, seed, dtype
+):
+    key = jax.random.key(seed)
+    f, mean, scale, draws = make_inputs(key, d, k, num_draws, dtype)
+    objective = sampled_objective(f, draws, d)
+    flat = vec(stack(mean, scale))
+    slope = stack(*ls.gradient(f, mean, scale, draws))
+    assert_close(slope, unvec(jax.grad(objective)(flat), d), dtype)
+    dense = ls.hessian(f, mean, scale, draws)
+    assert_close(dense, jax.hessian(objective)(flat), dtype)
+    assert_close(dense, dense.T, dtype)
+
+
+@few_examples
+@given(**SHAPES)
+def test_the_product_with_every_basis_vector_rebuilds_the_dense_hessian(
+    d, k, num_draws, seed, dtype
+):
+    f, mean, scale, draws = make_inputs(jax.random.key(seed), d, k, num_draws, dtype)
+
+    def product(vector):
+        return vec(ls.hessian_vector_product(f, mean, scale, draws, unvec(vector, d)))
+
+    columns = jax.vmap(product, out_axes=1)(jnp.eye(d * (k + 1), dtype=dtype))
+    assert_close(columns, ls.hessian(f, mean, scale, draws), dtype)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_base_distribution_agrees_with_dense_autodiff(base, key, dtype):
+    f, mean, scale, draws = make_inputs(key, 3, 3, 7, dtype, base)
+    objective = sampled_objective(f, draws, 3)
+    flat = vec(stack(mean, scale))
+    direction = unvec(jax.random.normal(key, (12,), dtype), 3)
+    dense = jax.hessian(objective)(flat)
+    slope = stack(*ls.gradient(f, mean, scale, draws))
+    assert_close(slope, unvec(jax.grad(objective)(flat), 3), dtype)
+    assert_close(ls.hessian(f, mean, scale, draws), dense, dtype)
+    product = ls.hessian_vector_product(f, mean, scale, draws, direction)
+    assert_close(product, unvec(dense @ vec(direction), 3), dtype)
+
+
+def test_the_blocks_are_the_blocks_of_the_dense_hessian(key, dtype):
+    f, mean, scale, draws = make_inputs(key, 3, 2, 5, dtype)
+    dense = ls.hessian(f, mean, scale, draws)
+    assert_close(ls.mean_scale_hessian(f, mean, scale, draws), dense[:3, 3:], dtype)
+    assert_close(ls.scale_scale_hessian(f, mean, scale, draws), dense[3:, 3:], dtype)
+
+
+def test_the_hessian_is_the_average_of_kronecker_products(key, dtype):
+    f, mean, scale, draws = make_inputs(key, 3, 2, 5, dtype)
+    expected = sum(
+        jnp.kron(
+            jnp.outer(jnp.insert(noise, 0, 1.0), jnp.insert(noise, 0, 1.0)),
+            jax.hessian(f)(mean + scale @ noise),
+        )
+        for noise in draws
+    )
+    assert_close(ls.hessian(f, mean, scale, draws), expected / 5, dtype)
+
+
+def test_given_weights_replace_the_equal_ones(key, dtype):
+    f, mean, scale, draws = make_inputs(key, 2, 3, 4, dtype)
+    weights = jnp.array([0.5, 0.0, 0.25, 0.25], dtype)
+    repeated = draws[jnp.array([0, 0, 2, 3])]
+    direction = jax.random.normal(key, (2, 4), dtype)
+    for estimator, extra in [
+        (ls.gradient, ()),
+        (ls.hessian, ()),
+        (ls.mean_scale_hessian, ()),
+        (ls.scale_scale_hessian, ()),
+        (ls.hessian_vector_product, (direction,)),
+    ]:
+        weighted = estimator(f, mean, scale, draws, *extra, weights=weights)
+        assert_close(weighted, estimator(f, mean, scale, repeated, *extra), dtype)
+
+
+def test_equations_4_to_6_follow_the_weights(key, dtype):
+    f, mean, scale, draws = make_inputs(key, 2, 2, 4, dtype)
+    weights = jnp.array([0.5, 0.0, 0.25, 0.25], dtype)
+    repeated = draws[jnp.array([0, 0, 2, 3])]
+    theta = vec(stack(mean, scale))
+
+    def location_scale(theta):
+        return theta[:2], jnp.sinh(unvec(theta[2:], 2))
+
+    for estimator, extra in [
+        (ls.parameter_gradient, ()),
+        (ls.parameter_hessian, ()),
+        (ls.parameter_hessian_vector_product, (theta,)),
+    ]:
+        weighted = estimator(f, location_scale, theta, draws, *extra, weights=weights)
+        assert_close(weighted, estimator(f, location_scale, theta, repeated, *extra), dtype)
+
+
+@few_examples
+@given(**SHAPES)
+def test_the_derivatives_are_linear_in_f(d, k, num_draws, seed, dtype):
+    key = jax.random.key(seed)
+    f, mean, scale, draws = make_inputs(key, d, k, num_draws, dtype)
+    other = make_function(jax.random.fold_in(key, 1), d, dtype)
+
+    def both(z):
+        return 3 * f(z) - other(z)
+
+    direction = jax.random.normal(key, (d, k + 1), dtype)
+    for estimator, extra in [(ls.hessian, ()), (ls.hessian_vector_product, (direction,))]:
+        first, second, combined = (
+            estimator(function, mean, scale, draws, *extra) for function in (f, other, both)
+        )
+        # Relative to the parts: the combination itself may cancel.
+        size = float(jnp.max(jnp.abs(first)) + jnp.max(jnp.abs(second)))
+        tolerance = 1e-9 if dtype == jnp.float64 else 2e-3
+        np.testing.assert_allclose(combined, 3 * first - second, rtol=0, atol=tolerance * size)
+
+
+@few_examples
+@given(
+    name=st.sampled_from(sorted(PARAMETERISATIONS)),
+    base=st.sampled_from(sorted(BASES)),
+    num_draws=SHAPES["num_draws"],
+    seed=SHAPES["seed"],
+)
+def test_equations_4_and_6_agree_with_dense_autodiff_for_any_pytree(
+    name, base, num_draws, seed, dtype
+):
+    f, location_scale, theta, draws, direction = make_parameter_inputs(
+        seed, name, num_draws, dtype, base
+    )
+    objective = sampled_parameter_objective(f, location_scale, draws)
+    flat, unravel = ravel_pytree(theta)
+    dense = jax.hessian(lambda flat: objective(unravel(flat)))(flat)
+    slope = ls.parameter_gradient(f, location_scale, theta, draws)
+    assert jax.tree.structure(slope) == jax.tree.structure(theta)
+    assert_close(ravel_pytree(slope)[0], ravel_pytree(jax.grad(objective)(theta))[0], dtype)
+    product = ls.parameter_hessian_vector_product(f, location_scale, theta, draws, direction)
+    assert jax.tree.structure(product) == jax.tree.structure(theta)
+    assert_close(ravel_pytree(product)[0], dense @ ravel_pytree(direction)[0], dtype)
+
+
+@pytest.mark.parametrize("name", PARAMETERISATIONS)
+def test_equation_5_is_symmetric_and_agrees_with_dense_autodiff(name, dtype, key):
+    seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
+    f, location_scale, theta, draws, _ = make_parameter_inputs(seed, name, 4, dtype)
+    flat, unravel = ravel_pytree(theta)
+
+    def flat_location_scale(flat):
+        return location_scale(unravel(flat))
+
+    objective = sampled_parameter_objective(f, flat_location_scale, draws)
+    dense = ls.parameter_hessian(f, flat_location_scale, flat, draws)
+    assert_close(dense, jax.hessian(objective)(flat), dtype)
+    assert_close(dense, dense.T, dtype)
+
+
+def test_with_theta_as_mean_and_scale_equations_4_to_6_are_theorem_1(key, dtype):
+    f, mean, scale, draws = make_inputs(key, 3, 2, 5, dtype)
+    theta = vec(stack(mean, scale))
+    direction = jax.random.normal(key, theta.shape, dtype)
+
+    def location_scale(flat):
+        return unvec(flat, 3)[:, 0], unvec(flat, 3)[:, 1:]
+
+    slope = ls.parameter_gradient(f, location_scale, theta, draws)
+    assert_close(unvec(slope, 3), stack(*ls.gradient(f, mean, scale, draws)), dtype)
+    dense = ls.parameter_hessian(f, location_scale, theta, draws)
+    assert_close(dense, ls.hessian(f, mean, scale, draws), dtype)
+    product = ls.parameter_hessian_vector_product(f, location_scale, theta, draws, direction)
+    expected = ls.hessian_vector_product(f, mean, scale, draws, unvec(direction, 3))
+    assert_close(unvec(product, 3), expected, dtype)
+
+
+def test_vec_stacks_columns_in_the_kronecker_identity(key, dtype):
+    keys = jax.random.split(key, 3)
+    right = jax.random.normal(keys[0], (4, 5), dtype)
+    left = jax.random.normal(keys[1], (2, 3), dtype)
+    matrix = jax.random.normal(keys[2], (3, 4), dtype)
+    assert_close(jnp.kron(right.T, left) @ vec(matrix), vec(left @ matrix @ right), dtype)
+
+
+def test_the_printed_forms_of_the_errata_fail(key, dtype):
+    f, mean, scale, draws = make_inputs(key, 3, 3, 5, dtype)
+    # Section 2.2 prints (A' kron B) vec(V) = vec(A V B): square matrices, so that it is defined.
+    outer, middle, inner = (jax.random.normal(k, (3, 3), dtype) for k in jax.random.split(key, 3))
+    printed = vec(outer @ middle @ inner)
+    assert not np.allclose(jnp.kron(outer.T, inner) @ vec(middle), printed, atol=1e-3)
+
+    # The appendix prints E[eps g'] for the gradient in R: it is the transpose of the true one.
+    slope = ls.gradient(f, mean, scale, draws)[1]
+    flat = vec(stack(mean, scale))
+    true_slope = unvec(jax.grad(sampled_objective(f, draws, 3))(flat), 3)[:, 1:]
+    assert_close(slope, true_slope, dtype)
+    assert not np.allclose(slope.T, true_slope, atol=1e-3)
+
+    # The appendix prints R{sd} = R{s} exp(s / 2) for sd = exp(s / 2), without the factor 1/2.
+    # Seen through equation (6) with f = z'z / 2: the derivative of E[sd eps^2] sd/2 along 1.
+    exponent = jnp.ones(1, dtype)
+    product = ls.parameter_hessian_vector_product(
+        lambda z: jnp.vdot(z, z) / 2,
+        lambda s: (jnp.zeros(1, dtype), jnp.exp(s / 2)[:, None]),
+        exponent,
+        jnp.array([[1.0], [-1.0]], dtype),
+        jnp.ones(1, dtype),
+    )
+    slope_of_sd, printed_slope_of_sd = jnp.exp(exponent / 2) / 2, jnp.exp(exponent / 2)
+    # E f = sd^2 / 2, so the gradient in s is sd (d sd / ds) = sd^2 / 2 and its R is sd R{sd}.
+    assert_close(product, jnp.exp(exponent / 2) * slope_of_sd, dtype)
+    assert not np.allclose(product, jnp.exp(exponent / 2) * printed_slope_of_sd, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "estimator", ["gradient", "hessian", "product", "equation 4", "equation 6"]
+)
+def test_the_estimators_are_unbiased_for_the_closed_form(estimator, key, dtype):
+    # E cos(a'z) = cos(a'mean) exp(-|scale' a|^2 / 2): bounded, so the normal limit holds well.
+    d, num_draws = 2, 100_000
+    keys = jax.random.split(key, 5)
+    slopes = jax.random.normal(keys[0], (3, d), dtype)
+    mean, scale = jax.random.normal(keys[1], (d,), dtype), jax.random.normal(keys[2], (d, d), dtype)
+    draws = jax.random.normal(keys[3], (num_draws, d), dtype)
+    direction = jax.random.normal(keys[4], (d, d + 1), dtype)
+    flat = vec(stack(mean, scale))
+
+    def f(z):
+        return jnp.sum(jnp.cos(slopes @ z))
+
+    def location_scale(flat):
+        return unvec(flat, d)[:, 0], unvec(flat, d)[:, 1:]
+
+    def closed_form(flat):
+        mean, scale = location_scale(flat)
+        return jnp.sum(
+            jnp.cos(slopes @ mean) * jnp.exp(-jnp.sum((slopes @ scale) ** 2, axis=1) / 2)
+        )
+
+    slope, dense = jax.grad(closed_form)(flat), jax.hessian(closed_form)(flat)
+    along = vec(direction)
+    estimate, expected = {
+        "gradient": (lambda e: vec(stack(*ls.gradient(f, mean, scale, e))), slope),
+        "hessian": (lambda e: ls.hessian(f, mean, scale, e), dense),
+        "product": (
+            lambda e: vec(ls.hessian_vector_product(f, mean, scale, e, direction)),
+            dense @ along,
+        ),
+        "equation 4": (lambda e: ls.parameter_gradient(f, location_scale, flat, e), slope),
+        "equation 6": (
+            lambda e: ls.parameter_hessian_vector_product(f, location_scale, flat, e, along),
+            dense @ along,
+        ),
+    }[estimator]
+    per_draw = np.asarray(jax.jit(jax.vmap(lambda noise: estimate(noise[None])))(draws), np.float64)
+    error = np.abs(per_draw.mean(axis=0) - np.asarray(expected, np.float64))
+    standard_error = per_draw.std(axis=0, ddof=1) / np.sqrt(num_draws)
+    # Family-wise level 1e-6 over the entries and the five cases.
+    critical = NormalDist().inv_cdf(1 - 1e-6 / (2 * 5 * error.size))
+    assert np.max(error / standard_error) < critical
+
+
+@pytest.mark.parametrize("name", PARAMETERISATIONS)
+def test_equation_6_traces_f_equally_often_whatever_the_number_of_draws(name, dtype):
+    counts = []
+    for num_draws in (1, 50):
+        f, location_scale, theta, draws, direction = make_parameter_inputs(
+            0, name, num_draws, dtype
+        )
+        calls = []
+
+        def counted(z, f=f, calls=calls):
+            calls.append(1)
+            return f(z)
+
+        ls.parameter_hessian_vector_product(counted, location_scale, theta, draws, direction)
+        counts.append(len(calls))
+    assert counts[0] == counts[1] <= 2
+
+
+def test_equation_6_has_no_finite_difference(key, dtype):
+    # A difference quotient has a step: it cannot scale exactly with a direction of any length.
+    seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
+    f, location_scale, theta, draws, direction = make_parameter_inputs(seed, "low rank", 3, dtype)
+    tiny = jax.tree.map(lambda leaf: leaf * 2.0**-60, direction)
+    product = ls.parameter_hessian_vector_product(f, location_scale, theta, draws, direction)
+    scaled = ls.parameter_hessian_vector_product(f, location_scale, theta, draws, tiny)
+    assert_close(jax.tree.map(lambda leaf: leaf * 2.0**60, scaled), product, dtype)
+
+
+def largest_intermediate(function, *arguments):
+    """The size of the largest array in the traced program, inner programs included."""
+
+    def sizes(jaxpr):
+        for equation in jaxpr.eqns:
+            yield from (variable.aval.size for variable in equation.outvars)
+            for parameter in equation.params.values():
+                if hasattr(parameter, "jaxpr"):
+                    yield from sizes(parameter.jaxpr)
+
+    return max(sizes(jax.make_jaxpr(function)(*arguments).jaxpr))
+
+
+def test_the_product_never_stores_the_hessian_of_f(dtype):
+    d, k = 100, 2
+    mean, scale = jnp.zeros(d, dtype), jnp.ones((d, k), dtype)
+    draws, direction = jnp.ones((1, k), dtype), jnp.ones((d, k + 1), dtype)
+
+    def f(z):
+        return jnp.sum(jnp.sin(z)) * jnp.vdot(z, z)
+
+    def product(mean):
+        return ls.hessian_vector_product(f, mean, scale, draws, direction)
+
+    def dense(mean):
+        return ls.mean_scale_hessian(f, mean, scale, draws)
+
+    assert largest_intermediate(product, mean) <= d * (k + 1)
+    assert largest_intermediate(dense, mean) >= d * d
+
+
+def test_the_estimators_work_under_jit(key, dtype):
+    f, mean, scale, draws = make_inputs(key, 3, 2, 4, dtype)
+    jitted = jax.jit(lambda *arrays: ls.hessian(f, *arrays))
+    assert_close(jitted(mean, scale, draws), ls.hessian(f, mean, scale, draws), dtype)
+
+
+def refuse(estimator, *arguments, match, **keywords):
+    """Call past any annotation checker that a test run may have wrapped around the function."""
+    with pytest.raises(InputError, match=match):
+        inspect.unwrap(estimator)(*arguments, **keywords)
+
+
+@pytest.mark.parametrize(
+    "name", ["gradient", "hessian", "mean_scale_hessian", "scale_scale_hessian"]
+)
+def test_wrong_shapes_are_refused_with_what_where_and_what_to_do(name, dtype):
+    estimator = getattr(ls, name)
+    f, mean, scale, draws = make_inputs(jax.random.key(0), 3, 2, 4, dtype)
+    refuse(estimator, f, mean[None], scale, draws, match=rf"mean has shape \(1, 3\) in {name}\(\)")
+    refuse(estimator, f, mean, scale[:2], draws, match=r"scale has shape \(2, 2\).*shape \(3, k\)")
+    refuse(estimator, f, mean, scale[0], draws, match=r"scale has shape \(2,\)")
+    refuse(estimator, f, mean, scale, draws.T, match=r"draws has shape \(2, 4\).*\(M, 2\)")
+    refuse(estimator, f, mean, scale, draws[0], match=r"draws has shape \(2,\)")
+    refuse(estimator, f, mean, scale, draws[:0], match=r"draws has shape \(0, 2\).*M >= 1")
+    refuse(
+        estimator, f, mean, scale, draws, weights=draws[:2, 0], match=r"one weight per draw.*\(4,\)"
+    )
+
+
+def test_a_function_that_is_not_scalar_is_refused(dtype):
+    f, mean, scale, draws = make_inputs(jax.random.key(0), 3, 2, 4, dtype)
+    direction = jnp.zeros((3, 3), dtype)
+
+    def vector(z):
+        return 2 * z
+
+    for estimator, extra in [
+        (ls.gradient, ()),
+        (ls.hessian, ()),
+        (ls.hessian_vector_product, (direction,)),
+    ]:
+        message = r"f must return a scalar, but for z of shape \(3,\) it returned \(3,\); sum it"
+        refuse(estimator, vector, mean, scale, draws, *extra, match=message)
+    refuse(ls.gradient, lambda z: (f(z), f(z)), mean, scale, draws, match="must return a scalar")
+    refuse(ls.gradient, lambda z: jnp.argmax(z), mean, scale, draws, match="floating-point")
+    refuse(
+        ls.parameter_gradient,
+        vector,
+        lambda theta: (theta, scale),
+        mean,
+        draws,
+        match="must return a scalar",
+    )
+
+
+def test_a_wrong_direction_is_refused(dtype):
+    f, mean, scale, draws = make_inputs(jax.random.key(0), 3, 2, 4, dtype)
+    refuse(
+        ls.hessian_vector_product, f, mean, scale, draws, scale, match=r"direction.*shape \(3, 3\)"
+    )
+    f, location_scale, theta, draws, direction = make_parameter_inputs(0, "mean field", 2, dtype)
+    product = ls.parameter_hessian_vector_product
+    message = "direction does not match theta"
+    refuse(product, f, location_scale, theta, draws, {"mean": direction["mean"]}, match=message)
+    shorter = jax.tree.map(lambda leaf: leaf[:1], direction)
+    refuse(product, f, location_scale, theta, draws, shorter, match=message)
+
+
+def test_a_wrong_location_scale_or_theta_is_refused(dtype):
+    f, location_scale, theta, draws, direction = make_parameter_inputs(0, "mean field", 2, dtype)
+    for estimator, extra in [
+        (ls.parameter_gradient, ()),
+        (ls.parameter_hessian_vector_product, (direction,)),
+    ]:
+        refuse(
+            estimator,
+            f,
+            lambda theta: theta["mean"],
+            theta,
+            draws,
+            *extra,
+            match=r"location_scale\(theta\) returned a .*return the pair \(mean, scale\)",
+        )
+        refuse(estimator, f, location_scale, theta, draws.T, *extra, match="draws has shape")
+    refuse(ls.parameter_hessian, f, location_scale, theta, draws, match="theta is not a vector")

@@ -1,0 +1,270 @@
+"""Every family against dense linear algebra, SciPy densities and the definition of its parts."""
+
+import curvi
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+from curvi.core.errors import InputError
+from curvi.families import (
+    Laplace,
+    LocationScale,
+    Logistic,
+    MultivariateTBase,
+    Normal,
+    Params,
+    StudentTBase,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
+
+DIMENSION = 4
+FAMILIES = [
+    curvi.MeanField(),
+    curvi.FullRank(),
+    curvi.LowRank(2),
+    curvi.StudentT(5.0),
+    curvi.StudentT(4.5, covariance="full"),
+    LocationScale(Laplace()),
+    LocationScale(Logistic(), "full"),
+]
+BASES = [Normal(), Laplace(), Logistic(), StudentTBase(5.0), MultivariateTBase(5.0)]
+names = [str(f) for f in FAMILIES]
+
+
+def random_params(family, key, dtype, dimension=DIMENSION):
+    start = jax.random.normal(key, (dimension,), dtype)
+    params = family.init(start, 0.7)
+    flat, unravel = ravel_pytree(params)
+    noise = jax.random.normal(jax.random.fold_in(key, 1), flat.shape, dtype)
+    return unravel(flat + 0.3 * noise)
+
+
+def dense_scale(family, params, dtype):
+    """R as a matrix, column by column."""
+    identity = jnp.eye(family.num_noise(DIMENSION), dtype=dtype)
+    columns = jax.vmap(lambda e: family.transform(params, e) - params.mean)(identity)
+    return np.asarray(columns, np.float64).T
+
+
+def tolerance(dtype):
+    return {"rtol": 1e-9, "atol": 1e-10} if dtype == jnp.float64 else {"rtol": 2e-3, "atol": 1e-4}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=names)
+def test_the_start_is_the_position_with_the_given_sd(family, dtype):
+    position = jnp.arange(DIMENSION, dtype=dtype)
+    params = family.init(position, 0.5)
+    np.testing.assert_array_equal(params.mean, position)
+    np.testing.assert_allclose(family.sd(params), 0.5, rtol=0.05)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=names)
+def test_covariance_sd_and_determinant_agree_with_the_dense_scale(family, key, dtype):
+    params = random_params(family, key, dtype)
+    scale = dense_scale(family, params, dtype)
+    covariance = family.base.variance * scale @ scale.T
+    np.testing.assert_allclose(family.covariance(params), covariance, **tolerance(dtype))
+    np.testing.assert_allclose(family.sd(params), np.sqrt(np.diag(covariance)), **tolerance(dtype))
+    half_log_det = 0.5 * np.linalg.slogdet(scale @ scale.T)[1]
+    np.testing.assert_allclose(
+        family.entropy(params) - family.base.entropy(DIMENSION), half_log_det, **tolerance(dtype)
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES[:3], ids=names[:3])
+def test_gaussian_densities_agree_with_scipy(family, key, dtype):
+    params = random_params(family, key, dtype)
+    z = jax.random.normal(jax.random.fold_in(key, 2), (DIMENSION,), dtype)
+    oracle = scipy.stats.multivariate_normal(
+        np.asarray(params.mean, float), np.asarray(family.covariance(params), float)
+    )
+    np.testing.assert_allclose(
+        family.log_prob(params, z), oracle.logpdf(np.asarray(z)), **tolerance(dtype)
+    )
+    np.testing.assert_allclose(family.entropy(params), oracle.entropy(), **tolerance(dtype))
+
+
+def test_the_multivariate_t_agrees_with_scipy(key, dtype):
+    family = curvi.StudentT(4.5, covariance="full")
+    params = random_params(family, key, dtype)
+    shape = np.asarray(family.covariance(params), float) / family.base.variance
+    oracle = scipy.stats.multivariate_t(np.asarray(params.mean, float), shape, df=4.5)
+    z = jax.random.normal(jax.random.fold_in(key, 2), (DIMENSION,), dtype)
+    np.testing.assert_allclose(
+        family.log_prob(params, z), oracle.logpdf(np.asarray(z)), **tolerance(dtype)
+    )
+    np.testing.assert_allclose(family.entropy(params), oracle.entropy(), **tolerance(dtype))
+
+
+SCIPY = [
+    (Normal(), scipy.stats.norm()),
+    (Laplace(), scipy.stats.laplace()),
+    (Logistic(), scipy.stats.logistic()),
+    (StudentTBase(5.0), scipy.stats.t(5.0)),
+    (MultivariateTBase(5.0), scipy.stats.t(5.0)),
+]
+
+
+@pytest.mark.parametrize(("base", "oracle"), SCIPY, ids=lambda p: type(p).__name__)
+def test_bases_agree_with_scipy_in_one_dimension(base, oracle, key, dtype):
+    x = jax.random.normal(key, (1,), dtype) * 2
+    np.testing.assert_allclose(
+        base.log_prob(x), oracle.logpdf(np.asarray(x, float))[0], **tolerance(dtype)
+    )
+    np.testing.assert_allclose(base.entropy(1), oracle.entropy(), rtol=1e-8)
+    np.testing.assert_allclose(base.variance, oracle.var(), rtol=1e-12)
+    if not isinstance(base, MultivariateTBase):
+        u = np.linspace(0.01, 0.99, 9)[:, None]
+        np.testing.assert_allclose(base.from_uniform(u), oracle.ppf(u), atol=1e-9)
+
+
+@pytest.mark.parametrize(("base", "oracle"), SCIPY, ids=lambda p: type(p).__name__)
+def test_samples_follow_the_base(base, oracle, key, dtype):
+    draws = np.asarray(base.sample(key, (20_000, 1), dtype), float).ravel()
+    assert scipy.stats.kstest(draws, oracle.cdf).pvalue > 1e-7
+
+
+def test_the_multivariate_t_shares_its_chi_square(key, dtype):
+    """Coordinates are uncorrelated but not independent: their squares correlate."""
+    draws = np.asarray(MultivariateTBase(9.0).sample(key, (100_000, 2), dtype), float)
+    independent = np.asarray(StudentTBase(9.0).sample(key, (100_000, 2), dtype), float)
+    log_squares = np.log(draws**2)
+    assert np.corrcoef(log_squares.T)[0, 1] > 0.02
+    assert abs(np.corrcoef(np.log(independent**2).T)[0, 1]) < 0.02
+
+
+def test_sobol_points_of_the_multivariate_t_have_its_moments():
+    base = MultivariateTBase(9.0)
+    uniform = scipy.stats.qmc.Sobol(base.num_uniforms(2), rng=1).random(4096)
+    noise = base.from_uniform(np.clip(uniform, 1e-12, 1 - 1e-12))
+    np.testing.assert_allclose(np.cov(noise.T), base.variance * np.eye(2), atol=0.05)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=names)
+@pytest.mark.float64_only
+def test_densities_integrate_to_one(family):
+    if isinstance(family, curvi.LowRank):
+        family = curvi.LowRank(1)
+    params = family.init(jnp.asarray([0.3, -0.2]), 0.8)
+    log_prob = jax.jit(lambda z: family.log_prob(params, z))
+    edge = 60.0
+    grid = np.sinh(np.linspace(-np.arcsinh(edge), np.arcsinh(edge), 401))
+    points = np.stack(np.meshgrid(grid, grid, indexing="ij"), axis=-1)
+    density = np.exp(np.asarray(jax.vmap(jax.vmap(log_prob))(jnp.asarray(points))))
+    mass = scipy.integrate.trapezoid(scipy.integrate.trapezoid(density, grid, axis=0), grid)
+    np.testing.assert_allclose(mass, 1, atol=2e-3)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=names)
+def test_the_metric_is_symmetric_positive_and_inverted_by_solve(family, key, dtype):
+    params = random_params(family, key, dtype)
+    metric = family.metric(params)
+    flat, unravel = ravel_pytree(params)
+    basis = jnp.eye(flat.shape[0], dtype=dtype)
+
+    def as_matrix(fn):
+        return np.asarray(jax.vmap(lambda v: ravel_pytree(fn(unravel(v)))[0])(basis), float)
+
+    applied, solved = as_matrix(metric.apply), as_matrix(metric.solve)
+    scale = np.abs(applied).max()
+    np.testing.assert_allclose(applied, applied.T, atol=tolerance(dtype)["rtol"] * scale)
+    atol = 1e-2 if dtype == jnp.float32 else 1e-7
+    np.testing.assert_allclose(applied @ solved, np.eye(len(flat)), atol=atol)
+    assert np.linalg.eigvalsh(applied + applied.T).min() > 0
+
+
+@pytest.mark.parametrize("family", [curvi.MeanField(), curvi.FullRank()], ids=str)
+@pytest.mark.float64_only
+def test_the_metric_is_the_fisher_information(family, key):
+    """Hessian of KL(q_theta0 || q_theta) in theta at theta0, on the coordinates that q uses."""
+    params = random_params(family, key, jnp.float64)
+    flat, unravel = ravel_pytree(params)
+    covariance0, mean0 = family.covariance(params), params.mean
+
+    def divergence(vector):
+        other = unravel(vector)
+        precision = jnp.linalg.inv(family.covariance(other))
+        shift = other.mean - mean0
+        trace = jnp.trace(precision @ covariance0) + shift @ precision @ shift
+        return 0.5 * trace + family.scale.log_det(other.scale)
+
+    fisher = jax.hessian(divergence)(flat)
+    metric = family.metric(params)
+
+    def used(vector):
+        return ravel_pytree(family.project(params, unravel(vector)))[0]
+
+    basis = jnp.eye(flat.shape[0])
+    applied = jax.vmap(lambda v: used(ravel_pytree(metric.apply(unravel(used(v))))[0]))(basis)
+    np.testing.assert_allclose(applied, fisher, rtol=1e-7, atol=1e-8)
+
+
+@given(rank=st.integers(1, 3), seed=st.integers(0, 2**31 - 1))
+def test_the_rotation_gauge_of_low_rank_is_removed(rank, seed):
+    key = jax.random.key(seed)
+    dtype = jnp.zeros(()).dtype
+    family = curvi.LowRank(rank)
+    params = random_params(family, key, dtype)
+    factor = params.scale["factor"]
+    skew = jax.random.normal(jax.random.fold_in(key, 3), (rank, rank), dtype)
+    gauge = {"log_diagonal": jnp.zeros_like(params.mean), "factor": factor @ (skew - skew.T)}
+    removed = family.project(params, Params(params.mean, gauge))
+    atol = 1e-9 if dtype == jnp.float64 else 1e-3
+    np.testing.assert_allclose(removed.scale["factor"], 0, atol=atol)
+    tangent = random_params(family, jax.random.fold_in(key, 4), dtype)
+    once = family.project(params, tangent)
+    twice = family.project(params, once)
+    np.testing.assert_allclose(once.scale["factor"], twice.scale["factor"], atol=atol)
+    cross = factor.T @ once.scale["factor"]
+    np.testing.assert_allclose(cross, cross.T, atol=atol)
+    np.testing.assert_array_equal(once.mean, tangent.mean)
+
+
+def test_rotating_the_low_rank_factor_leaves_q_unchanged(key, dtype):
+    family = curvi.LowRank(2)
+    params = random_params(family, key, dtype)
+    rotation, _ = jnp.linalg.qr(jax.random.normal(key, (2, 2), dtype))
+    turned = Params(params.mean, {**params.scale, "factor": params.scale["factor"] @ rotation})
+    z = jnp.ones(DIMENSION, dtype)
+    np.testing.assert_allclose(
+        family.log_prob(params, z), family.log_prob(turned, z), **tolerance(dtype)
+    )
+
+
+def test_low_rank_never_makes_a_dense_matrix(dtype):
+    family, dimension = curvi.LowRank(3), 500
+
+    def everything(mean, noise):
+        params = family.init(mean, 0.1)
+        tangent = family.metric(params).solve(family.project(params, params))
+        return family.log_prob(params, family.transform(params, noise)), tangent
+
+    jaxpr = jax.make_jaxpr(everything)(jnp.zeros(dimension, dtype), jnp.zeros(503, dtype))
+    sizes = [np.prod(v.aval.shape) for eqn in jaxpr.eqns for v in eqn.outvars]
+    assert max(sizes) <= dimension * 6
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: curvi.StudentT(2.0), "df > 2"),
+        (lambda: curvi.StudentT(float("nan")), "df is nan"),
+        (lambda: curvi.StudentT(5.0, covariance="dense"), "choose one of 'diagonal', 'full'"),
+        (lambda: curvi.LowRank(0), "positive integer"),
+        (lambda: curvi.LowRank(4).init(jnp.zeros(4)), "use a smaller rank, or FullRank"),
+        (lambda: LocationScale(Normal(), "sparse"), "choose one of"),
+    ],
+)
+def test_impossible_families_are_refused(make, sentence):
+    with pytest.raises(InputError, match=sentence):
+        make()
+
+
+@pytest.mark.float64_only
+def test_a_rank_that_is_no_integer_is_refused():
+    with pytest.raises(InputError, match="positive integer"):
+        curvi.LowRank(2.5)

@@ -1,0 +1,245 @@
+"""The rules of the source tree, checked on its syntax, and the proof that each rule bites."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.float64_only
+
+SOURCE = Path(__file__).parents[1] / "src" / "curvi"
+
+# Data flows downwards: a stage imports only itself and stages that come before it.
+STAGES = (
+    "core", "targets", "families", "expectation", "curvature", "methods", "fitting", "results",
+    "models", "estimators", "datasets", "distributed", "plots", "experiments", "cli",
+)  # fmt: skip
+# Loading with any of these can run code from a file.
+UNSAFE_MODULES = {
+    "pickle", "cPickle", "_pickle", "dill", "joblib", "cloudpickle", "shelve", "marshal",
+}  # fmt: skip
+NOT_AT_IMPORT = ("sklearn", "matplotlib", "numpyro", "pymc", "scipy.stats", "rich", "tyro")
+MAX_LINES = 400
+FACADE = "the facade"
+
+
+def stage_of(parts: tuple[str, ...]) -> str:
+    """The stage of a dotted path below curvi; anything directly in curvi is the facade."""
+    if not parts:
+        return FACADE
+    return parts[0] if parts[0] in STAGES else FACADE
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` for a chain of attributes on a name, otherwise the empty string."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(names)]) if isinstance(node, ast.Name) else ""
+
+
+def imported_modules(tree: ast.Module, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Every module that the file can import, as (line, absolute dotted name).
+
+    Imports inside functions and under TYPE_CHECKING count. `from a import b` yields `a.b`, since b
+    may be a module. `package` is the dotted path of the package that holds the file.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = (*above, *(node.module.split(".") if node.module else ()))
+            for alias in node.names:
+                yield node.lineno, ".".join((*base, alias.name))
+        elif isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] in (
+            "import_module",
+            "__import__",
+        ):
+            name = node.args[0] if node.args else None
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                level = len(name.value) - len(name.value.lstrip("."))
+                above = package[: len(package) - level + 1] if level else ()
+                yield node.lineno, ".".join((*above, *filter(None, name.value.split("."))))
+
+
+def check_imports(tree: ast.Module, relative: Path) -> Iterator[tuple[int, str]]:
+    inside = relative.with_suffix("").parts
+    here = stage_of(inside)
+    if len(relative.parts) > 1 and here == FACADE:
+        yield 1, f"the folder {relative.parts[0]} is not a stage"
+    for line, name in imported_modules(tree, ("curvi", *inside[:-1])):
+        root, *rest = name.split(".")
+        if root in UNSAFE_MODULES:
+            yield line, f"imports {root}, which can run code from a file"
+        if name.startswith("jax.config"):
+            yield line, "imports the global configuration of JAX"
+        if root != "curvi" or here == FACADE:
+            continue
+        there = stage_of(tuple(rest))
+        if there == FACADE or STAGES.index(there) > STAGES.index(here):
+            yield line, f"{here} imports {name}: {there} is not above {here}"
+
+
+def check_calls(tree: ast.Module, relative: Path) -> Iterator[tuple[int, str]]:
+    may_print = stage_of(relative.with_suffix("").parts) == "cli"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(dotted(target).startswith("jax.config.") for target in targets):
+                yield node.lineno, "sets the global configuration of JAX"
+        if not isinstance(node, ast.Call):
+            continue
+        name = dotted(node.func)
+        if name in ("eval", "exec", "builtins.eval", "builtins.exec"):
+            yield node.lineno, f"calls {name}"
+        if name == "print" and not may_print:
+            yield node.lineno, "prints outside the command line"
+        touched = dotted(node.args[0]) if name == "setattr" and node.args else name
+        if touched in ("jax.config", "jax.config.update"):
+            yield node.lineno, "sets the global configuration of JAX"
+        for keyword in node.keywords:
+            is_false = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+            if keyword.arg == "allow_pickle" and not is_false:
+                yield node.lineno, "allows pickle"
+
+
+def check_docstrings(body: list[ast.stmt], owner: str = "") -> Iterator[tuple[int, str]]:
+    for node in body:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        marks = {dotted(mark).split(".")[-1] for mark in node.decorator_list}
+        if node.name.startswith("_") or marks & {"overload", "override", "setter"}:
+            continue
+        if not ast.get_docstring(node):
+            yield node.lineno, f"{owner}{node.name} has no docstring"
+        if isinstance(node, ast.ClassDef):
+            yield from check_docstrings(node.body, f"{node.name}.")
+
+
+def check_file(path: Path, root: Path) -> list[str]:
+    """Every broken rule of one file, as `path:line: what`."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    relative = path.relative_to(root)
+    found = [
+        *check_imports(tree, relative),
+        *check_calls(tree, relative),
+        *check_docstrings(tree.body),
+    ]
+    if (length := len(text.splitlines())) > MAX_LINES:
+        found.append((length, f"has {length} lines; {MAX_LINES} at most"))
+    return [f"{relative.as_posix()}:{line}: {what}" for line, what in found]
+
+
+def check_tree(root: Path) -> list[str]:
+    """Every broken rule of every Python file below root, a package called curvi."""
+    return [problem for path in sorted(root.rglob("*.py")) for problem in check_file(path, root)]
+
+
+def test_the_source_tree_keeps_its_rules():
+    assert check_tree(SOURCE) == []
+
+
+def test_importing_curvi_stays_light():
+    program = f"import sys, curvi; print(*[m for m in {NOT_AT_IMPORT!r} if m in sys.modules])"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+PLANTED = {
+    "import of a later stage": (
+        "core/a.py",
+        "from curvi.families import MeanField",
+        "core imports",
+    ),
+    "absolute import": ("core/a.py", "import curvi.cli.main", "core imports"),
+    "stage as a name": ("core/a.py", "from curvi import fitting", "core imports"),
+    "relative import": ("core/a.py", "from ..targets import Target", "core imports"),
+    "relative stage as a name": ("core/a.py", "from .. import targets", "core imports"),
+    "relative from a package": ("core/__init__.py", "from ..targets import x", "core imports"),
+    "relative from a deep file": ("core/b/a.py", "from ...targets.c import x", "core imports"),
+    "import in a function": ("core/a.py", "def _f():\n    from curvi import cli", "core imports"),
+    "import for types only": (
+        "core/a.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from curvi.cli import x",
+        "core imports",
+    ),
+    "import by name": ("core/a.py", "import_module('curvi.cli')", "core imports"),
+    "import by relative name": ("core/a.py", "x.import_module('..cli', 'y')", "core imports"),
+    "import of the facade": ("cli/a.py", "import curvi", "cli imports"),
+    "function of the facade": ("cli/a.py", "from curvi import fit", "cli imports"),
+    "stage in one file": ("plots.py", "from curvi.cli import main", "plots imports"),
+    "folder without a stage": ("helpers/a.py", "x = 1", "not a stage"),
+    "pickle": ("core/a.py", "import pickle", "imports pickle"),
+    "part of a pickle": ("core/a.py", "from joblib.externals import loky", "imports joblib"),
+    "pickle in the facade": ("__init__.py", "def _f():\n    import dill", "imports dill"),
+    "eval": ("core/a.py", "x = eval('1')", "calls eval"),
+    "exec": ("core/a.py", "exec('x = 1')", "calls exec"),
+    "pickle in arrays": ("core/a.py", "np.load(p, allow_pickle=True)", "allows pickle"),
+    "pickle by variable": ("core/a.py", "np.load(p, allow_pickle=flag)", "allows pickle"),
+    "print": ("core/a.py", "print('x')", "prints"),
+    "print in the facade": ("__init__.py", "print('x')", "prints"),
+    "JAX update": ("core/a.py", "jax.config.update('jax_enable_x64', True)", "sets the global"),
+    "JAX assignment": ("core/a.py", "jax.config.jax_enable_x64 = True", "sets the global"),
+    "JAX setattr": ("core/a.py", "setattr(jax.config, name, True)", "sets the global"),
+    "JAX configuration": ("core/a.py", "from jax import config", "imports the global"),
+    "long file": ("core/a.py", "x = 1\n" * (MAX_LINES + 1), "401 lines"),
+    "bare function": ("core/a.py", "def f():\n    return 1", "f has no docstring"),
+    "bare class": ("core/a.py", "class A:\n    x = 1", "A has no docstring"),
+    "bare method": ("core/a.py", "class A:\n    '''A.'''\n    def f(self): ...", "A.f has no"),
+}
+
+ALLOWED = {
+    "an earlier stage": ("cli/a.py", "from curvi.core import errors"),
+    "an earlier stage, relatively": ("families/a.py", "from ..core.errors import CurviError"),
+    "the same stage": (
+        "core/a.py",
+        "from curvi.core.b import x\nfrom . import c\nfrom .d import e",
+    ),
+    "the same stage, from its package": ("core/__init__.py", "from .a import b"),
+    "a deep file of the same stage": ("core/b/a.py", "from .. import c\nfrom ..d import e"),
+    "the facade imports everything": (
+        "__init__.py",
+        "from curvi.cli import x\nfrom .core import y",
+    ),
+    "a library with the name of a stage": ("core/a.py", "from scipy import datasets"),
+    "print in the command line": ("cli/a.py", "print('x')"),
+    "print in a command line of one file": ("cli.py", "print('x')"),
+    "the local context of JAX": ("core/a.py", "with jax.enable_x64(True):\n    x = 1"),
+    "arrays without pickle": ("core/a.py", "np.load(p, allow_pickle=False)"),
+    "a method called eval": ("core/a.py", "model.eval()"),
+    "a long enough file": ("core/a.py", "x = 1\n" * MAX_LINES),
+    "a private function": ("core/a.py", "def _f():\n    return 1"),
+    "a nested function": ("core/a.py", "def f():\n    '''F.'''\n    def g(): ...\n    return g"),
+    "an overload": ("core/a.py", "@typing.overload\ndef f(x): ...\ndef f(x):\n    '''F.'''"),
+}
+
+
+def plant(folder: Path, name: str, text: str) -> list[str]:
+    path = folder / "curvi" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(text, encoding="utf-8")
+    return check_tree(folder / "curvi")
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), PLANTED.values(), ids=PLANTED.keys())
+def test_a_planted_violation_is_found(tmp_path, name, text, expected):
+    problems = plant(tmp_path, name, text)
+    assert len(problems) == 1
+    assert problems[0].startswith(f"{name}:")
+    assert expected in problems[0]
+
+
+@pytest.mark.parametrize(("name", "text"), ALLOWED.values(), ids=ALLOWED.keys())
+def test_what_the_rules_allow_is_left_alone(tmp_path, name, text):
+    assert plant(tmp_path, name, text) == []
