@@ -14,10 +14,26 @@ if TYPE_CHECKING:
     from curvi import curvature as curvature
     from curvi import expectation as expectation
     from curvi import families as families
+    from curvi.core.errors import CurviError as CurviError
+    from curvi.core.errors import InputError as InputError
+    from curvi.core.errors import NotConvergedWarning as NotConvergedWarning
+    from curvi.core.errors import NumericalError as NumericalError
+    from curvi.core.outcomes import Outcome as Outcome
+    from curvi.expectation import Draws as Draws
     from curvi.families import FullRank as FullRank
+    from curvi.families import LocationScale as LocationScale
     from curvi.families import LowRank as LowRank
     from curvi.families import MeanField as MeanField
     from curvi.families import StudentT as StudentT
+    from curvi.fitting import OptimiseResult as OptimiseResult
+    from curvi.fitting import fit as fit
+    from curvi.fitting import minimise as minimise
+    from curvi.methods import DSVI as DSVI
+    from curvi.methods import HFSGVI as HFSGVI
+    from curvi.methods import LBFGS as LBFGS
+    from curvi.methods import FirstOrder as FirstOrder
+    from curvi.methods import TrustRegion as TrustRegion
+    from curvi.results import FitResult as FitResult
     from curvi.targets import DataTarget as DataTarget
     from curvi.targets import Target as Target
 
@@ -30,8 +46,34 @@ _HOME = {
     "FullRank": "curvi.families",
     "LowRank": "curvi.families",
     "StudentT": "curvi.families",
+    "LocationScale": "curvi.families",
+    "Draws": "curvi.expectation",
+    "TrustRegion": "curvi.methods",
+    "HFSGVI": "curvi.methods",
+    "LBFGS": "curvi.methods",
+    "DSVI": "curvi.methods",
+    "FirstOrder": "curvi.methods",
+    "fit": "curvi.fitting",
+    "minimise": "curvi.fitting",
+    "FitResult": "curvi.results",
+    "OptimiseResult": "curvi.fitting",
+    "Outcome": "curvi.core.outcomes",
+    "CurviError": "curvi.core.errors",
+    "InputError": "curvi.core.errors",
+    "NumericalError": "curvi.core.errors",
+    "NotConvergedWarning": "curvi.core.errors",
 }
-_STAGES = ("core", "targets", "families", "expectation", "curvature")
+_STAGES = (
+    "core",
+    "targets",
+    "families",
+    "expectation",
+    "curvature",
+    "methods",
+    "plots",
+    "results",
+    "fitting",
+)
 
 __all__ = ["__version__", *_HOME, *_STAGES]  # noqa: PLE0604  names are resolved by __getattr__
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from curvi.curvature import CGResult, Diagonal, conjugate_gradient
 
 seeds = st.integers(min_value=0, max_value=2**32 - 1)
-dimensions = st.sampled_from([1, 2, 3, 5, 8, 13])
+dimensions = st.sampled_from([1, 2, 5, 12])
 
 
 class System(NamedTuple):

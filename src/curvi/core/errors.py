@@ -29,3 +29,7 @@ class NumericalError(CurviError, ArithmeticError):
     def __init__(self, message: str, result: Any = None) -> None:
         super().__init__(message)
         self.result = result
+
+
+class NotConvergedWarning(UserWarning):
+    """A run ended without convergence, and its result was returned all the same."""

@@ -9,11 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from curvi.core.errors import InputError
-from curvi.core.trees import leaf_names
+from curvi.core.trees import Unravel, leaf_names, ravel
 
 
 class PrecisionWarning(UserWarning):
@@ -22,7 +21,7 @@ class PrecisionWarning(UserWarning):
 
 def flat_position(
     position: PyTree,
-) -> tuple[Float[Array, " dimension"], Callable[[Float[Array, " dimension"]], PyTree]]:
+) -> tuple[Float[Array, " dimension"], Unravel]:
     """Check a starting position and return it as one vector with its way back.
 
     All leaves must be finite floating-point arrays; leaves of different precision are brought
@@ -39,7 +38,8 @@ def flat_position(
     for array, name in zip(arrays, names, strict=True):
         refuse_non_finite(array, name, "a starting position must be finite")
     uniform = [jnp.asarray(array, dtype) for array in arrays]
-    return ravel_pytree(jax.tree.unflatten(structure, uniform))
+    shapes = tuple(tuple(array.shape) for array in uniform)
+    return ravel(uniform), Unravel(structure, shapes)
 
 
 def _float_leaf(leaf: Any, name: str) -> Array | np.ndarray:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +19,32 @@ class Metric(NamedTuple):
 
     apply: Callable[[Any], Any]
     solve: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Unravel:
+    """The way from a vector back to a pytree of one dtype.
+
+    Unlike the closure of ``jax.flatten_util.ravel_pytree`` it compares and hashes by value, so
+    that a second fit of the same shape finds the code compiled for the first.
+    """
+
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __call__(self, vector: Float[Array, " dimension"]) -> PyTree:
+        """Cut the vector into leaves."""
+        leaves, start = [], 0
+        for shape in self.shapes:
+            size = math.prod(shape)
+            leaves.append(jax.lax.slice(vector, (start,), (start + size,)).reshape(shape))
+            start += size
+        return jax.tree.unflatten(self.structure, leaves)
+
+
+def ravel(tree: PyTree) -> Float[Array, " dimension"]:
+    """All leaves, which share one dtype, as one vector."""
+    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 
 def stable_sum(values: Float[Array, " n"]) -> Float[Array, ""]:

@@ -1,11 +1,11 @@
 """Linear maps and their solvers.
 
-A symmetric linear map on pytrees (the exact Hessian by the R-operator, the Gauss-Newton matrix, a dense
-matrix, or one built from these by damping, preconditioning or projection) knows its product and what is
-certain about its definiteness. Truncated conjugate gradients solves systems with such a map by products
-alone, in the metric of a preconditioner, inside a trust region if asked, and leaves indefinite systems by
-the door of negative curvature. Its coefficients estimate the condition number. Nothing here knows about
-probability, data or optimisation steps.
+A symmetric linear map on pytrees (the exact Hessian by the R-operator, the Gauss-Newton matrix, a
+dense matrix, or one built from these by damping, preconditioning or projection) knows its product
+and what is certain about its definiteness. Truncated conjugate gradients solves systems with such
+a map by products alone, in the metric of a preconditioner, inside a trust region if asked, and
+leaves indefinite systems by the door of negative curvature. Its coefficients estimate the condition
+number. Nothing here knows about probability, data or optimisation steps.
 """
 
 from curvi.curvature._cg_loop import CGOutcome
@@ -15,17 +15,8 @@ from curvi.curvature.lanczos import (
     lanczos_tridiagonal,
     relative_error_bound,
 )
-from curvi.curvature.operators import (
-    Definiteness,
-    DenseMap,
-    FunctionMap,
-    LinearMap,
-    damped,
-    gauss_newton,
-    hessian,
-    preconditioned,
-    projected,
-)
+from curvi.curvature.linear_map import Definiteness, DenseMap, FunctionMap, LinearMap
+from curvi.curvature.operators import damped, gauss_newton, hessian, preconditioned, projected
 from curvi.curvature.preconditioners import (
     Diagonal,
     FromFunctions,

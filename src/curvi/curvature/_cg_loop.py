@@ -1,8 +1,8 @@
 """One trip of truncated conjugate gradients: a step along the search direction, or a check.
 
-Every trip makes exactly one product, with the search direction or, when the recursive residual claims
-convergence, with the iterate itself. One product serves both so that the operator is compiled once and
-a batch of systems (``vmap``) does not pay for both branches.
+Every trip makes exactly one product, with the search direction or, when the recursive residual
+claims convergence, with the iterate itself. One product serves both so that the operator is
+compiled once and a batch of systems (``vmap``) does not pay for both branches.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SENTENCES = {
     CGOutcome.NEGATIVE_CURVATURE: "A direction without positive curvature was found.",
     CGOutcome.BOUNDARY: "The solution lies on the boundary of the trust region.",
     CGOutcome.NON_FINITE: "A product, the preconditioner or the right-hand side is not finite.",
-    CGOutcome.STALLED: "Rounding, or a preconditioner that is not positive definite, ended progress.",
+    CGOutcome.STALLED: "Rounding, or a preconditioner that is not positive, ended progress.",
 }
 
 
@@ -102,6 +102,13 @@ class _Residual(NamedTuple):
     norm: jax.Array
 
 
+class _Step(NamedTuple):
+    curvature: jax.Array  # p' A p
+    flat: jax.Array  # not positive up to rounding
+    alpha: jax.Array
+    beta: jax.Array
+
+
 def quadratic_model(rhs: PyTree, iterate: PyTree, residual: PyTree) -> jax.Array:
     """phi(x) = x'Ax/2 - b'x = -x'(b + r)/2, without a product."""
     return -0.5 * optax.tree.vdot(iterate, optax.tree.add(rhs, residual))
@@ -124,36 +131,29 @@ def trip(problem: Problem, state: State) -> State:
     )
     # Directions are compared with |p||Ap| so that the test does not depend on any scale.
     flat = curvature <= problem.eps * optax.tree.norm(state.search) * optax.tree.norm(product)
+    step = _Step(curvature, flat, alpha, residual.energy / state.energy)
     counted = state._replace(products=state.products + 1)
     checked = _after_check(problem, counted, iterate, residual)
-    stepped = _after_step(problem, counted, curvature, flat, alpha, residual)
+    stepped = _after_step(problem, counted, step, residual)
     return optax.tree.where(state.checking, checked, stepped)
 
 
-def _after_step(
-    problem: Problem,
-    state: State,
-    curvature: jax.Array,
-    flat: jax.Array,
-    alpha: jax.Array,
-    residual: _Residual,
-) -> State:
+def _after_step(problem: Problem, state: State, step: _Step, residual: _Residual) -> State:
     """The state after x + alpha p, or the unchanged iterate and the reason why there is no step."""
-    correction = optax.tree.add_scale(state.correction, alpha, state.search)
+    correction = optax.tree.add_scale(state.correction, step.alpha, state.search)
     iterate = optax.tree.add(state.base, correction)
     model = quadratic_model(problem.rhs, iterate, residual.vector)
-    beta = residual.energy / state.energy
-    moved = _move(problem, state, iterate, alpha, beta, residual)
+    moved = _move(problem, state, iterate, step, residual)
     outside = jnp.asarray(False)
     if problem.radius is not None:
         outside = moved.length_sq >= problem.radius**2
     refusal = _first(
-        (~jnp.isfinite(curvature), CGOutcome.NON_FINITE),
-        (flat, CGOutcome.NEGATIVE_CURVATURE),
+        (~jnp.isfinite(step.curvature), CGOutcome.NON_FINITE),
+        (step.flat, CGOutcome.NEGATIVE_CURVATURE),
         (outside, CGOutcome.BOUNDARY),
         (~jnp.isfinite(residual.norm + residual.energy + model), CGOutcome.NON_FINITE),
     )
-    stay = state._replace(outcome=refusal, curvature=curvature)
+    stay = state._replace(outcome=refusal, curvature=step.curvature)
 
     steps = state.steps + 1
     claims_convergence = residual.norm <= problem.threshold
@@ -168,25 +168,20 @@ def _after_step(
     here = (jnp.arange(state.alphas.size, dtype=jnp.int32) == state.steps) & ~state.refined
     moved = moved._replace(
         correction=correction,
-        curvature=curvature,
+        curvature=step.curvature,
         checking=claims_convergence,
         steps=steps,
         outcome=outcome,
         history=history,
-        alphas=jnp.where(here, alpha, state.alphas),
-        betas=jnp.where(here, beta, state.betas),
+        alphas=jnp.where(here, step.alpha, state.alphas),
+        betas=jnp.where(here, step.beta, state.betas),
     )
     moved = _keep_best(problem, moved, iterate, residual.norm, model)
     return optax.tree.where(refusal == RUNNING, moved, stay)
 
 
 def _move(
-    problem: Problem,
-    state: State,
-    iterate: PyTree,
-    alpha: jax.Array,
-    beta: jax.Array,
-    residual: _Residual,
+    problem: Problem, state: State, iterate: PyTree, step: _Step, residual: _Residual
 ) -> State:
     """New residual, new direction, and the lengths in the norm of M.
 
@@ -195,23 +190,23 @@ def _move(
     moved = state._replace(
         residual=residual.vector,
         energy=residual.energy,
-        search=optax.tree.add_scale(residual.preconditioned, beta, state.search),
+        search=optax.tree.add_scale(residual.preconditioned, step.beta, state.search),
     )
     if problem.radius is None:
         return moved
-    overlap = state.overlap + alpha * state.search_sq
+    overlap = state.overlap + step.alpha * state.search_sq
     return moved._replace(
-        length_sq=state.length_sq + alpha * (state.overlap + overlap),
-        overlap=optax.tree.vdot(iterate, residual.vector) + beta * overlap,
-        search_sq=residual.energy + beta**2 * state.search_sq,
+        length_sq=state.length_sq + step.alpha * (state.overlap + overlap),
+        overlap=optax.tree.vdot(iterate, residual.vector) + step.beta * overlap,
+        search_sq=residual.energy + step.beta**2 * state.search_sq,
     )
 
 
 def _after_check(problem: Problem, state: State, iterate: PyTree, residual: _Residual) -> State:
     """Accept a true residual below the threshold; otherwise restart from it, or give up.
 
-    A restart is iterative refinement. It is worth while only as long as it halves the true residual;
-    when it does not, the precision is used up.
+    A restart is iterative refinement. It is worth while only as long as it halves the true
+    residual; when it does not, the precision is used up.
     """
     model = quadratic_model(problem.rhs, iterate, residual.vector)
     converged = residual.norm <= problem.threshold
@@ -277,7 +272,7 @@ def _slack(problem: Problem, model: jax.Array) -> jax.Array:
 def _progress(
     problem: Problem, history: jax.Array, steps: jax.Array, model: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Martens' test: was the relative progress per step, over a window, below the tolerance?"""
+    """Martens' test: whether the relative progress over a window is below the tolerance."""
     if problem.progress_tolerance is None:
         return history, jnp.asarray(False)
     window = jnp.maximum(10, steps // 10)

@@ -1,4 +1,4 @@
-"""Questions that every solver asks of a pytree: how large, which precision, the right shape?"""
+"""What every solver asks of a pytree: its size, its precision, and whether its shape fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Truncated preconditioned conjugate gradients with a negative-curvature exit and a trust region."""
+"""Truncated preconditioned conjugate gradients: negative-curvature exit, trust region."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class CGResult(NamedTuple):
     products : Array
         Products with A, those for warm start and true residuals included.
     residual_norm : Array
-        |b - Ax| / |b| of the last interior iterate: true where the outcome is CONVERGED or STALLED or
-        no step was taken, otherwise from the recurrence.
+        |b - Ax| / |b| of the last interior iterate: true where the outcome is CONVERGED or STALLED
+        or no step was taken, otherwise from the recurrence.
     outcome : Array
         Integer code of a :class:`CGOutcome`.
     negative_curvature : Array
@@ -75,15 +75,17 @@ def conjugate_gradient(
         r \leftarrow r - \alpha A p,\quad
         p \leftarrow M^{-1} r + \beta p
 
-    For a Newton step pass ``rhs = -gradient`` (section 2.3 of the paper prints a right-hand side with a
-    stray v). A may be indefinite: a direction with :math:`p^\top A p \le \epsilon |p| |Ap|` ends the
-    iteration. Without ``radius`` the best iterate so far is then returned, or M^-1 b where there was
-    no step yet; with ``radius`` the step goes along that direction to the boundary (Steihaug).
-    Without ``radius`` the solution always descends, b'x > 0, unless b is zero or not finite.
+    For a Newton step pass ``rhs = -gradient`` (section 2.3 of the paper prints a right-hand side
+    with a stray v). A may be indefinite: a direction with :math:`p^\top A p \le \epsilon |p| |Ap|`
+    ends the iteration. Without ``radius`` the best iterate so far is then returned, or M^-1 b where
+    there was no step yet; with ``radius`` the step goes along that direction to the boundary
+    (Steihaug). Without ``radius`` the solution always descends, b'x > 0, unless b is zero or not
+    finite.
 
-    When the recursive residual meets the tolerance the true one is computed, and the iteration restarts
-    from it if it does not meet it (iterative refinement). Runs inside ``jit`` and ``vmap`` without
-    touching the host.
+    When the recursive residual meets the tolerance the true one is computed, and the iteration
+    restarts from it if it does not meet it (iterative refinement), until it does or rounding of the
+    solution itself, about eps |A| |x|, forbids more (outcome STALLED). Runs inside ``jit`` and
+    ``vmap`` without touching the host.
 
     Parameters
     ----------
@@ -94,17 +96,18 @@ def conjugate_gradient(
     preconditioner : Preconditioner, optional
         Symmetric positive definite M; the identity by default.
     initial : pytree, optional
-        Warm start. One that is worse than zero or outside the radius is scaled to its best multiple;
-        one along which A has no positive curvature, one that is not finite, and with ``radius`` one
-        that is worse than the Cauchy point, is dropped. Costs one product, two with ``radius``.
+        Warm start. One that is worse than zero or outside the radius is scaled to its best
+        multiple; one along which A has no positive curvature, one that is not finite, and with
+        ``radius`` one that is worse than the Cauchy point, is dropped. Costs one product, two with
+        ``radius``.
     max_steps : int, optional
         Cap on steps. None means no cap in practice (100 D + 1000).
     relative_tolerance : float or Array, optional
-        Stop at |b - Ax| <= tolerance |b|, in [0, 1); by default eps^(2/3), which is 4e-11 in float64
-        and 2e-5 in float32.
+        Stop at |b - Ax| <= tolerance |b|, in [0, 1); by default eps^(2/3), which is 4e-11 in
+        float64 and 2e-5 in float32.
     progress_tolerance : float or Array, optional
-        Martens' test: stop at step k when (phi_k - phi_{k-w}) / phi_k < w tolerance over a window of
-        w = max(10, k/10) steps.
+        Martens' test: stop at step k when (phi_k - phi_{k-w}) / phi_k < w tolerance over a window
+        of w = max(10, k/10) steps.
     radius : float or Array, optional
         Trust region x'Mx <= radius^2.
     num_coefficients : int
@@ -155,7 +158,9 @@ def conjugate_gradient(
         guess = jax.tree.map(lambda leaf: leaf / scale, initial)
         start, image = _warm_start(problem, metric, guess)
         products = 1 if radius is None else 2
-    state = _initial_state(problem, metric, start, image, products, num_coefficients)
+    state = _initial_state(
+        problem, metric, start, image, products=products, num_coefficients=num_coefficients
+    )
     state = jax.lax.while_loop(
         lambda state: state.outcome == RUNNING, lambda state: trip(problem, state), state
     )
@@ -204,7 +209,7 @@ def _warm_start(problem: Problem, metric: Preconditioner, guess: PyTree) -> tupl
         multiple = jnp.clip(multiple, -limit, limit)
         # From a worse start the first step could leave the region short of the Cauchy point.
         model = multiple * (0.5 * multiple * curvature - slope)
-        sound &= model <= _cauchy_model(problem)
+        sound &= model <= _cauchy_model(problem, problem.radius)
     return optax.tree.where(
         sound & jnp.isfinite(multiple),
         optax.tree.scale(multiple, (guess, image)),
@@ -212,12 +217,12 @@ def _warm_start(problem: Problem, metric: Preconditioner, guess: PyTree) -> tupl
     )
 
 
-def _cauchy_model(problem: Problem) -> jax.Array:
+def _cauchy_model(problem: Problem, radius: jax.Array) -> jax.Array:
     """Lowest model value along M^-1 b inside the trust region."""
     direction = problem.solve(problem.rhs)
     curvature = optax.tree.vdot(direction, problem.operator(direction))
     slope = optax.tree.vdot(problem.rhs, direction)  # also the squared length in the norm of M
-    limit = problem.radius / jnp.sqrt(jnp.where(slope > 0, slope, 1.0))
+    limit = radius / jnp.sqrt(jnp.where(slope > 0, slope, 1.0))
     inside = jnp.where(curvature > 0, slope / jnp.where(curvature > 0, curvature, 1.0), limit)
     multiple = jnp.minimum(inside, limit)
     return multiple * (0.5 * multiple * curvature - slope)
@@ -228,6 +233,7 @@ def _initial_state(
     metric: Preconditioner,
     start: PyTree,
     image: PyTree,
+    *,
     products: int,
     num_coefficients: int,
 ) -> State:
@@ -270,11 +276,11 @@ def _initial_state(
 
 
 def _finish(problem: Problem, metric: Preconditioner, state: State, scale: jax.Array) -> CGResult:
-    """Leave for the boundary or fall back on steepest descent where that is due; undo the scaling."""
+    """Go to the boundary or fall back on steepest descent where that is due; undo the scaling."""
     if problem.radius is None:
         solution, model = _or_steepest_descent(problem, state)
     else:
-        solution, model = _or_boundary(problem, metric, state)
+        solution, model = _or_boundary(problem, problem.radius, metric, state)
     rhs_norm = optax.tree.norm(problem.rhs)
     return CGResult(
         solution=optax.tree.scale(scale, solution),
@@ -291,15 +297,14 @@ def _finish(problem: Problem, metric: Preconditioner, state: State, scale: jax.A
 
 
 def _or_boundary(
-    problem: Problem, metric: Preconditioner, state: State
+    problem: Problem, radius: jax.Array, metric: Preconditioner, state: State
 ) -> tuple[PyTree, jax.Array]:
-    """x + tau p with (x + tau p)' M (x + tau p) = radius^2 and tau >= 0, where the exit asks for it."""
+    """The point x + tau p, tau >= 0, of length radius in the norm of M, where the exit is there."""
     iterate = optax.tree.add(state.base, state.correction)
     measured = metric.apply(state.search)
     square = optax.tree.vdot(state.search, measured)
     overlap = optax.tree.vdot(iterate, measured)
-    assert problem.radius is not None
-    gap = problem.radius**2 - optax.tree.vdot(iterate, metric.apply(iterate))
+    gap = radius**2 - optax.tree.vdot(iterate, metric.apply(iterate))
     gap = jnp.maximum(gap, 0.0)
     root = jnp.sqrt(overlap**2 + square * gap)
     # Of the two forms of the root, the one without cancellation.

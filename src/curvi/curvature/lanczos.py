@@ -1,4 +1,4 @@
-"""What the coefficients of conjugate gradients tell about the condition number, and what it implies."""
+"""The condition number, estimated from the coefficients of CG, and the error that it implies."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def lanczos_tridiagonal(result: CGResult) -> jax.Array:
         T_{jj} = \frac{1}{\alpha_j} + \frac{\beta_{j-1}}{\alpha_{j-1}},\qquad
         T_{j,j+1} = \frac{\sqrt{\beta_j}}{\alpha_j}
 
-    Rows for steps that were not taken repeat T_00, uncoupled: a Rayleigh quotient that lies between the
-    extreme eigenvalues and leaves them alone. Without any step T is the identity.
+    Rows for steps that were not taken repeat T_00, uncoupled: a Rayleigh quotient that lies between
+    the extreme eigenvalues and leaves them alone. Without any step T is the identity.
 
     Raises
     ------
@@ -44,8 +44,8 @@ def condition_estimate(result: CGResult) -> jax.Array:
     """Ratio of the extreme Ritz values: a lower bound of the condition number that CG sees.
 
     That is the condition number of the *preconditioned* operator M^-1/2 A M^-1/2. Ritz values lie
-    inside the spectrum, so the estimate approaches the condition number from below as steps are added
-    (up to rounding), and is one where no step was taken.
+    inside the spectrum, so the estimate approaches the condition number from below as steps are
+    added (up to rounding), and is one where no step was taken.
 
     Raises
     ------
@@ -73,8 +73,8 @@ def relative_error_bound(
     Parameters
     ----------
     condition : float or Array
-        c. The bound holds for the true condition number of the preconditioned operator. The value of
-        :func:`condition_estimate` approaches that one from below, so with it the result is an
+        c. The bound holds for the true condition number of the preconditioned operator. The value
+        of :func:`condition_estimate` approaches that one from below, so with it the result is an
         optimistic estimate and not a bound.
     steps : int or Array
         K.

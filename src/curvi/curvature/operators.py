@@ -1,133 +1,22 @@
-"""Symmetric linear maps on pytrees: exact Hessian, Gauss-Newton, dense, and maps built from maps.
-
-A map is made inside one trace (inside ``jit``), holds what it needs as closed-over arrays, and is used
-in the same trace. It is not a pytree and does not cross a ``jit`` boundary.
-"""
+"""Curvature as linear maps: the exact Hessian, Gauss-Newton, and maps built from other maps."""
 
 from __future__ import annotations
 
-import abc
-import enum
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax.tree
-from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
 from curvi.core.errors import InputError
 from curvi.curvature import _trees
+from curvi.curvature.linear_map import Definiteness, FunctionMap, LinearMap
 from curvi.curvature.preconditioners import Preconditioner
 
 PyTree = Any
-
-# Columns computed at once by ``dense``: enough to use the matrix units, few enough that the
-# activations of a network do not have to fit in memory D times.
-_COLUMNS_AT_ONCE = 64
-
-
-class Definiteness(enum.Enum):
-    """What is known about the signs of the eigenvalues, without computing any."""
-
-    POSITIVE = "all eigenvalues are positive"
-    POSITIVE_SEMI = "no eigenvalue is negative"
-    UNKNOWN = "eigenvalues of either sign are possible"
-
-
-class LinearMap(abc.ABC):
-    """A symmetric linear map v -> A v on the pytrees that look like ``example``.
-
-    Attributes
-    ----------
-    example : pytree
-        Shapes and dtypes of the vectors that the map takes and returns.
-    definiteness : Definiteness
-        What is known about the eigenvalues of A.
-    """
-
-    example: PyTree
-    definiteness: Definiteness
-
-    @abc.abstractmethod
-    def apply(self, vector: PyTree) -> PyTree:
-        """The product A v."""
-
-    def __call__(self, vector: PyTree) -> PyTree:
-        """The product A v."""
-        return self.apply(vector)
-
-    def dense(self) -> jax.Array:
-        """The D x D matrix, rows and columns in the order of ``ravel_pytree``.
-
-        Costs D products and D^2 numbers: for tests and small problems.
-        """
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.example)
-        flat, unravel = ravel_pytree(zeros)
-
-        def column(basis_vector: jax.Array) -> jax.Array:
-            return ravel_pytree(self.apply(unravel(basis_vector)))[0]
-
-        identity = jnp.eye(flat.size, dtype=flat.dtype)
-        return jax.lax.map(column, identity, batch_size=_COLUMNS_AT_ONCE).T
-
-
-@dataclass(frozen=True, eq=False)
-class FunctionMap(LinearMap):
-    """A linear map given by its product.
-
-    Parameters
-    ----------
-    product : callable
-        ``product(vector) -> vector``; linear and symmetric (both are trusted, not checked).
-    example : pytree
-        Anything with the shapes and dtypes of a vector.
-    definiteness : Definiteness
-        What is known about the eigenvalues.
-    """
-
-    product: Callable[[PyTree], PyTree]
-    example: PyTree
-    definiteness: Definiteness = Definiteness.UNKNOWN
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "example", _trees.shapes(self.example))
-
-    def apply(self, vector: PyTree) -> PyTree:
-        return self.product(vector)
-
-
-@dataclass(frozen=True, eq=False)
-class DenseMap(LinearMap):
-    """A symmetric D x D matrix acting on pytrees in the order of ``ravel_pytree``.
-
-    Raises
-    ------
-    InputError
-        If the matrix is not D x D for the D entries of ``example``.
-    """
-
-    matrix: ArrayLike
-    example: PyTree
-    definiteness: Definiteness = Definiteness.UNKNOWN
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "example", _trees.shapes(self.example))
-        dimension = _trees.size(self.example)
-        if jnp.shape(self.matrix) != (dimension, dimension):
-            raise InputError(
-                f"DenseMap matrix has shape {jnp.shape(self.matrix)} but the example has "
-                f"{dimension} entries; give a matrix of shape ({dimension}, {dimension})"
-            )
-
-    def apply(self, vector: PyTree) -> PyTree:
-        flat, unravel = ravel_pytree(vector)
-        return unravel(jnp.matmul(self.matrix, flat, precision=jax.lax.Precision.HIGHEST))
-
-    def dense(self) -> jax.Array:
-        return jnp.asarray(self.matrix)
 
 
 def hessian(
@@ -139,9 +28,10 @@ def hessian(
 
     .. math:: H v = \partial_\gamma \nabla F(\theta + \gamma v) |_{\gamma = 0},
 
-    that is forward over reverse differentiation. The forward and backward pass at ``params`` run once,
-    when this function is called; a product only pushes a tangent through what they stored, which costs
-    at most two gradients. Inside a ``lax.while_loop`` the stored pass is a loop constant.
+    that is forward over reverse differentiation. The forward and backward pass at ``params`` run
+    once, when this function is called; a product only pushes a tangent through what they stored,
+    which costs at most two gradients. Inside a ``lax.while_loop`` the stored pass is a loop
+    constant.
 
     Returns
     -------
@@ -215,20 +105,20 @@ def damped(
 ) -> FunctionMap:
     """A + lambda M, with M the identity or the given metric.
 
-    A semi-definite A becomes POSITIVE only where ``damping`` is a Python number above zero: the sign
-    of a traced value is not known.
+    A semi-definite A becomes POSITIVE only where ``damping`` is a Python number above zero: the
+    sign of a traced value is not known.
 
     Raises
     ------
     InputError
         If ``damping`` is a negative Python number.
     """
-    known = isinstance(damping, int | float)
-    if known and not damping >= 0:
-        raise InputError(f"damping is {damping}; damped() needs a finite number >= 0")
     definiteness = operator.definiteness
-    if definiteness is Definiteness.POSITIVE_SEMI and known and damping > 0:
-        definiteness = Definiteness.POSITIVE
+    if isinstance(damping, int | float):
+        if not 0 <= damping < math.inf:
+            raise InputError(f"damping is {damping}; damped() needs a finite number >= 0")
+        if definiteness is Definiteness.POSITIVE_SEMI and damping > 0:
+            definiteness = Definiteness.POSITIVE
     scale = jnp.asarray(damping, _trees.real_dtype(operator.example, "operator.example"))
 
     def product(vector: PyTree) -> PyTree:

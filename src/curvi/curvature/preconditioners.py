@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,12 @@ from jax.typing import ArrayLike
 
 from curvi.core.errors import InputError
 from curvi.curvature import _trees
-
-if TYPE_CHECKING:
-    from curvi.curvature.operators import LinearMap
+from curvi.curvature.linear_map import LinearMap
 
 PyTree = Any
 
 
+@runtime_checkable
 class Preconditioner(Protocol):
     """A symmetric positive definite map M on pytrees.
 
@@ -41,12 +40,15 @@ class Identity:
     """M = I: plain conjugate gradients."""
 
     def apply(self, vector: PyTree) -> PyTree:
+        """The product M v."""
         return vector
 
     def solve(self, vector: PyTree) -> PyTree:
+        """The product M^-1 v."""
         return vector
 
     def solve_sqrt(self, vector: PyTree) -> PyTree:
+        """The product M^-1/2 v."""
         return vector
 
 
@@ -56,8 +58,8 @@ class Diagonal:
     """M = diag(d), a pytree so that it can be carried from one optimisation step to the next.
 
     Entries should be positive. Because estimated diagonals are noisy, entries below eps times the
-    largest magnitude (eps of the dtype) are raised to that floor, and a diagonal of zeros acts as the
-    identity. Entries that are not finite are passed on: the solver then reports NON_FINITE.
+    largest magnitude (eps of the dtype) are raised to that floor, and a diagonal of zeros acts as
+    the identity. Entries that are not finite are passed on: the solver then reports NON_FINITE.
     """
 
     diagonal: PyTree
@@ -74,12 +76,15 @@ class Diagonal:
         )
 
     def apply(self, vector: PyTree) -> PyTree:
+        """The product M v."""
         return jax.tree.map(lambda entry, leaf: entry * leaf, self.entries, vector)
 
     def solve(self, vector: PyTree) -> PyTree:
+        """The product M^-1 v."""
         return jax.tree.map(lambda entry, leaf: leaf / entry, self.entries, vector)
 
     def solve_sqrt(self, vector: PyTree) -> PyTree:
+        """The product M^-1/2 v."""
         return jax.tree.map(lambda entry, leaf: leaf / jnp.sqrt(entry), self.entries, vector)
 
 
@@ -91,9 +96,9 @@ class FromFunctions:
     apply, solve : callable
         M v and M^-1 v, symmetric positive definite (trusted, not checked).
     project : callable, optional
-        Orthogonal projector P on the subspace where M is defined, such as lower triangular matrices;
-        the maps become P M P and P M^-1 P. Then solve with ``projected(operator, project)`` and a
-        projected right-hand side: CG cannot remove a residual outside the subspace.
+        Orthogonal projector P on the subspace where M is defined, such as lower triangular
+        matrices; the maps become P M P and P M^-1 P. Then solve with ``projected(operator,
+        project)`` and a projected right-hand side: CG cannot remove a residual outside it.
     solve_sqrt : callable, optional
         M^-1/2 v, symmetric.
 

@@ -1,8 +1,8 @@
 """Theorem 1 for a diagonal scale: derivatives of ``E[f(mean + sd * eps)]`` in (mean, sd).
 
-The diagonal forms of the appendix, for any base noise with independent or dependent entries. Every
-expectation is the weighted sum over the given ``draws`` (M, d); ``g`` and ``H`` are the gradient and
-the Hessian of ``f`` at ``z_m = mean + sd * eps_m``.
+The diagonal forms of the appendix, for any base noise. Every expectation is the weighted sum over
+the given ``draws`` (M, d); ``g`` and ``H`` are the gradient and the Hessian of ``f`` at
+``z_m = mean + sd * eps_m``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def diagonal_gradient(
     --------
     >>> import jax.numpy as jnp
     >>> draws = jnp.array([[1.0], [-1.0]])
-    >>> [x.tolist() for x in diagonal_gradient(lambda z: z[0] ** 2, jnp.ones(1), jnp.ones(1), draws)]
+    >>> one = jnp.ones(1)
+    >>> [x.tolist() for x in diagonal_gradient(lambda z: z[0] ** 2, one, one, draws)]
     [[2.0], [2.0]]
     """
     weights = _check_inputs(mean, sd, draws, weights, "diagonal_gradient")

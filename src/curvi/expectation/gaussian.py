@@ -1,16 +1,15 @@
 """Derivatives of ``E[f(z)]``, z ~ N(mean, C), in the mean and the covariance itself.
 
-The theorems of Bonnet and Price and their second-order extensions, equations (1)-(3): a derivative
-in C costs two derivatives of ``f``, so the Hessian in C needs four. They hold for the Gaussian only,
-and are here as a reference and for small d; :mod:`curvi.expectation.location_scale` needs no more
-than two derivatives of ``f`` and any base distribution.
+The theorems of Bonnet and Price and their second-order form, equations (1)-(3): a derivative
+in C costs two derivatives of ``f``, so the Hessian in C needs four. They hold for the Gaussian
+only, and serve as a reference and for small d; :mod:`curvi.expectation.location_scale` needs at
+most two derivatives of ``f`` and takes any base distribution.
 
-The covariance is given by a factor, ``C = scale @ scale.T``, and ``draws`` are standard normal rows,
-(M, k). ``C_ij`` and ``C_ji`` are *separate* coordinates: a derivative in C is that of the function
-extended to all square matrices as ``E[f]`` of the symmetric part. When the two entries are tied, as
-they are in any parameterisation of a symmetric matrix, off-diagonal derivatives double; the
-``tie_...`` functions convert to the lower triangle of C, row by row (the order of
-``jnp.tril_indices``).
+The covariance is given by a factor, ``C = scale @ scale.T``, and ``draws`` are standard normal
+rows, (M, k). ``C_ij`` and ``C_ji`` are *separate* coordinates: the derivative is that of ``E[f]``
+extended to all square matrices through the symmetric part ``(C + C') / 2``. When the two entries
+are tied, as in any parameterisation of a symmetric matrix, off-diagonal derivatives double; the
+``tie_...`` functions convert to the lower triangle of C, row by row (``jnp.tril_indices``).
 """
 
 from __future__ import annotations
@@ -128,8 +127,8 @@ def covariance_covariance_hessian(
 ) -> Float[Array, "d d d d"]:
     """Return the Hessian in the covariance, ``E[nabla^4 f] / 4``, equation (2).
 
-    Entry (i, j, k, l) is the derivative in ``C_ij`` and ``C_kl``; ``C_ij`` and ``C_ji`` are separate
-    coordinates (see :func:`tie_covariance_covariance_hessian`). It needs M d^4 numbers.
+    Entry (i, j, k, l) is the derivative in ``C_ij`` and ``C_kl``; ``C_ij`` and ``C_ji`` are
+    separate coordinates (see :func:`tie_covariance_covariance_hessian`). It needs M d^4 numbers.
 
     Parameters
     ----------

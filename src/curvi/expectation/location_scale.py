@@ -1,14 +1,14 @@
 """Theorem 1: derivatives of ``E[f(mean + scale eps)]`` for any base noise ``eps``.
 
-Nothing here knows which distribution the noise came from: Gaussian, Student t, Laplace and logistic
-families share this one code path and differ only in the ``draws`` that are passed in. Every function
-is pure, and every expectation is the weighted sum over the given draws, ``sum_m w_m (...)_m``, with
-equal weights ``1 / M`` unless quadrature weights are passed.
+Gaussian, Student t, Laplace and logistic families share this one code path and differ only in the
+``draws`` that are passed in. Every expectation is the weighted sum over them,
+``sum_m w_m (...)_m``, with equal weights ``1 / M`` unless quadrature weights are passed.
 
-Throughout, ``z_m = mean + scale @ eps_m`` with ``mean`` of shape (d,), ``scale`` of shape (d, k) and
-``draws`` of shape (M, k); ``g`` and ``H`` are the gradient and the Hessian of ``f`` at ``z_m``. The
-noise may have another dimension than ``z`` (low rank plus diagonal has k = d + rank). ``vec`` stacks
-the columns of ``[mean, scale]``, so entry (i, j) of a (d, k + 1) matrix has position ``j d + i``.
+Throughout, ``z_m = mean + scale @ eps_m`` with ``mean`` of shape (d,), ``scale`` of shape (d, k)
+and ``draws`` of shape (M, k); ``g`` and ``H`` are the gradient and the Hessian of ``f`` at ``z_m``.
+The noise may have another dimension than ``z`` (low rank plus diagonal has k = d + rank). ``vec``
+stacks the columns of ``[mean, scale]``: entry (i, j) of a (d, k + 1) matrix has position
+``j d + i``.
 """
 
 from __future__ import annotations
@@ -45,12 +45,11 @@ def scalar_valued(f: Function) -> Function:
 
     def checked(z: Array) -> Array:
         value = f(z)
-        leaves = jax.tree.leaves(value)
-        shapes = [jnp.shape(leaf) for leaf in leaves]
-        if not jax.tree.structure(value) == jax.tree.structure(0) or shapes != [()]:
+        shapes = jax.tree.map(jnp.shape, value)
+        if shapes != ():
             raise InputError(
-                f"f must return a scalar, but for z of shape {z.shape} it returned "
-                f"{shapes[0] if len(shapes) == 1 else shapes}; sum it or select one entry"
+                f"f must return a scalar, but for z of shape {z.shape} it returned {shapes}; "
+                "sum it or select one entry"
             )
         if not jnp.issubdtype(jnp.result_type(value), jnp.floating):
             raise InputError(
@@ -94,8 +93,8 @@ def check_inputs(
     check_mean(mean, where)
     if jnp.ndim(scale) != 2 or scale.shape[0] != mean.shape[0]:
         raise InputError(
-            f"scale has shape {jnp.shape(scale)} in {where}(); pass a matrix with one row per entry "
-            f"of mean, shape ({mean.shape[0]}, k)"
+            f"scale has shape {jnp.shape(scale)} in {where}(); pass a matrix with one row per "
+            f"entry of mean, shape ({mean.shape[0]}, k)"
         )
     return check_draws(draws, scale.shape[1], weights, where)
 
@@ -158,12 +157,7 @@ def hessian(
     """Return the dense Hessian of ``E[f]`` in vec[mean, scale], of size d (k + 1).
 
     It is ``E[([1; eps] [1, eps']) kron H]`` (Theorem 1). Memory grows as (d k)^2: for more than a
-    few dozen dimensions use :func:`hessian_vector_product`.
-
-    Parameters
-    ----------
-    f, mean, scale, draws, weights
-        As in :func:`gradient`.
+    few dozen dimensions use :func:`hessian_vector_product`. Parameters as in :func:`gradient`.
 
     Examples
     --------
@@ -185,7 +179,7 @@ def mean_scale_hessian(
     *,
     weights: Float[Array, "M"] | None = None,
 ) -> Float[Array, "d d*k"]:
-    """Return the block of :func:`hessian` in mean and vec(scale), ``E[eps' kron H]`` (Theorem 1)."""
+    """Return the block of :func:`hessian` in mean and vec(scale), ``E[eps' kron H]``."""
     weights = check_inputs(mean, scale, draws, weights, "mean_scale_hessian")
     ones = jnp.ones_like(draws[:, :1])
     return _kronecker_average(f, points(mean, scale, draws), weights, ones, draws)
@@ -199,7 +193,7 @@ def scale_scale_hessian(
     *,
     weights: Float[Array, "M"] | None = None,
 ) -> Float[Array, "d*k d*k"]:
-    """Return the block of :func:`hessian` in vec(scale), ``E[(eps eps') kron H]`` (Theorem 1)."""
+    """Return the block of :func:`hessian` in vec(scale), ``E[(eps eps') kron H]``."""
     weights = check_inputs(mean, scale, draws, weights, "scale_scale_hessian")
     return _kronecker_average(f, points(mean, scale, draws), weights, draws, draws)
 
@@ -277,8 +271,8 @@ def parameter_gradient(
 ) -> PyTree:
     """Return the gradient of ``E[f(mean(theta) + scale(theta) eps)]``, equation (4).
 
-    It is ``E[g' dz/dtheta]``. The rows ``w_m g_m`` are pulled back through theta -> (z_1 ... z_M) in
-    one reverse pass, so ``location_scale`` is evaluated once whatever the number of draws.
+    It is ``E[g' dz/dtheta]``. The rows ``w_m g_m`` are pulled back through theta -> (z_1 ... z_M)
+    in one reverse pass: ``location_scale`` is evaluated once whatever the number of draws.
 
     Parameters
     ----------
@@ -395,8 +389,7 @@ def _linearise(
         checked_weights = check_inputs(*pair, draws, weights, where)
         return points(*pair, draws), checked_weights
 
-    z, pull_back, checked_weights = jax.vjp(all_points, theta, has_aux=True)
-    return z, pull_back, checked_weights
+    return jax.vjp(all_points, theta, has_aux=True)
 
 
 def _signature(tree: PyTree) -> tuple[Any, list[tuple[tuple[int, ...], Any]]]:

@@ -12,11 +12,13 @@ from curvi.core.errors import InputError
 from curvi.core.trees import stable_sum
 from curvi.expectation.draws import Draws, sample_draws
 from curvi.families.family import Family, Params
-from curvi.targets import DataTarget, Target
+from curvi.targets import Density, RowDensity
+
+_PER_ROW = 3  # axes of the noise when every row has draws of its own
 
 
 def neg_elbo(
-    target: Target | DataTarget,
+    density: Density | RowDensity,
     family: Family,
     params: Params,
     noise: Float[Array, "..."],
@@ -31,36 +33,40 @@ def neg_elbo(
 
     Parameters
     ----------
-    target, family, params
-        What is inferred, and the variational distribution with its parameters.
+    density : Density or RowDensity
+        What is inferred: ``target.density`` of a Target or a DataTarget.
+    family, params
+        The variational distribution and its parameters.
     noise : array, shape (M, k) or (M, B, k)
         Draws of the base, shared by all rows, or one set for each row of the batch
         (Algorithm 1 of the paper).
     rows : pytree, optional
-        A minibatch of a :class:`~curvi.targets.DataTarget`; all rows when left out.
+        For a RowDensity, all rows or a minibatch, which is scaled by N / B.
     """
-    if isinstance(target, DataTarget):
-        batch = target.data if rows is None else rows
-        if noise.ndim == 3:  # noqa: PLR2004
-            energy = _energy_per_row(target, family, params, noise, batch)
-        else:
-            energy = jax.vmap(lambda e: _energy(target, family.transform(params, e), batch))(noise)
-    elif rows is not None or noise.ndim != 2:  # noqa: PLR2004
+    return jnp.mean(energies(density, family, params, noise, rows)) - family.entropy(params)
+
+
+def energies(
+    density: Density | RowDensity,
+    family: Family,
+    params: Params,
+    noise: Float[Array, "..."],
+    rows: PyTree | None = None,
+) -> Float[Array, " draws"]:
+    """The negative log joint density at each draw, one term of the average in :func:`neg_elbo`."""
+    if isinstance(density, RowDensity):
+        if rows is None:
+            raise InputError("a DataTarget is evaluated on rows; pass target.rows for all of them")
+        if noise.ndim == _PER_ROW:
+            return _energies_per_row(density, family, params, noise, rows)
+        return jax.vmap(lambda e: -density.log_prob(family.transform(params, e), rows))(noise)
+    if rows is not None or noise.ndim == _PER_ROW:
         raise InputError("minibatches and draws per row need a DataTarget; Target has no rows")
-    else:
-        energy = jax.vmap(lambda e: -target.log_prob(family.transform(params, e)))(noise)
-    return jnp.mean(energy) - family.entropy(params)
+    return jax.vmap(lambda e: -density.log_prob(family.transform(params, e)))(noise)
 
 
-def _energy(target: DataTarget, z: Float[Array, " d"], rows: PyTree) -> Float[Array, ""]:
-    """``-(N/B) sum_b log p(y_b | z) - log p(z)``."""
-    log_likelihood = target.log_likelihood_rows(z, rows)
-    weight = target.num_rows / log_likelihood.shape[0]
-    return -weight * stable_sum(log_likelihood) - target.log_prior_prob(z)
-
-
-def _energy_per_row(
-    target: DataTarget,
+def _energies_per_row(
+    density: RowDensity,
     family: Family,
     params: Params,
     noise: Float[Array, "draws rows noise"],
@@ -71,11 +77,11 @@ def _energy_per_row(
     def one(row: PyTree, epsilon: Float[Array, " noise"]) -> tuple[Array, Array]:
         z = family.transform(params, epsilon)
         single = jax.tree.map(lambda leaf: leaf[None], row)
-        return target.log_likelihood_rows(z, single)[0], target.log_prior_prob(z)
+        return density.log_likelihood_rows(z, single)[0], density.log_prior_prob(z)
 
     def one_set(epsilons: Float[Array, "rows noise"]) -> Float[Array, ""]:
         log_likelihood, log_prior = jax.vmap(one)(rows, epsilons)
-        weight = target.num_rows / epsilons.shape[0]
+        weight = density.num_rows / epsilons.shape[0]
         return -weight * stable_sum(log_likelihood) - jnp.mean(log_prior)
 
     return jax.vmap(one_set)(noise)

@@ -94,6 +94,14 @@ class Family(abc.ABC):
         """Remove directions in parameter space along which q does not change."""
         return Params(tangent.mean, self.scale.project(params.scale, tangent.scale))
 
+    def to_raw(self, params: Params) -> Params:
+        """The mean and the entries of R themselves."""
+        return Params(params.mean, self.scale.to_raw(params.scale))
+
+    def from_raw(self, raw: Params) -> Params:
+        """Inverse of :meth:`to_raw`."""
+        return Params(raw.mean, self.scale.from_raw(raw.scale))
+
 
 @dataclass(frozen=True)
 class MeanField(Family):

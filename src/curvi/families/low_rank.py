@@ -10,7 +10,7 @@ import jax.scipy.linalg as linalg
 from jaxtyping import Array, Float
 
 from curvi.core.trees import Metric
-from curvi.families.scales import Scale
+from curvi.families.scales import Scale, log_magnitude
 
 
 @dataclass(frozen=True)
@@ -144,3 +144,11 @@ class DiagonalPlusLowRank(Scale):
         total = values[:, None] + values[None, :]
         omega = vectors @ jnp.where(total > 0, rotated / jnp.where(total > 0, total, 1), 0)
         return {**tangent, "factor": moved - factor @ (omega @ vectors.T)}
+
+    def to_raw(self, params: dict[str, Array]) -> dict[str, Array]:
+        """D and U."""
+        return {"diagonal": jnp.exp(params["log_diagonal"]), "factor": params["factor"]}
+
+    def from_raw(self, raw: dict[str, Array]) -> dict[str, Array]:
+        """The logarithm of D, and U."""
+        return {"log_diagonal": log_magnitude(raw["diagonal"]), "factor": raw["factor"]}

@@ -71,6 +71,19 @@ class Scale(abc.ABC):
         del params
         return tangent
 
+    @abc.abstractmethod
+    def to_raw(self, params: Any) -> Any:
+        """The entries of R themselves, without logarithms."""
+
+    @abc.abstractmethod
+    def from_raw(self, raw: Any) -> Any:
+        """Parameters from entries of R; the sign of a diagonal entry is dropped."""
+
+
+def log_magnitude(entries: Float[Array, " dimension"]) -> Float[Array, " dimension"]:
+    """``log |x|``, kept finite at zero."""
+    return jnp.log(jnp.maximum(jnp.abs(entries), jnp.finfo(entries.dtype).tiny))
+
 
 @dataclass(frozen=True)
 class Diagonal(Scale):
@@ -113,6 +126,14 @@ class Diagonal(Scale):
         """``2 I`` in the log scales."""
         del params
         return Metric(lambda v: 2 * v, lambda v: 0.5 * v)
+
+    def to_raw(self, params: Float[Array, " dimension"]) -> Float[Array, " dimension"]:
+        """``exp(l)``."""
+        return jnp.exp(params)
+
+    def from_raw(self, raw: Float[Array, " dimension"]) -> Float[Array, " dimension"]:
+        """``log |r|``."""
+        return log_magnitude(raw)
 
 
 @dataclass(frozen=True)
@@ -213,3 +234,15 @@ class LowerTriangular(Scale):
         """Drop the unused upper triangle."""
         del params
         return jnp.tril(tangent)
+
+    def to_raw(
+        self, params: Float[Array, "dimension dimension"]
+    ) -> Float[Array, "dimension dimension"]:
+        """R itself."""
+        return self.factor(params)
+
+    def from_raw(
+        self, raw: Float[Array, "dimension dimension"]
+    ) -> Float[Array, "dimension dimension"]:
+        """Strict lower triangle, and logarithms on the diagonal."""
+        return jnp.tril(raw, -1) + jnp.diag(log_magnitude(jnp.diagonal(raw)))

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from curvi.core import gate
 from curvi.core.errors import InputError
-from curvi.core.trees import stable_sum
+from curvi.targets.density import RowDensity
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,22 +49,21 @@ class DataTarget:
     position: PyTree
     constrain: Callable[[PyTree], PyTree] | None = None
     start: Float[Array, " dimension"] = field(init=False, repr=False)
-    unravel: Callable[[Float[Array, " dimension"]], PyTree] = field(init=False, repr=False)
-    num_rows: int = field(init=False)
+    density: RowDensity = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Pass the gate."""
         start, unravel = gate.flat_position(self.position)
         data, num_rows = gate.checked_rows(self.data)
-        for name, value in (("start", start), ("unravel", unravel), ("data", data)):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "num_rows", num_rows)
         for function, name in (
             (self.log_likelihood, "log_likelihood"),
             (self.log_prior, "log_prior"),
         ):
             if not callable(function):
                 raise InputError(f"{name} is not callable; give a function of the position")
+        density = RowDensity(self.log_likelihood, self.log_prior, unravel, start.dtype, num_rows)
+        for name, value in (("start", start), ("data", data), ("density", density)):
+            object.__setattr__(self, name, value)
         position = unravel(start)
         prior = gate.abstract_call(self.log_prior, "log_prior", position)
         gate.require_float_of_shape(prior, (), "log_prior", "one scalar")
@@ -88,28 +86,28 @@ class DataTarget:
         """Precision of the whole computation, taken from the position."""
         return self.start.dtype
 
-    def log_prior_prob(self, z: Float[Array, " dimension"]) -> Float[Array, ""]:
-        """Log prior of a flat position."""
-        return jnp.asarray(self.log_prior(self.unravel(z)), self.dtype)
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of data."""
+        return self.density.num_rows
 
-    def log_likelihood_rows(
-        self, z: Float[Array, " dimension"], rows: PyTree
-    ) -> Float[Array, " rows"]:
-        """Log likelihood of each row at a flat position."""
-        return jnp.asarray(self.log_likelihood(self.unravel(z), rows), self.dtype)
+    @property
+    def rows(self) -> PyTree:
+        """All rows."""
+        return self.data
 
     def log_prob(self, z: Float[Array, " dimension"]) -> Float[Array, ""]:
         """Log joint density of a flat position and all rows."""
-        return stable_sum(self.log_likelihood_rows(z, self.data)) + self.log_prior_prob(z)
+        return self.density.log_prob(z, self.data)
 
     def check_start(self) -> None:
         """Evaluate once at the start and refuse it if anything is not finite."""
-        prior = np.asarray(self.log_prior_prob(self.start))
+        prior = np.asarray(self.density.log_prior_prob(self.start))
         if not np.isfinite(prior):
             raise InputError(
                 f"log_prior is {prior} at the starting position; start inside its support"
             )
-        rows = np.asarray(self.log_likelihood_rows(self.start, self.data))
+        rows = np.asarray(self.density.log_likelihood_rows(self.start, self.data))
         gate.refuse_non_finite(
             rows, "log_likelihood of row ", "check that row, or start inside the support"
         )

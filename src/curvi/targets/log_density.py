@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from curvi.core import gate
 from curvi.core.errors import InputError
+from curvi.targets.density import Density
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +35,7 @@ class Target:
 
     Examples
     --------
-    >>> import jax.numpy as jnp
-    >>> target = Target(lambda x: -0.5 * jnp.sum(x["a"] ** 2), {"a": jnp.zeros(3)})
+    >>>     >>> target = Target(lambda x: -0.5 * jnp.sum(x["a"] ** 2), {"a": jnp.zeros(3)})
     >>> target.dimension
     3
     """
@@ -45,15 +44,15 @@ class Target:
     position: PyTree
     constrain: Callable[[PyTree], PyTree] | None = None
     start: Float[Array, " dimension"] = field(init=False, repr=False)
-    unravel: Callable[[Float[Array, " dimension"]], PyTree] = field(init=False, repr=False)
+    density: Density = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Pass the gate."""
         start, unravel = gate.flat_position(self.position)
-        object.__setattr__(self, "start", start)
-        object.__setattr__(self, "unravel", unravel)
         if not callable(self.log_density):
             raise InputError("log_density is not callable; give a function of the position")
+        object.__setattr__(self, "start", start)
+        object.__setattr__(self, "density", Density(self.log_density, unravel, start.dtype))
         value = gate.abstract_call(self.log_density, "log_density", unravel(start))
         gate.require_float_of_shape(value, (), "log_density", "one scalar")
 
@@ -67,9 +66,14 @@ class Target:
         """Precision of the whole computation, taken from the position."""
         return self.start.dtype
 
+    @property
+    def rows(self) -> None:
+        """A plain log density has no rows."""
+        return None
+
     def log_prob(self, z: Float[Array, " dimension"]) -> Float[Array, ""]:
         """Log density of a flat position."""
-        return jnp.asarray(self.log_density(self.unravel(z)), self.dtype)
+        return self.density.log_prob(z)
 
     def check_start(self) -> None:
         """Evaluate the log density once at the start and refuse it if it is not finite."""

@@ -1,0 +1,6 @@
+"""The one loop: chunks on device, stopping, progress; ``fit`` and ``minimise`` on top of it."""
+
+from curvi.fitting.fit import fit
+from curvi.fitting.minimise import OptimiseResult, minimise
+
+__all__ = ["OptimiseResult", "fit", "minimise"]

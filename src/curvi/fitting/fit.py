@@ -1,0 +1,234 @@
+"""``curvi.fit``: one call from a log density to a variational posterior with a verdict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+from jaxtyping import PyTree
+
+from curvi.core import gate
+from curvi.core.errors import InputError
+from curvi.core.outcomes import Outcome
+from curvi.expectation import Draws, draw_noise, plan_draws
+from curvi.families import Family, MeanField, Params
+from curvi.fitting import loop
+from curvi.fitting.minimise import announce, default_tolerance
+from curvi.fitting.problems import Resources, VariationalProblem
+from curvi.fitting.progress import observer_for
+from curvi.fitting.start import starting_params
+from curvi.methods import Method, TrustRegion
+from curvi.results import FitResult, evaluate_elbo
+from curvi.targets import DataTarget, Target
+
+
+def fit(
+    target: Target | DataTarget | Callable[[PyTree], Any],
+    position: PyTree | None = None,
+    *,
+    family: Family | None = None,
+    method: Method | None = None,
+    draws: str | Draws = "auto",
+    num_draws: int | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    tolerance: float | None = None,
+    max_steps: int | None = None,
+    time_budget: float | None = None,
+    progress: bool = True,
+    on_failure: str = "raise",
+) -> FitResult:
+    """Fit a variational posterior.
+
+    Parameters
+    ----------
+    target : Target, DataTarget or callable
+        What is inferred. A plain function is a log density and needs ``position``.
+    position : pytree, optional
+        Where the variational mean starts, for a plain log density.
+    family : Family
+        MeanField by default.
+    method : Method
+        TrustRegion by default: no learning rate, stops by itself.
+    draws, num_draws
+        Kind and number of draws, see :mod:`curvi.expectation.draws`; chosen for the family and
+        the method by default.
+    batch_size : int, optional
+        Rows per step of a DataTarget; all rows by default.
+    seed : int
+        All randomness follows from it: the same seed gives the same bits.
+    tolerance : float, optional
+        Remaining gain in nats at which a fit on fixed draws is done (1e-8 in float64, 1e-5 in
+        float32).
+    max_steps, time_budget : int, float, optional
+        Budgets of steps and seconds. One that runs out ends the fit with a warning and
+        ``converged=False``.
+    progress : bool
+        A progress bar, on a terminal only.
+    on_failure : {"raise", "warn", "return"}
+        What to do on a numerical failure. The exception carries the result as ``.result``.
+
+    Returns
+    -------
+    FitResult
+
+    Raises
+    ------
+    InputError
+        For input that cannot be fitted, with what, where and what to do.
+    NumericalError
+        For a numerical failure; ``error.result`` holds the last finite state.
+
+    Examples
+    --------
+    >>> import curvi, jax.numpy as jnp
+    >>> result = curvi.fit(lambda x: -0.5 * jnp.sum((x - 8.0) ** 2 / 0.2), jnp.zeros(()),
+    ...                    progress=False)
+    >>> result.converged, round(float(result.mean), 3), round(float(result.sd), 3)
+    (True, 8.0, 0.447)
+    """
+    began = time.perf_counter()
+    target = _as_target(target, position)
+    family = MeanField() if family is None else family
+    method = TrustRegion() if method is None else method
+    _check_choices(family, method, on_failure, tolerance, time_budget)
+    _check_batch(target, batch_size)
+    plan = _plan(family, method, target, draws, num_draws, batch_size)
+    problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
+    key = jax.random.key(seed)
+    noise = None
+    if not plan.fresh:
+        noise = draw_noise(
+            jax.random.fold_in(key, 0xD4A), plan, family, target.dimension, target.dtype
+        )
+    resources = Resources(key, target.rows, noise)
+    params = starting_params(problem, target, resources)
+    steps = method.default_max_steps if max_steps is None else max_steps
+    gate.positive_integer(steps, "max_steps")
+    with observer_for(progress, "ELBO", sign=-1.0) as observer:
+        ended = loop.run(
+            problem,
+            method,
+            params,
+            resources,
+            tolerance=default_tolerance(target.dtype) if tolerance is None else tolerance,
+            max_steps=steps,
+            time_budget=time_budget,
+            observer=observer,
+        )
+    result = _judge(problem, method, target, resources, params, ended, began)
+    announce(result, on_failure, stops=method.stops(problem))
+    return result
+
+
+def _as_target(target: Any, position: PyTree | None) -> Target | DataTarget:
+    if isinstance(target, Target | DataTarget):
+        if position is None:
+            return target
+        return replace(target, position=position)
+    if not callable(target):
+        raise InputError(
+            f"target is a {type(target).__name__}; give a curvi.Target, a curvi.DataTarget or a "
+            "log density with position="
+        )
+    if position is None:
+        raise InputError("position is missing; a plain log density needs position= to start from")
+    return Target(target, position)
+
+
+def _check_choices(
+    family: Any, method: Any, on_failure: str, tolerance: Any, time_budget: Any
+) -> None:
+    if not isinstance(family, Family):
+        raise InputError(f"family is {family!r}; give a family such as curvi.MeanField()")
+    if not isinstance(method, Method):
+        raise InputError(f"method is {method!r}; give a method such as curvi.TrustRegion()")
+    gate.one_of(on_failure, ("raise", "warn", "return"), "on_failure")
+    if tolerance is not None:
+        gate.positive_number(tolerance, "tolerance")
+    if time_budget is not None:
+        gate.positive_number(time_budget, "time_budget")
+
+
+def _check_batch(target: Target | DataTarget, batch_size: Any) -> None:
+    if batch_size is None:
+        return
+    gate.positive_integer(batch_size, "batch_size")
+    if not isinstance(target, DataTarget):
+        raise InputError("batch_size needs a DataTarget; a plain log density has no rows")
+    if batch_size > target.num_rows:
+        raise InputError(
+            f"batch_size is {batch_size} but there are {target.num_rows} rows; leave it out to "
+            "use all of them"
+        )
+
+
+def _plan(
+    family: Family,
+    method: Method,
+    target: Target | DataTarget,
+    draws: str | Draws,
+    num_draws: int | None,
+    batch_size: int | None,
+) -> Draws:
+    """Fixed draws where they pay; fresh ones where the method or the batches are stochastic."""
+    if isinstance(draws, str) and draws == "auto" and method.needs_fresh_draws:
+        return Draws("iid", num_draws or 1, fresh=True)
+    plan = plan_draws(family, target.dimension, draws=draws, num_draws=num_draws)
+    if isinstance(draws, str) and draws != "sobol" and batch_size is not None:
+        plan = replace(plan, fresh=True)
+    if plan.per_row and not isinstance(target, DataTarget):
+        raise InputError("draws per row need a DataTarget; a plain log density has no rows")
+    if plan.per_row and not plan.fresh:
+        raise InputError("draws per row are made anew at every step; set fresh=True as well")
+    return plan
+
+
+def _judge(
+    problem: VariationalProblem,
+    method: Method,
+    target: Target | DataTarget,
+    resources: Resources,
+    start: Params,
+    ended: loop.LoopResult,
+    began: float,
+) -> FitResult:
+    """Evaluate the bound on fresh draws, and let a bad one overrule the method's own verdict."""
+    key = jax.random.fold_in(resources.key, 0xE1B)
+    elbo, error = evaluate_elbo(target, problem.family, ended.params, key)
+    outcome, message = ended.outcome, ended.outcome.sentence
+    if not _is_finite(elbo):
+        outcome = Outcome.NON_FINITE
+        message = (
+            "The bound is not finite on fresh draws: q reaches outside the support of the target, "
+            "or its log density overflows. " + Outcome.NON_FINITE.sentence
+        )
+    elif not method.stops(problem):
+        first, first_error = evaluate_elbo(target, problem.family, start, key)
+        margin = 5 * (error**2 + first_error**2) ** 0.5 + 1.0
+        if _is_finite(first) and elbo < first - margin:
+            outcome = Outcome.DIVERGED
+            message = f"Diverged: the bound fell from {first:.6g} to {elbo:.6g}. {outcome.sentence}"
+    trace = {name: column for name, column in ended.trace.items() if name != "value"}
+    trace["elbo"] = -ended.trace["value"]
+    return FitResult(
+        target=target,
+        family=problem.family,
+        method=method,
+        params=ended.params,
+        outcome=outcome,
+        message=message,
+        elbo=elbo,
+        elbo_se=error,
+        trace=trace,
+        draws=problem.plan,
+        steps=ended.steps,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _is_finite(value: float) -> bool:
+    return value - value == 0.0

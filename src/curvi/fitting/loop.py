@@ -1,0 +1,150 @@
+"""The one loop: chunks of steps on device, one look at the host in between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from curvi.core.outcomes import Outcome
+from curvi.methods import Info, Method, Problem
+
+CAPACITY = 500  # steps of one chunk at most, and rows of its trace on device
+_PATIENCE = 40  # rejected steps in a row after which a run gives up
+_CHUNK_SECONDS = 0.2
+
+
+class Carry(NamedTuple):
+    """What the loop carries on device."""
+
+    state: Any
+    step: Array
+    refused: Array
+    broken: Array
+    outcome: Array
+    trace: Info
+
+
+class Progress(NamedTuple):
+    """What an observer is shown after every chunk."""
+
+    step: int
+    max_steps: int
+    value: float
+    seconds: float
+
+
+class LoopResult(NamedTuple):
+    """How a run ended."""
+
+    params: Any
+    outcome: Outcome
+    steps: int
+    trace: dict[str, np.ndarray]
+    seconds: float
+
+
+@partial(jax.jit, static_argnames=("problem", "method"))
+def start(problem: Problem, method: Method, params: Any, resources: Any) -> Carry:
+    """Initial carry of a run."""
+    dtype = jax.tree.leaves(params)[0].dtype
+    real, flag, count = (jnp.zeros(CAPACITY, kind) for kind in (dtype, jnp.bool_, jnp.int32))
+    zero = jnp.asarray(0, jnp.int32)
+    trace = Info(real, real, real, count, flag, flag, flag, count)
+    return Carry(method.init(problem, params, resources), zero, zero, zero, zero, trace)
+
+
+@partial(jax.jit, static_argnames=("problem", "method"))
+def run_chunk(
+    problem: Problem, method: Method, carry: Carry, resources: Any, stop: Array, tolerance: Array
+) -> Carry:
+    """Take steps until the step count reaches ``stop`` or the run has an outcome."""
+    first = carry.step
+
+    def body(carry: Carry) -> Carry:
+        state, info = method.step(problem, carry.state, resources, carry.step, tolerance)
+        refused = jnp.where(info.accepted, 0, carry.refused + 1)
+        broken = jnp.where(info.accepted, 0, carry.broken + (~info.finite).astype(jnp.int32))
+        gave_up = jnp.where(
+            2 * broken >= refused, Outcome.NON_FINITE.value, Outcome.STALLED.value
+        )
+        outcome = jnp.where(refused >= _PATIENCE, gave_up, info.outcome).astype(jnp.int32)
+        slot = carry.step - first
+        trace = jax.tree.map(lambda table, row: table.at[slot].set(row), carry.trace, info)
+        return Carry(state, carry.step + 1, refused, broken, outcome, trace)
+
+    return jax.lax.while_loop(
+        lambda c: (c.outcome == Outcome.RUNNING.value) & (c.step < stop), body, carry
+    )
+
+
+def run(
+    problem: Problem,
+    method: Method,
+    params: Any,
+    resources: Any,
+    *,
+    tolerance: float,
+    max_steps: int,
+    time_budget: float | None = None,
+    observer: Callable[[Progress], None] | None = None,
+) -> LoopResult:
+    """Run a method until it converges, gives up, or its budget is spent.
+
+    Ctrl-C ends the run after the current chunk's results are in; what there is, is returned.
+    """
+    began = time.perf_counter()
+    carry = start(problem, method, params, resources)
+    dtype = jax.tree.leaves(params)[0].dtype
+    limit = jnp.asarray(tolerance, dtype)
+    recorded: list[dict[str, np.ndarray]] = []
+    length, outcome, step = 4, Outcome.RUNNING, 0
+    seconds = 0.0
+    try:
+        while outcome is Outcome.RUNNING:
+            stop = min(step + length, max_steps)
+            carry = run_chunk(problem, method, carry, resources, jnp.asarray(stop, jnp.int32), limit)
+            done, code = int(carry.step), int(carry.outcome)
+            now = time.perf_counter() - began
+            recorded.append(_table(carry.trace, step, done, seconds, now))
+            # The first chunk includes the compilation and says nothing about the speed.
+            if len(recorded) > 1 or now < _CHUNK_SECONDS:
+                length = _next_length(length, now - seconds)
+            step, outcome, seconds = done, Outcome(code), now
+            if outcome is Outcome.RUNNING and step >= max_steps:
+                outcome = Outcome.BUDGET
+            if outcome is Outcome.RUNNING and time_budget is not None and now >= time_budget:
+                outcome = Outcome.BUDGET
+            if observer is not None:
+                observer(Progress(step, max_steps, float(recorded[-1]["value"][-1]), now))
+    except KeyboardInterrupt:
+        outcome = Outcome.INTERRUPTED
+    trace = {
+        name: np.concatenate([table[name] for table in recorded]) if recorded else np.zeros(0)
+        for name in ("step", "seconds", *Info._fields)
+    }
+    return LoopResult(method.answer(carry.state), outcome, step, trace, time.perf_counter() - began)
+
+
+def _next_length(length: int, elapsed: float) -> int:
+    """Aim at chunks of about a fifth of a second, and at most double."""
+    if elapsed <= 0:
+        return min(2 * length, CAPACITY)
+    return int(min(max(1, length * _CHUNK_SECONDS / elapsed), 2 * length, CAPACITY))
+
+
+def _table(
+    trace: Info, first: int, last: int, before: float, after: float
+) -> dict[str, np.ndarray]:
+    """The rows of one chunk; seconds are spread evenly over its steps."""
+    count = last - first
+    table = {name: np.asarray(column)[:count] for name, column in trace._asdict().items()}
+    table["step"] = np.arange(first, last)
+    table["seconds"] = before + (after - before) * np.arange(1, count + 1) / max(count, 1)
+    return table

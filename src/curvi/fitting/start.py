@@ -1,0 +1,77 @@
+"""Where a fit starts: the user's position as mean, and the best of several widths."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from curvi.core.errors import NumericalError
+from curvi.core.trees import coordinate_names
+from curvi.families import Params
+from curvi.fitting.problems import Resources, VariationalProblem
+from curvi.targets import DataTarget, Target
+
+_WIDTHS = (1.0, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-6)
+
+
+@partial(jax.jit, static_argnames="problem")
+def _values_by_width(
+    problem: VariationalProblem, position: Float[Array, " d"], resources: Resources
+) -> Float[Array, " widths"]:
+    """The objective on the first sample for each starting width."""
+    sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
+    widths = jnp.asarray(_WIDTHS, position.dtype)
+
+    def one(width: Array) -> Array:
+        return problem.value(problem.family.init(position, width), sample)
+
+    return jax.lax.map(one, widths)
+
+
+def starting_params(
+    problem: VariationalProblem, target: Target | DataTarget, resources: Resources
+) -> Params:
+    """Parameters around the position with the width that has the best bound.
+
+    A width too large drowns the likelihood in noise or leaves the support; one too small makes
+    the first steps timid. Widths whose bound is not finite are passed over.
+
+    Raises
+    ------
+    InputError
+        If the log density is not finite at the position itself.
+    NumericalError
+        If it is finite there but not around it, however close; the message names the draw, and
+        the coordinate whose gradient is not finite.
+    """
+    values = np.asarray(_values_by_width(problem, target.start, resources))
+    if not np.isfinite(values).any():
+        target.check_start()
+        raise NumericalError(_diagnosis(problem, target, resources))
+    best = _WIDTHS[int(np.nanargmin(np.where(np.isfinite(values), values, np.inf)))]
+    return problem.family.init(target.start, best)
+
+
+def _diagnosis(
+    problem: VariationalProblem, target: Target | DataTarget, resources: Resources
+) -> str:
+    """Say which draw and which coordinate fail at the smallest width."""
+    params = problem.family.init(target.start, _WIDTHS[-1])
+    noise = problem.sample(resources, jnp.asarray(0, jnp.int32)).noise
+    noise = noise.reshape(-1, noise.shape[-1])
+    for index, epsilon in enumerate(noise):
+        z = problem.family.transform(params, epsilon)
+        value, gradient = jax.value_and_grad(target.log_prob)(z)
+        if not np.isfinite(value):
+            bad = np.flatnonzero(~np.isfinite(np.asarray(gradient)))
+            names = coordinate_names(target.position)
+            where = f", where the gradient in {names[bad[0]]} is not finite" if len(bad) else ""
+            return (
+                f"the log density is {value} at draw {index} although it is finite at the "
+                f"starting position{where}; start further inside the support"
+            )
+    return "the bound is not finite at any starting width; rescale the log density"

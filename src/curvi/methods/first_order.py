@@ -1,0 +1,81 @@
+"""First-order methods: any optax transformation (Ada-SGVI is ``FirstOrder(optax.adagrad(...))``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import optax
+from jaxtyping import Array
+
+from curvi.core.errors import InputError
+from curvi.methods.method import Info, Method, all_finite, make_info, select
+from curvi.methods.problem import Problem
+
+
+class FirstOrderState(NamedTuple):
+    """Parameters and the state of the transformation."""
+
+    params: Any
+    inner: Any
+
+
+@dataclass(frozen=True)
+class FirstOrder(Method):
+    """Follow an optax gradient transformation.
+
+    It has no stopping rule: a run ends with its budget. A step whose gradient or result is not
+    finite is skipped.
+
+    Parameters
+    ----------
+    transformation : optax.GradientTransformation
+        Such as ``optax.adagrad(0.03)`` or ``optax.adam(1e-3)``.
+
+    Examples
+    --------
+    >>> import optax
+    >>> FirstOrder(optax.adagrad(0.03)).default_max_steps
+    10000
+    """
+
+    transformation: optax.GradientTransformation
+
+    def __post_init__(self) -> None:
+        """Refuse what is not an optax transformation."""
+        if not hasattr(self.transformation, "init") or not hasattr(self.transformation, "update"):
+            raise InputError(
+                "FirstOrder takes an optax transformation, such as optax.adam(1e-3), "
+                f"not {self.transformation!r}"
+            )
+
+    @property
+    def needs_fresh_draws(self) -> bool:
+        """A stochastic gradient method."""
+        return True
+
+    @property
+    def default_max_steps(self) -> int:
+        """First-order steps are cheap and many."""
+        return 10_000
+
+    def init(self, problem: Problem, params: Any, resources: Any) -> FirstOrderState:
+        """Fresh state of the transformation."""
+        del problem, resources
+        return FirstOrderState(params, self.transformation.init(params))
+
+    def step(
+        self, problem: Problem, state: FirstOrderState, resources: Any, step: Array, tolerance: Array
+    ) -> tuple[FirstOrderState, Info]:
+        """One gradient, one update."""
+        del tolerance
+        sample = problem.sample(resources, step)
+        value, gradient = jax.value_and_grad(problem.value)(state.params, sample)
+        updates, inner = self.transformation.update(gradient, state.inner, state.params)
+        proposal = FirstOrderState(optax.apply_updates(state.params, updates), inner)
+        finite = all_finite(value, gradient, proposal.params)
+        info = make_info(
+            value, grad_norm=optax.tree.norm(gradient), accepted=finite, finite=finite
+        )
+        return select(finite, proposal, state), info

@@ -1,0 +1,115 @@
+"""HFSGVI: Algorithm 1 of the paper, to the letter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from curvi.core import gate
+from curvi.core.errors import InputError
+from curvi.curvature import Diagonal, conjugate_gradient, hessian, hutchinson_diagonal
+from curvi.methods.method import Info, Method, all_finite, make_info, select
+from curvi.methods.problem import Problem
+
+_PROBES = 10
+
+
+class HFSGVIState(NamedTuple):
+    """Parameters, and the last ones at which everything was finite."""
+
+    params: Any
+    previous: Any
+
+
+@dataclass(frozen=True)
+class HFSGVI(Method):
+    r"""Hessian-free stochastic Gaussian variational inference (Algorithm 1).
+
+    Every step draws a fresh batch and fresh noise, uses them for the gradient G and for the
+    exact products :math:`H v` alike, runs conjugate gradients on :math:`H p = -G` for at most K
+    iterations from zero, and takes the full step. There is no damping, no line search, no
+    rejection and no stopping rule, as in the paper: it can diverge, and then the run says so.
+    :class:`~curvi.methods.TrustRegion` is the method that converges.
+
+    The paper does not treat negative curvature; here CG then returns its last iterate, or the
+    steepest-descent direction when it meets it at once, and the step is counted in the trace.
+
+    Parameters
+    ----------
+    cg_steps : int
+        K.
+    preconditioner : {None, "diagonal"}
+        The appendix says that preconditioned CG was used, without saying which: ``"diagonal"``
+        takes magnitudes of the Hessian's diagonal, estimated with ten random probes on the same
+        sample.
+    """
+
+    cg_steps: int = 10
+    preconditioner: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown preconditioner."""
+        gate.positive_integer(self.cg_steps, "cg_steps")
+        if self.preconditioner not in (None, "diagonal"):
+            raise InputError(
+                f"preconditioner is {self.preconditioner!r}; choose None or 'diagonal'"
+            )
+
+    @property
+    def needs_fresh_draws(self) -> bool:
+        """A fresh batch and fresh noise at every step."""
+        return True
+
+    def init(self, problem: Problem, params: Any, resources: Any) -> HFSGVIState:
+        """No state but the parameters."""
+        del problem, resources
+        return HFSGVIState(params, params)
+
+    def step(
+        self, problem: Problem, state: HFSGVIState, resources: Any, step: Array, tolerance: Array
+    ) -> tuple[HFSGVIState, Info]:
+        """Lines 2 to 7 of Algorithm 1, minimising F = -L."""
+        del tolerance
+        sample = problem.sample(resources, step)
+        value, gradient, operator = hessian(lambda p: problem.value(p, sample), state.params)
+        metric = None
+        if self.preconditioner == "diagonal":
+            key = jax.random.fold_in(jax.random.key(0), step)
+            estimate = hutchinson_diagonal(operator, key, _PROBES)
+            metric = Diagonal(_magnitudes(estimate))
+        solved = conjugate_gradient(
+            operator,
+            optax.tree.scale(-1.0, gradient),
+            preconditioner=metric,
+            max_steps=self.cg_steps,
+        )
+        trial = optax.tree.add(state.params, solved.solution)
+        here = all_finite(value, gradient)
+        finite = here & all_finite(trial)
+        moved = HFSGVIState(
+            params=select(finite, trial, state.previous),
+            previous=select(here, state.params, state.previous),
+        )
+        info = make_info(
+            value,
+            grad_norm=optax.tree.norm(gradient),
+            gain=-solved.model_value,
+            cg_steps=solved.steps,
+            accepted=finite,
+            finite=finite,
+            negative_curvature=solved.negative_curvature,
+        )
+        return moved, info
+
+
+def _magnitudes(diagonal: Any) -> Any:
+    """Absolute values, kept from zero by a hundredth of their mean."""
+    size = sum(leaf.size for leaf in jax.tree.leaves(diagonal))
+    total = optax.tree.sum(jax.tree.map(lambda leaf: jnp.sum(jnp.abs(leaf)), diagonal))
+    floor = 0.01 * total / size + jnp.finfo(total.dtype).tiny
+    return jax.tree.map(lambda leaf: jnp.abs(leaf) + floor, diagonal)

@@ -1,0 +1,49 @@
+"""What a method minimises: a stochastic objective, how it is sampled, and its natural metric."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+from jaxtyping import Array, Float
+
+from curvi.core.trees import Metric
+
+
+class Problem(abc.ABC):
+    """``F(params) = E[value(params, sample)]``, without the arrays it reads.
+
+    A problem compares and hashes by value: it is a static argument of the compiled loop, while
+    everything large (data, fixed draws, keys) travels in ``resources``.
+    """
+
+    @property
+    @abc.abstractmethod
+    def fixed(self) -> bool:
+        """Whether every step sees the same sample, so that F is a deterministic function."""
+
+    @abc.abstractmethod
+    def sample(self, resources: Any, step: Array, stream: int = 0, size: int | None = None) -> Any:
+        """The sample of a step; different streams are independent, ``size`` is a batch size."""
+
+    @abc.abstractmethod
+    def value(self, params: Any, sample: Any) -> Float[Array, ""]:
+        """The objective on a sample."""
+
+    def metric(self, params: Any) -> Metric | None:
+        """Natural metric at the parameters, if the problem has one."""
+        del params
+        return None
+
+    def project(self, params: Any, tangent: Any) -> Any:
+        """Remove directions that do not change the objective (default: there are none)."""
+        del params
+        return tangent
+
+    def to_raw(self, params: Any) -> Any:
+        """The parameters in which DSVI takes its gradient steps (default: the same)."""
+        return params
+
+    def from_raw(self, raw: Any) -> Any:
+        """Inverse of :meth:`to_raw`."""
+        return raw

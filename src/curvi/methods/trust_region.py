@@ -1,0 +1,250 @@
+"""TrustRegion, the default: Newton-CG steps that are judged before they are taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from curvi.core import gate
+from curvi.core.outcomes import Outcome
+from curvi.core.trees import Metric
+from curvi.curvature import CGOutcome, conjugate_gradient, damped, hessian, projected
+from curvi.methods.method import Info, Method, all_finite, make_info, select
+from curvi.methods.problem import Problem
+
+_ACCEPT = 1e-4  # a step must deliver this share of the gain that its model predicts
+_WINDOW = 40  # steps over which the gain of stochastic steps is averaged
+
+
+class TrustRegionState(NamedTuple):
+    """Parameters, the last accepted ones before them, and how far the model is trusted."""
+
+    params: Any
+    previous: Any
+    radius: Array
+    damping: Array
+    average: Any
+    gain_mean: Array
+    gain_square: Array
+    moves: Array
+
+
+@dataclass(frozen=True)
+class TrustRegion(Method):
+    r"""Newton-CG in a trust region, on common random numbers.
+
+    On fixed draws the bound is a deterministic function. Each step minimises its quadratic
+    model by conjugate gradients inside an ellipsoid of the natural metric (Steihaug), compares
+    both ends on the same draws, and is rejected if it does not deliver. The run stops when the
+    Newton decrement :math:`\tfrac12 g^\top H^{-1} g`, the gain that is left, falls below
+    ``tolerance`` nats.
+
+    On fresh draws or minibatches a step solves :math:`(H + \lambda M) p = -g` with
+    Levenberg-Marquardt damping, H from a sample of its own (``curvature_batch_size``), and is
+    judged on the sample of its gradient. Because the two samples are independent,
+    :math:`-\tfrac12 g_H^\top p` estimates the remaining gain without bias; the run stops when
+    its average over the last steps is below its standard error, and returns averaged
+    parameters.
+
+    Parameters
+    ----------
+    cg_steps : int
+        Cap on conjugate-gradient steps within one Newton step.
+    curvature_batch_size : int, optional
+        Rows in the curvature sample of stochastic steps; as many as in the batch by default.
+    """
+
+    cg_steps: int = 200
+    curvature_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse caps that are no counts."""
+        gate.positive_integer(self.cg_steps, "cg_steps")
+        if self.curvature_batch_size is not None:
+            gate.positive_integer(self.curvature_batch_size, "curvature_batch_size")
+
+    def stops(self, problem: Problem) -> bool:
+        """Always: by the Newton decrement, or by the standard error of the gain."""
+        del problem
+        return True
+
+    def init(self, problem: Problem, params: Any, resources: Any) -> TrustRegionState:
+        """Start with a radius of about one posterior sd per coordinate."""
+        del problem, resources
+        leaf = jax.tree.leaves(params)[0]
+        size = sum(x.size for x in jax.tree.leaves(params))
+        zero = jnp.zeros((), leaf.dtype)
+        return TrustRegionState(
+            params=params,
+            previous=params,
+            radius=zero + size**0.5,
+            damping=zero + 1.0,
+            average=params,
+            gain_mean=zero,
+            gain_square=zero,
+            moves=jnp.asarray(0, jnp.int32),
+        )
+
+    def step(
+        self, problem: Problem, state: TrustRegionState, resources: Any, step: Array, tolerance: Array
+    ) -> tuple[TrustRegionState, Info]:
+        """One Newton step, deterministic or stochastic by what the problem is."""
+        if problem.fixed:
+            return self._deterministic(problem, state, resources, step, tolerance)
+        return self._stochastic(problem, state, resources, step)
+
+    def answer(self, state: TrustRegionState) -> Any:
+        """The average of stochastic iterates; the iterate itself on fixed draws."""
+        return state.average
+
+    def _deterministic(
+        self, problem: Problem, state: TrustRegionState, resources: Any, step: Array, tolerance: Array
+    ) -> tuple[TrustRegionState, Info]:
+        sample = problem.sample(resources, step)
+        params = state.params
+        value, gradient, curvature = hessian(lambda p: problem.value(p, sample), params)
+        gradient = problem.project(params, gradient)
+        metric = tangent_metric(problem, params)
+        norm = metric_norm(metric.solve, gradient)
+        solved = conjugate_gradient(
+            projected(curvature, lambda t: problem.project(params, t)),
+            optax.tree.scale(-1.0, gradient),
+            preconditioner=metric,
+            radius=state.radius,
+            relative_tolerance=jnp.clip(norm, 1e-6, 0.1),
+            max_steps=self.cg_steps,
+        )
+        trial = optax.tree.add(params, solved.solution)
+        trial_value = problem.value(trial, sample)
+        rounding = jnp.finfo(value.dtype).eps * jnp.maximum(jnp.abs(value), 1.0)
+        gain = -solved.model_value
+        inside = (solved.outcome == CGOutcome.CONVERGED) | (solved.outcome == CGOutcome.STALLED)
+        here = all_finite(value, gradient)
+        finite = here & all_finite(trial_value, trial, gain)
+        # Both differences are lifted by the rounding error of the values: near the optimum their
+        # ratio is noise, and a good step must not be refused for it.
+        ratio = (value - trial_value + 10 * rounding) / (gain + 10 * rounding)
+        accepted = finite & (ratio > _ACCEPT)
+        converged = accepted & inside & (gain < jnp.maximum(tolerance, rounding))
+        length = metric_norm(metric.apply, solved.solution)
+        moved = TrustRegionState(
+            # A gradient that is not finite at an accepted point: go back to the one before.
+            params=select(accepted, trial, select(here, params, state.previous)),
+            previous=select(accepted, params, state.previous),
+            radius=_next_radius(state.radius, length, ratio, finite),
+            damping=state.damping,
+            average=params,
+            gain_mean=gain,
+            gain_square=gain**2,
+            moves=state.moves + accepted.astype(jnp.int32),
+        )
+        info = make_info(
+            value,
+            grad_norm=norm,
+            gain=gain,
+            cg_steps=solved.steps,
+            accepted=accepted,
+            finite=finite,
+            negative_curvature=solved.negative_curvature,
+            outcome=jnp.where(converged, Outcome.CONVERGED.value, Outcome.RUNNING.value),
+        )
+        return moved._replace(average=moved.params), info
+
+    def _stochastic(
+        self, problem: Problem, state: TrustRegionState, resources: Any, step: Array
+    ) -> tuple[TrustRegionState, Info]:
+        params = state.params
+        sample = problem.sample(resources, step)
+        other = problem.sample(resources, step, stream=1, size=self.curvature_batch_size)
+        value, gradient = jax.value_and_grad(problem.value)(params, sample)
+        _, other_gradient, curvature = hessian(lambda p: problem.value(p, other), params)
+        gradient = problem.project(params, gradient)
+        metric = tangent_metric(problem, params)
+        operator = projected(curvature, lambda t: problem.project(params, t))
+        solved = conjugate_gradient(
+            damped(operator, state.damping, metric),
+            optax.tree.scale(-1.0, gradient),
+            preconditioner=metric,
+            radius=state.radius,
+            relative_tolerance=0.1,
+            max_steps=min(self.cg_steps, 50),
+        )
+        trial = optax.tree.add(params, solved.solution)
+        trial_value = problem.value(trial, sample)
+        here = all_finite(value, gradient, other_gradient)
+        finite = here & all_finite(trial_value, trial)
+        ratio = (value - trial_value) / jnp.maximum(-solved.model_value, jnp.finfo(value.dtype).tiny)
+        accepted = finite & (ratio > _ACCEPT)
+        length = metric_norm(metric.apply, solved.solution)
+        gain = jnp.where(finite, -0.5 * optax.tree.vdot(other_gradient, solved.solution), 0.0)
+        state = state._replace(
+            params=select(accepted, trial, select(here, params, state.previous)),
+            previous=select(accepted, params, state.previous),
+            radius=_next_radius(state.radius, length, ratio, finite),
+            damping=jnp.clip(
+                state.damping * jnp.where(ratio > 0.75, 0.8, jnp.where(ratio < 0.25, 1.5, 1.0)),
+                1e-6,
+                1e6,
+            ),
+            moves=state.moves + accepted.astype(jnp.int32),
+        )
+        state, converged = _averaged(state, gain, accepted)
+        info = make_info(
+            value,
+            grad_norm=metric_norm(metric.solve, gradient),
+            gain=gain,
+            cg_steps=solved.steps,
+            accepted=accepted,
+            finite=finite,
+            negative_curvature=solved.negative_curvature,
+            outcome=jnp.where(converged, Outcome.CONVERGED.value, Outcome.RUNNING.value),
+        )
+        return state, info
+
+
+def _next_radius(radius: Array, length: Array, ratio: Array, finite: Array) -> Array:
+    """Shrink after a bad step; grow after a good one that reached the boundary."""
+    length = jnp.where(jnp.isfinite(length), length, radius)
+    shrunk = 0.25 * jnp.minimum(length, radius)
+    grown = jnp.where(length > 0.9 * radius, 3 * radius, radius)
+    radius = jnp.where(ratio > 0.75, grown, jnp.where(ratio > 0.25, radius, shrunk))
+    tiny = float(jnp.finfo(radius.dtype).tiny) ** 0.5
+    return jnp.clip(jnp.where(finite, radius, shrunk), tiny, 1 / tiny)
+
+
+def _averaged(
+    state: TrustRegionState, gain: Array, accepted: Array
+) -> tuple[TrustRegionState, Array]:
+    """Average iterates over about the last third of the run, and gains over a window."""
+    moves = state.moves.astype(gain.dtype)
+    weight = 1 / jnp.clip(moves / 3, 1.0, 100.0)
+    average = jax.tree.map(lambda a, p: a + weight * (p - a), state.average, state.params)
+    share = 1 / jnp.clip(moves, 1.0, _WINDOW)
+    mean = state.gain_mean + share * (gain - state.gain_mean)
+    square = state.gain_square + share * (gain**2 - state.gain_square)
+    kept = state._replace(
+        average=select(accepted, average, state.average), gain_mean=mean, gain_square=square
+    )
+    # An exponential window of weight w has 2/w - 1 effective terms.
+    error = jnp.sqrt(jnp.maximum(square - mean**2, 0.0) / (2 * _WINDOW - 1))
+    return kept, (state.moves >= 2 * _WINDOW) & (mean < error)
+
+
+def tangent_metric(problem: Problem, params: Any) -> Metric:
+    """The natural metric on the directions that matter; Euclidean where there is none."""
+    natural = problem.metric(params)
+    if natural is None:
+        return Metric(lambda t: t, lambda t: t)
+    return Metric(
+        natural.apply, lambda t: problem.project(params, natural.solve(problem.project(params, t)))
+    )
+
+
+def metric_norm(operator: Any, tangent: Any) -> Array:
+    """``sqrt(t' A t)``."""
+    return jnp.sqrt(jnp.maximum(optax.tree.vdot(tangent, operator(tangent)), 0.0))

@@ -1,0 +1,5 @@
+"""Figures with matplotlib: they take arrays and return figures, and know no other stage."""
+
+from curvi.plots.fit import plot_fit
+
+__all__ = ["plot_fit"]

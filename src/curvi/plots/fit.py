@@ -1,0 +1,44 @@
+"""The picture of a fit: how the bound rose, and what was estimated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_MOST_LABELS = 40
+
+
+def plot_fit(
+    trace: dict[str, np.ndarray],
+    *,
+    names: list[str],
+    mean: np.ndarray,
+    sd: np.ndarray,
+    title: str = "",
+) -> Any:
+    """Draw the bound against wall-clock time, and each mean with an interval of two sds."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    finite = np.isfinite(trace["elbo"])
+    left.plot(trace["seconds"][finite], trace["elbo"][finite], marker=".", color="tab:blue")
+    left.set_xlabel("wall-clock time [s], compilation included")
+    left.set_ylabel("ELBO on the step's sample [nats]")
+    spread = np.ptp(trace["elbo"][finite]) if finite.any() else 0.0
+    if spread > 0:
+        lowest = np.quantile(trace["elbo"][finite], 0.1)
+        top = trace["elbo"][finite].max()
+        left.set_ylim(lowest - 0.1 * (top - lowest), top + 0.1 * (top - lowest) + 1e-9)
+    place = np.arange(len(names))
+    right.errorbar(mean, place, xerr=2 * sd, fmt="o", markersize=3, color="tab:blue", ecolor="0.6")
+    right.axvline(0, color="0.8", zorder=0)
+    if len(names) <= _MOST_LABELS:
+        right.set_yticks(place, names, fontsize=8 if len(names) > 12 else 10)  # noqa: PLR2004
+    else:
+        right.set_ylabel("coordinate")
+    right.invert_yaxis()
+    right.set_xlabel("posterior mean ± 2 sd")
+    figure.suptitle(title)
+    return figure
