@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from curvi.core import gate
 from curvi.core.errors import InputError
 from curvi.core.trees import coordinate_names, stable_sum

@@ -1,16 +1,17 @@
 """Draws have the moments that their kind promises, and plans refuse what cannot work."""
 
-import curvi
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+import curvi
 from curvi.core.errors import InputError
 from curvi.expectation import Draws, draw_noise, plan_draws, sample_draws, whiten
 from curvi.families import Laplace, MultivariateTBase, Normal, StudentTBase
-from hypothesis import given
-from hypothesis import strategies as st
 
 BASES = [Normal(), Laplace(), StudentTBase(5.0), MultivariateTBase(6.0)]
 bases = pytest.mark.parametrize("base", BASES, ids=lambda b: type(b).__name__)

@@ -1,13 +1,14 @@
-"""The negative bound against closed forms, and its minibatch and per-row forms against the whole."""
+"""The negative bound against closed forms, and its batch and per-row forms against the whole."""
 
-import curvi
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
+
+import curvi
 from curvi.core.errors import InputError
 from curvi.expectation import neg_elbo, sample_draws
-from jax.flatten_util import ravel_pytree
 
 
 @pytest.fixture

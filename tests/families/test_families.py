@@ -1,12 +1,16 @@
 """Every family against dense linear algebra, SciPy densities and the definition of its parts."""
 
-import curvi
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
 import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
+
+import curvi
 from curvi.core.errors import InputError
 from curvi.families import (
     Laplace,
@@ -17,9 +21,6 @@ from curvi.families import (
     Params,
     StudentTBase,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from jax.flatten_util import ravel_pytree
 
 DIMENSION = 4
 FAMILIES = [

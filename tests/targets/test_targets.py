@@ -1,10 +1,11 @@
 """Targets pass the gate once and evaluate what the user wrote."""
 
-import curvi
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import curvi
 from curvi.core.errors import InputError
 
 

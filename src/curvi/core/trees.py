@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,13 +10,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 _BLOCK = 64
 
 
 class Metric(NamedTuple):
-    """A symmetric positive-definite map M on tangent pytrees: ``apply`` is M v, ``solve`` M^-1 v."""
+    """A symmetric positive-definite map M on tangents: ``apply`` is M v, ``solve`` is M^-1 v."""
 
     apply: Callable[[Any], Any]
     solve: Callable[[Any], Any]
@@ -40,6 +42,15 @@ class Unravel:
             leaves.append(jax.lax.slice(vector, (start,), (start + size,)).reshape(shape))
             start += size
         return jax.tree.unflatten(self.structure, leaves)
+
+
+def precision_of(dtype: Any) -> contextlib.AbstractContextManager[Any]:
+    """A local context in which JAX keeps arrays of this dtype as they are.
+
+    Results of a float64 fit stay usable after the fit has left its own x64 context, and the
+    global configuration is never touched.
+    """
+    return jax.enable_x64(True) if dtype == np.float64 else contextlib.nullcontext()
 
 
 def ravel(tree: PyTree) -> Float[Array, " dimension"]:
@@ -82,5 +93,5 @@ def coordinate_names(tree: PyTree) -> list[str]:
 def _indices(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     indices: list[tuple[int, ...]] = [()]
     for size in shape:
-        indices = [index + (i,) for index in indices for i in range(size)]
+        indices = [(*index, i) for index in indices for i in range(size)]
     return indices

@@ -25,6 +25,7 @@ from curvi.curvature.preconditioners import (
     hutchinson_diagonal,
     martens_diagonal,
 )
+from curvi.curvature.secant import SecantMemory, apply_inverse, empty_memory, remember
 
 __all__ = [
     "CGOutcome",
@@ -37,9 +38,12 @@ __all__ = [
     "Identity",
     "LinearMap",
     "Preconditioner",
+    "SecantMemory",
+    "apply_inverse",
     "condition_estimate",
     "conjugate_gradient",
     "damped",
+    "empty_memory",
     "gauss_newton",
     "hessian",
     "hutchinson_diagonal",
@@ -48,4 +52,5 @@ __all__ = [
     "preconditioned",
     "projected",
     "relative_error_bound",
+    "remember",
 ]

@@ -1,4 +1,4 @@
-"""Secant pairs: a limited-memory BFGS inverse of the Hessian from steps and gradient differences."""
+"""Secant pairs: a limited-memory BFGS inverse of the Hessian from steps and differences."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _SCREEN = 1e-6  # a pair whose cosine is below this carries no curvature worth k
 
 
 class SecantMemory(NamedTuple):
-    """The last pairs (s, y) with ``y = H s``, newest at ``(count - 1) % history``."""
+    """The last pairs (s, y) with ``y = H s``, newest at ``(num_pairs - 1) % history``."""
 
     steps: Any
     differences: Any
     inverse_products: Array
-    count: Array
+    num_pairs: Array
     scale: Array
 
 
@@ -41,13 +41,13 @@ def remember(memory: SecantMemory, step: Any, difference: Any) -> tuple[SecantMe
     square = optax.tree.vdot(difference, difference)
     bound = _SCREEN * optax.tree.norm(step) * jnp.sqrt(square)
     keep = jnp.isfinite(product) & jnp.isfinite(square) & (product > bound) & (square > 0)
-    slot = memory.count % memory.inverse_products.shape[0]
+    slot = memory.num_pairs % memory.inverse_products.shape[0]
     safe = jnp.where(keep, product, 1.0)
     added = SecantMemory(
         jax.tree.map(lambda all_, new: all_.at[slot].set(new), memory.steps, step),
         jax.tree.map(lambda all_, new: all_.at[slot].set(new), memory.differences, difference),
         memory.inverse_products.at[slot].set(1 / safe),
-        memory.count + 1,
+        memory.num_pairs + 1,
         safe / jnp.where(keep, square, 1.0),
     )
     return optax.tree.where(keep, added, memory), keep
@@ -60,8 +60,9 @@ def apply_inverse(memory: SecantMemory, vector: Any) -> Any:
     denominator; it is :math:`\Delta G^\top \Delta\theta`. Slots that hold no pair are passed over.
     """
     history = memory.inverse_products.shape[0]
-    order = (memory.count - 1 - jnp.arange(history)) % history  # newest first
-    used = jnp.arange(history) < memory.count
+    age = jnp.arange(history, dtype=jnp.int32)
+    order = (memory.num_pairs - 1 - age) % history  # newest first
+    used = age < memory.num_pairs
 
     def pair(slot: Array) -> tuple[Any, Any, Array]:
         return (

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from curvi.core.errors import InputError
-from curvi.expectation.location_scale import Function, check_draws, check_mean, scalar_valued
+from curvi.expectation.checks import Function, check_draws, check_mean, scalar_valued
 
 __all__ = ["diagonal_gradient", "diagonal_hessian", "diagonal_hessian_vector_product"]
 

@@ -66,7 +66,7 @@ class Draws:
         gate.positive_integer(self.num_draws, "num_draws")
         if self.kind == "antithetic" and self.num_draws % 2:
             raise InputError(f"num_draws is {self.num_draws}; antithetic draws come in pairs")
-        if self.kind == "normalised" and self.num_draws < 2:  # noqa: PLR2004
+        if self.kind == "normalised" and self.num_draws < 2:
             raise InputError("num_draws is 1; a single draw cannot be normalised, use kind='iid'")
         if self.kind == "sobol" and (self.fresh or self.per_row):
             raise InputError(
@@ -146,7 +146,7 @@ def whiten(
 
 
 def _sobol(key: PRNGKeyArray, num_draws: int, dimension: int, base: Base) -> np.ndarray:
-    from scipy.stats import qmc  # noqa: PLC0415  scipy.stats is slow to import and rarely needed
+    from scipy.stats import qmc
 
     width = base.num_uniforms(dimension)
     if width > _LARGEST_SOBOL:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from curvi.core.errors import InputError
-from curvi.expectation.location_scale import Function, check_inputs, points, scalar_valued
+from curvi.expectation.checks import Function, check_inputs, points, scalar_valued
 
 __all__ = [
     "covariance_covariance_hessian",

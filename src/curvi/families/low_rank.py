@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import jax.scipy.linalg as linalg
+from jax.scipy import linalg
 from jaxtyping import Array, Float
 
 from curvi.core.trees import Metric

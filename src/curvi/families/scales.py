@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
-import jax.scipy.linalg as linalg
+from jax.scipy import linalg
 from jaxtyping import Array, Float
 
 from curvi.core.trees import Metric

@@ -71,9 +71,7 @@ def run_chunk(
         state, info = method.step(problem, carry.state, resources, carry.step, tolerance)
         refused = jnp.where(info.accepted, 0, carry.refused + 1)
         broken = jnp.where(info.accepted, 0, carry.broken + (~info.finite).astype(jnp.int32))
-        gave_up = jnp.where(
-            2 * broken >= refused, Outcome.NON_FINITE.value, Outcome.STALLED.value
-        )
+        gave_up = jnp.where(2 * broken >= refused, Outcome.NON_FINITE.value, Outcome.STALLED.value)
         outcome = jnp.where(refused >= _PATIENCE, gave_up, info.outcome).astype(jnp.int32)
         slot = carry.step - first
         trace = jax.tree.map(lambda table, row: table.at[slot].set(row), carry.trace, info)
@@ -109,7 +107,9 @@ def run(
     try:
         while outcome is Outcome.RUNNING:
             stop = min(step + length, max_steps)
-            carry = run_chunk(problem, method, carry, resources, jnp.asarray(stop, jnp.int32), limit)
+            carry = run_chunk(
+                problem, method, carry, resources, jnp.asarray(stop, jnp.int32), limit
+            )
             done, code = int(carry.step), int(carry.outcome)
             now = time.perf_counter() - began
             recorded.append(_table(carry.trace, step, done, seconds, now))

@@ -140,7 +140,7 @@ def minimise(
 
 def default_tolerance(dtype: Any) -> float:
     """Remaining gain, in nats, at which a deterministic run is done."""
-    return 1e-8 if jnp.finfo(dtype).bits > 32 else 1e-5  # noqa: PLR2004
+    return 1e-8 if jnp.finfo(dtype).bits > 32 else 1e-5
 
 
 def announce(result: Any, on_failure: str, *, stops: bool) -> None:

@@ -37,8 +37,6 @@ def observer_for(
 
         def observer(seen: Progress) -> None:
             description = f"{quantity} {sign * seen.value:.6g}"
-            bar.update(
-                task, completed=seen.step, total=seen.max_steps, description=description
-            )
+            bar.update(task, completed=seen.step, total=seen.max_steps, description=description)
 
         yield observer

@@ -91,9 +91,7 @@ class DSVI(Method):
         moved = self._move(raw, gradient, rate)
         proposal = DSVIState(problem.from_raw(moved))
         finite = all_finite(value, gradient, proposal)
-        info = make_info(
-            value, grad_norm=optax.tree.norm(gradient), accepted=finite, finite=finite
-        )
+        info = make_info(value, grad_norm=optax.tree.norm(gradient), accepted=finite, finite=finite)
         return select(finite, proposal, state), info
 
     def _move(self, raw: Any, gradient: Any, rate: Array) -> Any:
@@ -101,5 +99,7 @@ class DSVI(Method):
         if not (hasattr(raw, "mean") and hasattr(raw, "scale")):
             return optax.tree.add_scale(raw, -rate, gradient)
         mean = raw.mean - rate * gradient.mean
-        scale = jax.tree.map(lambda r, g: r - self.scale_factor * rate * g, raw.scale, gradient.scale)
+        scale = jax.tree.map(
+            lambda r, g: r - self.scale_factor * rate * g, raw.scale, gradient.scale
+        )
         return raw._replace(mean=mean, scale=scale)

@@ -1,4 +1,4 @@
-"""First-order methods: any optax transformation (Ada-SGVI is ``FirstOrder(optax.adagrad(...))``)."""
+"""First-order methods: any optax transformation, Ada-SGVI being ``optax.adagrad``."""
 
 from __future__ import annotations
 
@@ -66,7 +66,12 @@ class FirstOrder(Method):
         return FirstOrderState(params, self.transformation.init(params))
 
     def step(
-        self, problem: Problem, state: FirstOrderState, resources: Any, step: Array, tolerance: Array
+        self,
+        problem: Problem,
+        state: FirstOrderState,
+        resources: Any,
+        step: Array,
+        tolerance: Array,
     ) -> tuple[FirstOrderState, Info]:
         """One gradient, one update."""
         del tolerance
@@ -75,7 +80,5 @@ class FirstOrder(Method):
         updates, inner = self.transformation.update(gradient, state.inner, state.params)
         proposal = FirstOrderState(optax.apply_updates(state.params, updates), inner)
         finite = all_finite(value, gradient, proposal.params)
-        info = make_info(
-            value, grad_norm=optax.tree.norm(gradient), accepted=finite, finite=finite
-        )
+        info = make_info(value, grad_norm=optax.tree.norm(gradient), accepted=finite, finite=finite)
         return select(finite, proposal, state), info

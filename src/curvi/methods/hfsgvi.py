@@ -36,6 +36,9 @@ class HFSGVI(Method):
     rejection and no stopping rule, as in the paper: it can diverge, and then the run says so.
     :class:`~curvi.methods.TrustRegion` is the method that converges.
 
+    As in the appendix the parameters are (mu, R) themselves. That matters: for a log-concave
+    target the sampled bound is concave in (mu, R), but not in (mu, log R).
+
     The paper does not treat negative curvature; here CG then returns its last iterate, or the
     steepest-descent direction when it meets it at once, and the step is counted in the trace.
 
@@ -76,7 +79,10 @@ class HFSGVI(Method):
         """Lines 2 to 7 of Algorithm 1, minimising F = -L."""
         del tolerance
         sample = problem.sample(resources, step)
-        value, gradient, operator = hessian(lambda p: problem.value(p, sample), state.params)
+        raw = problem.to_raw(state.params)
+        value, gradient, operator = hessian(
+            lambda r: problem.value(problem.from_raw(r), sample), raw
+        )
         metric = None
         if self.preconditioner == "diagonal":
             key = jax.random.fold_in(jax.random.key(0), step)
@@ -88,7 +94,7 @@ class HFSGVI(Method):
             preconditioner=metric,
             max_steps=self.cg_steps,
         )
-        trial = optax.tree.add(state.params, solved.solution)
+        trial = problem.from_raw(optax.tree.add(raw, solved.solution))
         here = all_finite(value, gradient)
         finite = here & all_finite(trial)
         moved = HFSGVIState(

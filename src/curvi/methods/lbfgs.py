@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from curvi.core import gate
 from curvi.core.outcomes import Outcome
-from curvi.curvature.secant import SecantMemory, apply_inverse, empty_memory, remember
+from curvi.curvature import SecantMemory, apply_inverse, empty_memory, remember
 from curvi.methods.method import Info, Method, all_finite, make_info, select
 from curvi.methods.problem import Problem
 
@@ -76,17 +76,13 @@ class LBFGS(Method):
         direction = problem.project(state.params, direction)
         slope = optax.tree.vdot(gradient, direction)
         first = jnp.where(
-            state.memory.count > 0, 1.0, 1 / jnp.maximum(optax.tree.norm(gradient), 1.0)
+            state.memory.num_pairs > 0, 1.0, 1 / jnp.maximum(optax.tree.norm(gradient), 1.0)
         )
-        found = line_search(
-            evaluate, state.params, direction, value, slope, first, self.max_trials
-        )
+        found = line_search(evaluate, state.params, direction, value, slope, first, self.max_trials)
         here = all_finite(value, gradient, direction)
         accepted = here & found.success
         move = optax.tree.scale(jnp.where(accepted, found.length, 0.0), direction)
-        difference = optax.tree.sub(
-            problem.project(state.params, found.gradient), gradient
-        )
+        difference = optax.tree.sub(problem.project(state.params, found.gradient), gradient)
         memory, _ = remember(state.memory, move, difference)
         # After a failed search the memory is of no use: start again from the gradient.
         memory = select(here & ~accepted, empty_memory(state.params, self.history), memory)
@@ -114,7 +110,7 @@ class LBFGS(Method):
             natural = problem.project(state.params, metric.solve(gradient))
             gain = jnp.maximum(gain, 0.5 * optax.tree.vdot(gradient, natural))
         rounding = jnp.finfo(gain.dtype).eps
-        return jnp.where(state.memory.count > 0, gain - rounding, jnp.inf)
+        return jnp.where(state.memory.num_pairs > 0, gain - rounding, jnp.inf)
 
 
 class LineSearch(NamedTuple):
@@ -128,7 +124,13 @@ class LineSearch(NamedTuple):
 
 
 def line_search(
-    evaluate: Any, params: Any, direction: Any, value: Array, slope: Array, first: Array, trials: int
+    evaluate: Any,
+    params: Any,
+    direction: Any,
+    value: Array,
+    slope: Array,
+    first: Array,
+    trials: int,
 ) -> LineSearch:
     """Bracket a weak Wolfe point by doubling and bisection (Lewis and Overton 2013).
 

@@ -1,4 +1,4 @@
-"""The contract of a method: a frozen description with ``init`` and ``step``, and no state of its own."""
+"""The contract of a method: a frozen description with ``init`` and ``step``, and no state."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from jaxtyping import Array
 
 from curvi.core.outcomes import Outcome
 from curvi.methods.problem import Problem
+
+# How much of the predicted decrease a step delivered: below POOR the model is trusted less,
+# above GOOD it is trusted more.
+POOR, GOOD = 0.25, 0.75
 
 
 class Info(NamedTuple):

@@ -41,7 +41,7 @@ class Problem(abc.ABC):
         return tangent
 
     def to_raw(self, params: Any) -> Any:
-        """The parameters in which DSVI takes its gradient steps (default: the same)."""
+        """The parameters in which DSVI and HFSGVI take their steps (default: the same)."""
         return params
 
     def from_raw(self, raw: Any) -> Any:

@@ -14,7 +14,15 @@ from curvi.core import gate
 from curvi.core.outcomes import Outcome
 from curvi.core.trees import Metric
 from curvi.curvature import CGOutcome, conjugate_gradient, damped, hessian, projected
-from curvi.methods.method import Info, Method, all_finite, make_info, select
+from curvi.methods.method import (
+    GOOD,
+    POOR,
+    Info,
+    Method,
+    all_finite,
+    make_info,
+    select,
+)
 from curvi.methods.problem import Problem
 
 _ACCEPT = 1e-4  # a step must deliver this share of the gain that its model predicts
@@ -46,7 +54,7 @@ class TrustRegion(Method):
 
     On fresh draws or minibatches a step solves :math:`(H + \lambda M) p = -g` with
     Levenberg-Marquardt damping, H from a sample of its own (``curvature_batch_size``), and is
-    judged on the sample of its gradient. Because the two samples are independent,
+    judged, at both ends, on that second sample. Because the two samples are independent,
     :math:`-\tfrac12 g_H^\top p` estimates the remaining gain without bias; the run stops when
     its average over the last steps is below its standard error, and returns averaged
     parameters.
@@ -91,7 +99,12 @@ class TrustRegion(Method):
         )
 
     def step(
-        self, problem: Problem, state: TrustRegionState, resources: Any, step: Array, tolerance: Array
+        self,
+        problem: Problem,
+        state: TrustRegionState,
+        resources: Any,
+        step: Array,
+        tolerance: Array,
     ) -> tuple[TrustRegionState, Info]:
         """One Newton step, deterministic or stochastic by what the problem is."""
         if problem.fixed:
@@ -103,7 +116,12 @@ class TrustRegion(Method):
         return state.average
 
     def _deterministic(
-        self, problem: Problem, state: TrustRegionState, resources: Any, step: Array, tolerance: Array
+        self,
+        problem: Problem,
+        state: TrustRegionState,
+        resources: Any,
+        step: Array,
+        tolerance: Array,
     ) -> tuple[TrustRegionState, Info]:
         sample = problem.sample(resources, step)
         params = state.params
@@ -162,7 +180,7 @@ class TrustRegion(Method):
         sample = problem.sample(resources, step)
         other = problem.sample(resources, step, stream=1, size=self.curvature_batch_size)
         value, gradient = jax.value_and_grad(problem.value)(params, sample)
-        _, other_gradient, curvature = hessian(lambda p: problem.value(p, other), params)
+        other_value, other_gradient, curvature = hessian(lambda p: problem.value(p, other), params)
         gradient = problem.project(params, gradient)
         metric = tangent_metric(problem, params)
         operator = projected(curvature, lambda t: problem.project(params, t))
@@ -170,27 +188,25 @@ class TrustRegion(Method):
             damped(operator, state.damping, metric),
             optax.tree.scale(-1.0, gradient),
             preconditioner=metric,
-            radius=state.radius,
+            radius=state.radius,  # bounds the step where the curvature is negative
             relative_tolerance=0.1,
             max_steps=min(self.cg_steps, 50),
         )
         trial = optax.tree.add(params, solved.solution)
-        trial_value = problem.value(trial, sample)
-        here = all_finite(value, gradient, other_gradient)
+        trial_value = problem.value(trial, other)
+        here = all_finite(value, gradient, other_value, other_gradient)
         finite = here & all_finite(trial_value, trial)
-        ratio = (value - trial_value) / jnp.maximum(-solved.model_value, jnp.finfo(value.dtype).tiny)
-        accepted = finite & (ratio > _ACCEPT)
-        length = metric_norm(metric.apply, solved.solution)
+        # Judged on the sample that the gradient has not seen: a step that only fits the noise of
+        # its own sample fails there, the damping rises, and the iterates settle down.
+        predicted = jnp.maximum(-solved.model_value, jnp.finfo(value.dtype).tiny)
+        ratio = (other_value - trial_value) / predicted
+        accepted = finite & (ratio > -1.0)
         gain = jnp.where(finite, -0.5 * optax.tree.vdot(other_gradient, solved.solution), 0.0)
+        change = jnp.where(ratio > GOOD, 0.8, jnp.where(ratio < POOR, 1.5, 1.0))
         state = state._replace(
             params=select(accepted, trial, select(here, params, state.previous)),
             previous=select(accepted, params, state.previous),
-            radius=_next_radius(state.radius, length, ratio, finite),
-            damping=jnp.clip(
-                state.damping * jnp.where(ratio > 0.75, 0.8, jnp.where(ratio < 0.25, 1.5, 1.0)),
-                1e-6,
-                1e6,
-            ),
+            damping=jnp.clip(state.damping * jnp.where(finite, change, 3.0), 1e-6, 1e6),
             moves=state.moves + accepted.astype(jnp.int32),
         )
         state, converged = _averaged(state, gain, accepted)
@@ -212,7 +228,7 @@ def _next_radius(radius: Array, length: Array, ratio: Array, finite: Array) -> A
     length = jnp.where(jnp.isfinite(length), length, radius)
     shrunk = 0.25 * jnp.minimum(length, radius)
     grown = jnp.where(length > 0.9 * radius, 3 * radius, radius)
-    radius = jnp.where(ratio > 0.75, grown, jnp.where(ratio > 0.25, radius, shrunk))
+    radius = jnp.where(ratio > GOOD, grown, jnp.where(ratio > POOR, radius, shrunk))
     tiny = float(jnp.finfo(radius.dtype).tiny) ** 0.5
     return jnp.clip(jnp.where(finite, radius, shrunk), tiny, 1 / tiny)
 

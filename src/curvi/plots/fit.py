@@ -35,7 +35,7 @@ def plot_fit(
     right.errorbar(mean, place, xerr=2 * sd, fmt="o", markersize=3, color="tab:blue", ecolor="0.6")
     right.axvline(0, color="0.8", zorder=0)
     if len(names) <= _MOST_LABELS:
-        right.set_yticks(place, names, fontsize=8 if len(names) > 12 else 10)  # noqa: PLR2004
+        right.set_yticks(place, names, fontsize=8 if len(names) > 12 else 10)
     else:
         right.set_ylabel("coordinate")
     right.invert_yaxis()

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi.core import gate
 from curvi.core.outcomes import Outcome
-from curvi.core.trees import coordinate_names
+from curvi.core.trees import coordinate_names, precision_of
 from curvi.expectation import Draws
 from curvi.families import Family, Params
 from curvi.methods import Method
@@ -69,13 +69,15 @@ class FitResult:
     @cached_property
     def _moments(self) -> tuple[PyTree, PyTree]:
         if self.target.constrain is None:
-            sd = self.family.sd(self.params)
-            return self._to_user(self.params.mean), self._to_user(sd)
+            with precision_of(self.target.dtype):
+                sd = self.family.sd(self.params)
+                return self._to_user(self.params.mean), self._to_user(sd)
         draws = self.sample(_MOMENT_DRAWS, seed=0)
-        return (
-            jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), draws),
-            jax.tree.map(lambda leaf: jnp.std(leaf, axis=0, ddof=1), draws),
-        )
+        with precision_of(self.target.dtype):
+            return (
+                jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), draws),
+                jax.tree.map(lambda leaf: jnp.std(leaf, axis=0, ddof=1), draws),
+            )
 
     @property
     def mean(self) -> PyTree:
@@ -89,13 +91,15 @@ class FitResult:
 
     def covariance(self) -> Float[Array, "dimension dimension"]:
         """Dense covariance of the unconstrained coordinates, in flattening order."""
-        return self.family.covariance(self.params)
+        with precision_of(self.target.dtype):
+            return self.family.covariance(self.params)
 
     def sample(self, num_draws: int, seed: int = 0) -> PyTree:
         """Draws from q in the user's space, with a leading axis."""
         gate.positive_integer(num_draws, "num_draws")
-        flat = _sample(self.family, self.params, jax.random.key(seed), num_draws)
-        return jax.vmap(self._to_user)(flat)
+        with precision_of(self.target.dtype):
+            flat = _sample(self.family, self.params, jax.random.key(seed), num_draws)
+            return jax.vmap(self._to_user)(flat)
 
     def summary(self) -> str:
         """The verdict, the bound, and a table of means and sds."""
