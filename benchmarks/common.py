@@ -1,0 +1,66 @@
+"""What several benchmarks need: interleaved timing, slopes, and the data folder."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+
+NEEDS_DATA = "set CURVI_DATA to the folder that holds libsvm/*.bz2 to run this benchmark"
+
+
+def data_folder() -> Path | None:
+    """The folder named by CURVI_DATA, or None."""
+    folder = os.environ.get("CURVI_DATA")
+    return Path(folder) if folder else None
+
+
+def load_libsvm(folder: Path, name: str, n_features: int | None = None):
+    """Dense X in float64 and y in {-1, 1} of ``libsvm/NAME.bz2``."""
+    from sklearn.datasets import load_svmlight_file
+
+    X, y = load_svmlight_file(str(folder / "libsvm" / f"{name}.bz2"), n_features=n_features)
+    return np.asarray(X.toarray()), np.where(y > 0, 1.0, -1.0)
+
+
+def with_intercept(X: np.ndarray) -> np.ndarray:
+    """X with a last column of ones."""
+    return np.concatenate([X, np.ones((len(X), 1))], axis=1)
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Seconds of one call, its results waited for."""
+    start = time.perf_counter()
+    jax.block_until_ready(call())
+    return time.perf_counter() - start
+
+
+def interleaved(calls: dict[str, Callable[[], object]], rounds: int = 7) -> dict[str, list[float]]:
+    """Seconds of each call in every round, after one call to warm up; the load hits all alike."""
+    for call in calls.values():
+        jax.block_until_ready(call())
+    table: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            table[name].append(timed(call))
+    return table
+
+
+def median_ratio(first: list[float], second: list[float]) -> float:
+    """Median over the rounds of first / second."""
+    return statistics.median(a / b for a, b in zip(first, second, strict=True))
+
+
+def log_log_slope(sizes: list[float], seconds: list[float]) -> float:
+    """Exponent p of the least-squares fit seconds = c size^p."""
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
+def verdict(met: bool) -> str:
+    """Met or MISSED, for the tables."""
+    return "met" if met else "MISSED"

@@ -1,0 +1,57 @@
+"""What README and the manual show runs, and prints what they say it prints."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.float64_only  # plain JAX settings, in processes of their own
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if "```python" in page.read_text()]
+
+
+def run(code: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def without_times(text: str) -> list[str]:
+    return [line for line in text.strip().splitlines() if not line.startswith("method")]
+
+
+def test_readme_shows_the_example_and_what_it_prints():
+    readme = (ROOT / "README.md").read_text()
+    code, output = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", readme, re.DOTALL).groups()
+    assert code.strip() == (ROOT / "examples" / "logistic.py").read_text().strip()
+    assert without_times(run(code)) == without_times(output)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_examples_of_a_page_run_and_print_no_false(page):
+    """Blocks of a page share their names, like cells; a printed False is a broken promise."""
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert "False" not in run("\n".join(blocks))
+
+
+def test_doctests_of_the_library_pass():
+    code = """
+import doctest, importlib, pkgutil, curvi
+tried = failed = 0
+for found in pkgutil.walk_packages(curvi.__path__, "curvi."):
+    result = doctest.testmod(importlib.import_module(found.name))
+    tried, failed = tried + result.attempted, failed + result.failed
+assert not failed and tried > 20, (tried, failed)
+"""
+    run(code)
