@@ -33,7 +33,9 @@ def without_times(text: str) -> list[str]:
 
 def test_readme_shows_the_example_and_what_it_prints():
     readme = (ROOT / "README.md").read_text()
-    code, output = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", readme, re.DOTALL).groups()
+    code, output = re.search(
+        r"```python\n(.*?)```\n\n```text\n(.*?)```", readme, re.DOTALL
+    ).groups()
     assert code.strip() == (ROOT / "examples" / "logistic.py").read_text().strip()
     assert without_times(run(code)) == without_times(output)
 

@@ -103,23 +103,26 @@ def run(
     limit = jnp.asarray(tolerance, dtype)
     recorded: list[dict[str, np.ndarray]] = []
     length, outcome, step = 4, Outcome.RUNNING, 0
-    seconds = 0.0
     try:
+        # A chunk of no steps compiles; the clock of the trace starts after it.
+        jax.block_until_ready(
+            run_chunk(problem, method, carry, resources, jnp.asarray(0, jnp.int32), limit)
+        )
+        compiled = time.perf_counter()
+        seconds = 0.0
         while outcome is Outcome.RUNNING:
             stop = min(step + length, max_steps)
             carry = run_chunk(
                 problem, method, carry, resources, jnp.asarray(stop, jnp.int32), limit
             )
             done, code = int(carry.step), int(carry.outcome)
-            now = time.perf_counter() - began
+            now = time.perf_counter() - compiled
             recorded.append(_table(carry.trace, step, done, seconds, now))
-            # The first chunk includes the compilation and says nothing about the speed.
-            if len(recorded) > 1 or now < _CHUNK_SECONDS:
-                length = _next_length(length, now - seconds)
+            length = _next_length(length, now - seconds)
             step, outcome, seconds = done, Outcome(code), now
             if outcome is Outcome.RUNNING and step >= max_steps:
                 outcome = Outcome.BUDGET
-            if outcome is Outcome.RUNNING and time_budget is not None and now >= time_budget:
+            if outcome is Outcome.RUNNING and _spent(began, time_budget):
                 outcome = Outcome.BUDGET
             if observer is not None:
                 observer(Progress(step, max_steps, float(recorded[-1]["value"][-1]), now))
@@ -130,6 +133,10 @@ def run(
         for name in ("step", "seconds", *Info._fields)
     }
     return LoopResult(method.answer(carry.state), outcome, step, trace, time.perf_counter() - began)
+
+
+def _spent(began: float, budget: float | None) -> bool:
+    return budget is not None and time.perf_counter() - began >= budget
 
 
 def _next_length(length: int, elapsed: float) -> int:

@@ -13,7 +13,7 @@ from jaxtyping import Array
 from curvi.core import gate
 from curvi.core.outcomes import Outcome
 from curvi.curvature import SecantMemory, apply_inverse, empty_memory, remember
-from curvi.methods.method import Info, Method, all_finite, make_info, select
+from curvi.methods.method import Info, Method, all_finite, make_info, rounding_of, select
 from curvi.methods.problem import Problem
 
 _ARMIJO, _CURVATURE = 1e-4, 0.9
@@ -138,7 +138,7 @@ def line_search(
     out it is taken, provided it is not zero.
     """
     dtype = value.dtype
-    rounding = 10 * jnp.finfo(dtype).eps * jnp.maximum(jnp.abs(value), 1.0)
+    rounding = 10 * rounding_of(value)
 
     def body(carry: Any) -> Any:
         low, high, length, best, _, finite, count, _ = carry

@@ -98,3 +98,18 @@ def all_finite(*trees: Any) -> Array:
 def select(condition: Array, first: Any, second: Any) -> Any:
     """``first`` where the condition holds, leaf by leaf."""
     return optax.tree.where(condition, first, second)
+
+
+def rounding_of(value: Array) -> Array:
+    """Size of the rounding error of an objective value."""
+    return jnp.finfo(value.dtype).eps * jnp.maximum(jnp.abs(value), 1.0)
+
+
+def agreement(value: Array, trial_value: Array, gain: Array) -> Array:
+    """Delivered over predicted decrease of a step.
+
+    Both are lifted by the rounding error of the values: near the optimum their ratio is noise,
+    and a good step must not be refused for it.
+    """
+    lift = 10 * rounding_of(value)
+    return (value - trial_value + lift) / (gain + lift)

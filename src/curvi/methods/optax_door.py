@@ -12,7 +12,7 @@ from jaxtyping import Array
 from curvi.core import gate
 from curvi.core.errors import InputError
 from curvi.curvature import conjugate_gradient, damped, hessian
-from curvi.methods.method import GOOD, POOR, all_finite, select
+from curvi.methods.method import GOOD, POOR, agreement, all_finite, select
 
 
 class HessianFreeState(NamedTuple):
@@ -83,8 +83,7 @@ def hessian_free(
             relative_tolerance=1e-3,
         )
         trial_value = value_fn(optax.tree.add(params, solved.solution))
-        predicted = jnp.maximum(-solved.model_value, jnp.finfo(value.dtype).tiny)
-        ratio = (value - trial_value) / predicted
+        ratio = agreement(value, trial_value, -solved.model_value)
         good = all_finite(trial_value, solved.solution, updates) & (ratio > 0)
         factor = jnp.where(ratio > GOOD, 0.5, jnp.where(ratio > POOR, 1.0, 3.0))
         new = HessianFreeState(

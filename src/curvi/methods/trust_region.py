@@ -19,8 +19,10 @@ from curvi.methods.method import (
     POOR,
     Info,
     Method,
+    agreement,
     all_finite,
     make_info,
+    rounding_of,
     select,
 )
 from curvi.methods.problem import Problem
@@ -143,16 +145,13 @@ class TrustRegion(Method):
         )
         trial = optax.tree.add(params, solved.solution)
         trial_value = problem.value(trial, sample)
-        rounding = jnp.finfo(value.dtype).eps * jnp.maximum(jnp.abs(value), 1.0)
         gain = -solved.model_value
         inside = (solved.outcome == CGOutcome.CONVERGED) | (solved.outcome == CGOutcome.STALLED)
         here = all_finite(value, gradient)
         finite = here & all_finite(trial_value, trial, gain)
-        # Both differences are lifted by the rounding error of the values: near the optimum their
-        # ratio is noise, and a good step must not be refused for it.
-        ratio = (value - trial_value + 10 * rounding) / (gain + 10 * rounding)
+        ratio = agreement(value, trial_value, gain)
         accepted = finite & (ratio > _ACCEPT)
-        converged = accepted & inside & (gain < jnp.maximum(tolerance, rounding))
+        converged = accepted & inside & (gain < jnp.maximum(tolerance, rounding_of(value)))
         length = metric_norm(metric.apply, solved.solution)
         moved = TrustRegionState(
             # A gradient that is not finite at an accepted point: go back to the one before.

@@ -24,13 +24,12 @@ def plot_fit(
     left, right = figure.subplots(1, 2)
     finite = np.isfinite(trace["elbo"])
     left.plot(trace["seconds"][finite], trace["elbo"][finite], marker=".", color="tab:blue")
-    left.set_xlabel("wall-clock time [s], compilation included")
+    left.set_xlabel("wall-clock time [s], without compilation")
     left.set_ylabel("ELBO on the step's sample [nats]")
-    spread = np.ptp(trace["elbo"][finite]) if finite.any() else 0.0
-    if spread > 0:
-        lowest = np.quantile(trace["elbo"][finite], 0.1)
-        top = trace["elbo"][finite].max()
-        left.set_ylim(lowest - 0.1 * (top - lowest), top + 0.1 * (top - lowest) + 1e-9)
+    if finite.any():  # the first steps may start thousands of nats below the rest
+        low, top = np.quantile(trace["elbo"][finite], 0.25), trace["elbo"][finite].max()
+        margin = 0.1 * (top - low) + 1e-6 * max(abs(top), 1.0)
+        left.set_ylim(low - 5 * margin, top + margin)
     place = np.arange(len(names))
     right.errorbar(mean, place, xerr=2 * sd, fmt="o", markersize=3, color="tab:blue", ecolor="0.6")
     right.axvline(0, color="0.8", zorder=0)

@@ -34,8 +34,8 @@ class FitResult:
     elbo, elbo_se : float
         Evidence lower bound on fresh draws, and its standard error.
     trace : dict of arrays
-        One entry per step: step, seconds, elbo (on that step's sample), grad_norm, gain,
-        cg_steps, accepted, finite, negative_curvature.
+        One entry per step: step, seconds (without compilation), elbo (on that step's sample),
+        grad_norm, gain, cg_steps, accepted, finite, negative_curvature.
     params : Params
         Variational parameters in the flat, unconstrained space.
     draws : Draws

@@ -35,7 +35,8 @@ class Target:
 
     Examples
     --------
-    >>>     >>> target = Target(lambda x: -0.5 * jnp.sum(x["a"] ** 2), {"a": jnp.zeros(3)})
+    >>> import jax.numpy as jnp
+    >>> target = Target(lambda x: -0.5 * jnp.sum(x["a"] ** 2), {"a": jnp.zeros(3)})
     >>> target.dimension
     3
     """
