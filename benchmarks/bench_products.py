@@ -1,8 +1,8 @@
 """What one Hessian-vector product costs, in gradients; how it grows; Theorem 1 products.
 
-Growth is measured twice: in seconds, on sizes whose data do not fit in the 32 MB of cache (a fit
-across that border measures the memory and not the algorithm), and in the floating-point operations
-that XLA counts, on all sizes.
+Growth is measured in seconds over all sizes, which is what the target is about, and twice more to
+tell the algorithm from the machine: over the sizes whose data do not fit in 32 MB of cache, and in
+the floating-point operations that XLA counts.
 """
 
 from __future__ import annotations
@@ -134,11 +134,13 @@ def theorem_product(rounds: int) -> list[dict]:
 
 
 def growth(rows: list[dict], size: str, times: tuple[str, ...]) -> dict[str, float]:
-    """Exponents in the size: of the time out of cache, of the time at all sizes, of the work."""
+    """Exponents in the size: of the time, of the time out of cache, of the operations."""
     large = [row for row in rows if row["bytes"] > CACHE_BYTES]
     slopes = {"flops": log_log_slope([r[size] for r in rows], [r["product_flops"] for r in rows])}
     for name in times:
-        for suffix, chosen in (("", large), ("_all_sizes", rows)):
+        for suffix, chosen in (("", rows), ("_out_of_cache", large)):
+            if len(chosen) < 3:
+                continue
             slopes[name.removesuffix("_ms") + suffix] = log_log_slope(
                 [r[size] for r in chosen], [r[name] for r in chosen]
             )
@@ -167,9 +169,7 @@ def main() -> dict:
             {"problem": kind, "use": "growth", **measure(make(shape, fixed), 7)}
             for shape in cases.values()
         ]
-        # The work of a network is in its weights, which are in cache at any size but the largest.
-        border = [{**row, "bytes": np.inf} for row in grown] if kind == "mlp" else grown
-        slopes[kind] = growth(border, "parameters", ("jvp_ms", "linearised_ms", "gradient_ms"))
+        slopes[kind] = growth(grown, "parameters", ("jvp_ms", "linearised_ms", "gradient_ms"))
         rows += grown
     show(rows)
     theorem = theorem_product(9)
@@ -182,11 +182,16 @@ def main() -> dict:
     worst = {
         "jvp_in_gradients": max(r["jvp_in_gradients"] for r in cost),
         "linearised_in_gradients": max(r["linearised_in_gradients"] for r in cost),
-        "slope": max(slopes[k][name] for k in kinds for name in ("jvp", "linearised", "flops")),
+        "slope": max(slopes[k][name] for k in kinds for name in ("jvp", "linearised")),
+        "slope_out_of_cache": max(
+            slopes["logistic"][f"{name}_out_of_cache"] for name in ("jvp", "linearised")
+        ),
+        "slope_flops": max(slopes[k]["flops"] for k in kinds),
         "theorem_slope": slopes["theorem"]["product"],
-        "theorem_flops_slope": slopes["theorem"]["flops"],
+        "theorem_slope_out_of_cache": slopes["theorem"]["product_out_of_cache"],
+        "theorem_slope_flops": slopes["theorem"]["flops"],
     }
-    limits = (TARGET_JVP, TARGET_LINEAR, TARGET_SLOPE, TARGET_THEOREM, TARGET_THEOREM)
+    limits = (TARGET_JVP, TARGET_LINEAR, *(TARGET_SLOPE,) * 3, *(TARGET_THEOREM,) * 3)
     targets = dict(zip(worst, limits, strict=True))
     met = {name: worst[name] <= targets[name] for name in worst}
     for name, value in worst.items():

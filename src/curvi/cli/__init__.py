@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     try:
         command.run()
-    except CurviError as error:
+    except (CurviError, OSError) as error:
         sys.stderr.write(f"curvi: {error}\n")
         return 2
     except KeyboardInterrupt:

@@ -35,11 +35,13 @@ class FitCommand:
 
     def run(self) -> None:
         """Fit, print, and write the files asked for."""
+        if self.out is not None:
+            self.out.mkdir(parents=True, exist_ok=True)  # refused before the fit, not after it
         result = self.fit()
         print(result.summary())
         if self.out is not None:
             self._write(self.out, result)
-            print(f"\nwritten: {', '.join(str(path) for path in sorted(self.out.iterdir()))}")
+            print(f"\nwritten to {self.out}: config.json, fit.png, summary.txt")
 
     def fit(self) -> FitResult:
         """The fit itself, in double precision without touching the global configuration."""
@@ -60,7 +62,6 @@ class FitCommand:
         return FullRank() if self.family == "full-rank" else MeanField()
 
     def _write(self, folder: Path, result: Any) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         config = {**dataclasses.asdict(self), "out": str(folder)}
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         (folder / "summary.txt").write_text(result.summary() + "\n")

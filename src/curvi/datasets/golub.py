@@ -37,7 +37,7 @@ def parse_intensities(
     lines = _table(content, name, num_genes + 1)
     header = _fields(lines[0], name, 1)
     numbers = [int(word) if _INTENSITY.fullmatch(word) else -1 for word in header[2::2]]
-    if set(header[3::2]) != {"call"} or sorted(numbers) != list(patients):
+    if header[3::2] != ["call"] * len(patients) or sorted(numbers) != list(patients):
         span = f"{patients.start} to {patients.stop - 1}"
         raise refusal(name, "line 1", f"does not number the patients {span}, a call after each")
     genes: list[str] = []
@@ -68,6 +68,8 @@ def parse_labels(content: bytes, name: str, *, num_patients: int) -> tuple[np.nd
         A line is not ``patient,class``, or a patient is missing or repeated.
     """
     lines = _table(content, name, num_patients + 1)
+    if _fields(lines[0], name, 1) != ["patient", "cancer"]:
+        raise refusal(name, "line 1", "does not read patient,cancer")
     labels = np.zeros(num_patients, np.int64)
     for number, line in enumerate(lines[1:], 2):
         match _fields(line, name, number):
@@ -102,20 +104,15 @@ def _unit_rows(matrix: np.ndarray) -> np.ndarray:
 
 
 def _table(content: bytes, name: str, num_lines: int) -> list[str]:
-    """The lines of a text file that must have exactly `num_lines` of them."""
-    if content.count(b"\n") > num_lines:
-        raise refusal(name, f"line {num_lines + 1}", f"more lines than the {num_lines} expected")
+    """The lines of a text file that must have exactly `num_lines`, empty ones at its end aside."""
+    content = content.rstrip(b"\r\n")
+    found = content.count(b"\n") + 1
+    if found != num_lines:
+        raise refusal(name, f"line {found}", f"the file has {found} lines, not {num_lines}")
     try:
-        text = content.decode("ascii")
+        return content.decode("ascii").split("\n")
     except UnicodeDecodeError as error:
         raise refusal(name, f"byte {error.start}", "is not plain text") from error
-    lines = text.split("\n")
-    if not lines[-1]:
-        lines.pop()
-    if len(lines) != num_lines:
-        what = f"the file has {len(lines)} lines, not {num_lines}"
-        raise refusal(name, f"line {len(lines)}", what)
-    return lines
 
 
 def _fields(line: str, name: str, number: int) -> list[str]:

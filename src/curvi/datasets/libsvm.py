@@ -11,7 +11,7 @@ from curvi.datasets.errors import DataFormatError, refusal
 
 MAX_LINE = 2**20  # bytes; a row of 7129 features written with six decimals has about 10^5
 # Quantifiers are possessive (++, *+), so that a bad line is refused in linear time.
-_NUMBER = rb"[+-]?+(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?+\d{1,3}+)?+"
+_NUMBER = rb"[+-]?+(?:\d{1,40}+(?:\.\d{0,40}+)?+|\.\d{1,40}+)(?:[eE][+-]?+\d{1,3}+)?+"
 _LABEL = re.compile(_NUMBER)
 _ENTRY = re.compile(rb"\d{1,9}+:" + _NUMBER)
 _LINE = re.compile(_NUMBER + rb"(?:[ \t]++\d{1,9}+:" + _NUMBER + rb")*+[ \t]*+\r?+")

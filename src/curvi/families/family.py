@@ -42,7 +42,9 @@ class Family(abc.ABC):
         """The distribution of epsilon."""
 
     def init(
-        self, position: Float[Array, " dimension"], sd: float | Float[Array, " dimension"] = 1.0
+        self,
+        position: Float[Array, " dimension"],
+        sd: float | Float[Array, ""] | Float[Array, " dimension"] = 1.0,
     ) -> Params:
         """Parameters whose mean is the position itself and whose sds are ``sd``."""
         width = jnp.broadcast_to(jnp.asarray(sd, position.dtype), position.shape)
@@ -157,7 +159,9 @@ class LowRank(Family):
         return Normal()
 
     def init(
-        self, position: Float[Array, " dimension"], sd: float | Float[Array, " dimension"] = 1.0
+        self,
+        position: Float[Array, " dimension"],
+        sd: float | Float[Array, ""] | Float[Array, " dimension"] = 1.0,
     ) -> Params:
         """Parameters around the position; the rank must be below the dimension."""
         if self.rank >= position.shape[0]:

@@ -16,7 +16,7 @@ from curvi.core.outcomes import Outcome
 from curvi.expectation import Draws, draw_noise, plan_draws
 from curvi.families import Family, MeanField, Params
 from curvi.fitting import loop
-from curvi.fitting.minimise import announce, default_tolerance
+from curvi.fitting.minimise import announce, check_options, default_tolerance
 from curvi.fitting.problems import Resources, VariationalProblem
 from curvi.fitting.progress import observer_for
 from curvi.fitting.start import starting_params
@@ -94,7 +94,8 @@ def fit(
     target = _as_target(target, position)
     family = MeanField() if family is None else family
     method = TrustRegion() if method is None else method
-    _check_choices(family, method, on_failure, tolerance, time_budget)
+    _check_choices(family, method)
+    check_options(on_failure, tolerance, time_budget)
     _check_batch(target, batch_size)
     plan = _plan(family, method, target, draws, num_draws, batch_size)
     problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
@@ -139,18 +140,11 @@ def _as_target(target: Any, position: PyTree | None) -> Target | DataTarget:
     return Target(target, position)
 
 
-def _check_choices(
-    family: Any, method: Any, on_failure: str, tolerance: Any, time_budget: Any
-) -> None:
+def _check_choices(family: Any, method: Any) -> None:
     if not isinstance(family, Family):
         raise InputError(f"family is {family!r}; give a family such as curvi.MeanField()")
     if not isinstance(method, Method):
         raise InputError(f"method is {method!r}; give a method such as curvi.TrustRegion()")
-    gate.one_of(on_failure, ("raise", "warn", "return"), "on_failure")
-    if tolerance is not None:
-        gate.positive_number(tolerance, "tolerance")
-    if time_budget is not None:
-        gate.positive_number(time_budget, "time_budget")
 
 
 def _check_batch(target: Target | DataTarget, batch_size: Any) -> None:
@@ -176,7 +170,7 @@ def _plan(
 ) -> Draws:
     """Fixed draws where they pay; fresh ones where the method or the batches are stochastic."""
     if isinstance(draws, str) and draws == "auto" and method.needs_fresh_draws:
-        return Draws("iid", num_draws or 1, fresh=True)
+        return Draws("iid", 1 if num_draws is None else num_draws, fresh=True)
     plan = plan_draws(family, target.dimension, draws=draws, num_draws=num_draws)
     if isinstance(draws, str) and draws != "sobol" and batch_size is not None:
         plan = replace(plan, fresh=True)

@@ -95,7 +95,7 @@ def minimise(
     >>> result.converged, bool(jnp.abs(result.params - 3).max() < 1e-3)
     (True, True)
     """
-    gate.one_of(on_failure, ("raise", "warn", "return"), "on_failure")
+    check_options(on_failure, tolerance, time_budget)
     start, unravel = gate.flat_position(params)
     uniform = unravel(start)
     method = TrustRegion() if method is None else method
@@ -136,6 +136,15 @@ def minimise(
     )
     announce(result, on_failure, stops=method.stops(problem))
     return result
+
+
+def check_options(on_failure: Any, tolerance: Any, time_budget: Any) -> None:
+    """Refuse options of the loop that are no choices or no positive numbers."""
+    gate.one_of(on_failure, ("raise", "warn", "return"), "on_failure")
+    if tolerance is not None:
+        gate.positive_number(tolerance, "tolerance")
+    if time_budget is not None:
+        gate.positive_number(time_budget, "time_budget")
 
 
 def default_tolerance(dtype: Any) -> float:

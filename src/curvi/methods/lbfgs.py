@@ -90,7 +90,9 @@ class LBFGS(Method):
         gain = -0.5 * slope
         outcome = jnp.asarray(Outcome.RUNNING.value, jnp.int32)
         if problem.fixed:
+            # Near a saddle the guess is small but the line search finds a way down: go on.
             settled = here & (self._remaining(problem, state, gradient, gain) < tolerance)
+            settled &= value - found.value <= jnp.maximum(tolerance, 10 * rounding_of(value))
             outcome = jnp.where(settled, Outcome.CONVERGED.value, Outcome.RUNNING.value)
         info = make_info(
             value,
@@ -110,13 +112,15 @@ class LBFGS(Method):
             natural = problem.project(state.params, metric.solve(gradient))
             gain = jnp.maximum(gain, 0.5 * optax.tree.vdot(gradient, natural))
         rounding = jnp.finfo(gain.dtype).eps
-        return jnp.where(state.memory.num_pairs > 0, gain - rounding, jnp.inf)
+        known = (state.memory.num_pairs > 0) | (gain <= 0)  # a gradient of zero needs no pairs
+        return jnp.where(known, gain - rounding, jnp.inf)
 
 
 class LineSearch(NamedTuple):
     """Where a line search ended."""
 
     length: Array
+    value: Array
     gradient: Any
     success: Array
     finite: Array
@@ -141,30 +145,29 @@ def line_search(
     rounding = 10 * rounding_of(value)
 
     def body(carry: Any) -> Any:
-        low, high, length, best, _, finite, count, _ = carry
+        low, high, length, best, _, finite, count = carry
         trial_value, trial_gradient = evaluate(optax.tree.add_scale(params, length, direction))
         trial_slope = optax.tree.vdot(trial_gradient, direction)
         sound = all_finite(trial_value, trial_gradient)
         decreases = sound & (trial_value <= value + _ARMIJO * length * slope + rounding)
         flat = trial_slope >= _CURVATURE * slope
-        best = select(decreases, trial_gradient, best)
+        best = select(decreases, (trial_value, trial_gradient), best)
         low = jnp.where(decreases, length, low)
         high = jnp.where(decreases, high, length)
         following = jnp.where(jnp.isfinite(high), 0.5 * (low + high), 2 * length)
         done = decreases & flat
-        return low, high, following, best, done, finite & sound, count + 1, length
+        return low, high, following, best, done, finite & sound, count + 1
 
     start = (
         jnp.zeros((), dtype),
         jnp.asarray(jnp.inf, dtype),
         jnp.asarray(first, dtype),
-        optax.tree.zeros_like(params),
+        (value, optax.tree.zeros_like(params)),
         jnp.asarray(False),
         jnp.asarray(True),
         jnp.asarray(0, jnp.int32),
-        jnp.zeros((), dtype),
     )
-    low, _, _, best, _, finite, count, _ = jax.lax.while_loop(
+    low, _, _, best, _, finite, count = jax.lax.while_loop(
         lambda carry: ~carry[4] & (carry[6] < trials), body, start
     )
-    return LineSearch(low, best, low > 0, finite, count)
+    return LineSearch(low, *best, low > 0, finite, count)

@@ -8,6 +8,7 @@ from typing import Any
 from jaxtyping import Array, Float
 
 from curvi.core.trees import Metric
+from curvi.curvature import LinearMap, hessian
 
 
 class Problem(abc.ABC):
@@ -29,6 +30,10 @@ class Problem(abc.ABC):
     @abc.abstractmethod
     def value(self, params: Any, sample: Any) -> Float[Array, ""]:
         """The objective on a sample."""
+
+    def linearise(self, params: Any, sample: Any) -> tuple[Array, Any, LinearMap]:
+        """Value, gradient and Hessian on a sample; by the R-operator unless a problem knows better."""
+        return hessian(lambda p: self.value(p, sample), params)
 
     def metric(self, params: Any) -> Metric | None:
         """Natural metric at the parameters, if the problem has one."""

@@ -13,7 +13,7 @@ from jaxtyping import Array
 from curvi.core import gate
 from curvi.core.outcomes import Outcome
 from curvi.core.trees import Metric
-from curvi.curvature import CGOutcome, conjugate_gradient, damped, hessian, projected
+from curvi.curvature import CGOutcome, conjugate_gradient, damped, projected
 from curvi.methods.method import (
     GOOD,
     POOR,
@@ -131,7 +131,7 @@ class TrustRegion(Method):
     ) -> tuple[TrustRegionState, Info]:
         sample = problem.sample(resources, step)
         params = state.params
-        value, gradient, curvature = hessian(lambda p: problem.value(p, sample), params)
+        value, gradient, curvature = problem.linearise(params, sample)
         gradient = problem.project(params, gradient)
         metric = tangent_metric(problem, params)
         norm = metric_norm(metric.solve, gradient)
@@ -184,7 +184,7 @@ class TrustRegion(Method):
         sample = problem.sample(resources, step)
         other = problem.sample(resources, step, stream=1, size=self.curvature_batch_size)
         value, gradient = jax.value_and_grad(problem.value)(params, sample)
-        other_value, other_gradient, curvature = hessian(lambda p: problem.value(p, other), params)
+        other_value, other_gradient, curvature = problem.linearise(params, other)
         gradient = problem.project(params, gradient)
         metric = tangent_metric(problem, params)
         operator = projected(curvature, lambda t: problem.project(params, t))

@@ -1,0 +1,6 @@
+"""Named data sets: a local folder, a cache, a download; read by strict parsers."""
+
+from curvi.datasets.errors import DataFormatError, DataNotFoundError
+from curvi.datasets.named import Dataset, Listing, load, names, path
+
+__all__ = ["DataFormatError", "DataNotFoundError", "Dataset", "Listing", "load", "names", "path"]

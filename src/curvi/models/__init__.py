@@ -1,0 +1,1 @@
+"""Models whose expectations are known better than by draws: generalised linear models."""
