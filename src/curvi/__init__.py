@@ -73,6 +73,8 @@ _STAGES = (
     "plots",
     "results",
     "fitting",
+    "models",
+    "datasets",
 )
 
 __all__ = ["__version__", *_HOME, *_STAGES]  # noqa: PLE0604  names are resolved by __getattr__

@@ -32,7 +32,7 @@ class Problem(abc.ABC):
         """The objective on a sample."""
 
     def linearise(self, params: Any, sample: Any) -> tuple[Array, Any, LinearMap]:
-        """Value, gradient and Hessian on a sample; by the R-operator unless a problem knows better."""
+        """Value, gradient and Hessian on a sample, by the R-operator unless overridden."""
         return hessian(lambda p: self.value(p, sample), params)
 
     def metric(self, params: Any) -> Metric | None:

@@ -150,7 +150,10 @@ class TrustRegion(Method):
         here = all_finite(value, gradient)
         finite = here & all_finite(trial_value, trial, gain)
         ratio = agreement(value, trial_value, gain)
-        accepted = finite & (ratio > _ACCEPT)
+        # A step whose promise drowns in rounding because the radius is tiny is no step: accepting
+        # it would let the radius rise and fall for ever.
+        audible = inside | (gain > rounding_of(value))
+        accepted = finite & (ratio > _ACCEPT) & audible
         converged = accepted & inside & (gain < jnp.maximum(tolerance, rounding_of(value)))
         length = metric_norm(metric.apply, solved.solution)
         moved = TrustRegionState(

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from curvi.core.errors import InputError
 from curvi.core.trees import Metric, stable_sum
 from curvi.curvature import DenseMap, LinearMap
 from curvi.families import Diagonal, DiagonalPlusLowRank, Family, LowerTriangular, Params
@@ -45,7 +46,10 @@ def predictor_variance(family: Family, scale: Any, design: Design) -> Float[Arra
         return design.squares(family.scale.variance(scale))
     if isinstance(family.scale, LowerTriangular):
         return jnp.sum(design.linear(family.scale.factor(scale)) ** 2, axis=1)
-    assert isinstance(family.scale, DiagonalPlusLowRank)
+    if not isinstance(family.scale, DiagonalPlusLowRank):
+        raise InputError(
+            f"{family} has no closed form for linear predictors; use a Gaussian family"
+        )
     diagonal = design.squares(jnp.exp(2 * scale["log_diagonal"]))
     return diagonal + jnp.sum(design.linear(scale["factor"]) ** 2, axis=1)
 
@@ -68,9 +72,7 @@ class GLMProblem(Problem):
         """There is no randomness at all."""
         return True
 
-    def sample(
-        self, resources: Rows, step: Array, stream: int = 0, size: int | None = None
-    ) -> Rows:
+    def sample(self, resources: Any, step: Array, stream: int = 0, size: int | None = None) -> Any:
         """All rows, always."""
         del step, stream, size
         return resources
@@ -174,7 +176,8 @@ def dense_second_order(
     column, with :math:`\mu = a` or, under the relevance prior, :math:`\mu = a\,e^{\rho}`.
     """
     design, a, rho = sample.design, params.mean, params.scale
-    assert isinstance(design, DenseDesign)
+    if not isinstance(design, DenseDesign):
+        raise InputError("a dense Hessian needs a dense design")
     sd = jnp.exp(rho)
     mu, s = problem.to_mean(params).mean, sd**2
     mean, variance = design.linear(mu), design.squares(s)
