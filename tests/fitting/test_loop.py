@@ -29,28 +29,26 @@ def counting():
 
     def log_density(position):
         calls.append(None)
-        return -0.5 * jnp.sum((position - 1) ** 2)
+        return -0.25 * jnp.sum((position - 3) ** 4)
 
     return log_density, calls
 
 
 @pytest.mark.parametrize("method", [curvi.TrustRegion(), curvi.DSVI()], ids=lambda m: repr(m)[:5])
 def test_a_log_density_is_traced_twice_whatever_the_number_of_steps(method, dtype):
-    log_density, calls = counting()
-    start = jnp.zeros(2, dtype)
     options = {"method": method, "on_failure": "return"}
-    curvi.fit(log_density, start, max_steps=3, **options)
+    start = jnp.zeros(2, dtype)
+    log_density, calls = counting()
+    curvi.fit(log_density, start, max_steps=2, **options)
     assert len(calls) == TRACES_PER_FIT
-    calls.clear()
-    result = curvi.fit(log_density, start, max_steps=50, **options)
-    assert result.steps > 3
-    # A second fit of the same function and shape compiles nothing: only its gate looks again.
-    assert len(calls) == 1
-    calls.clear()
-    target = curvi.Target(log_density, start)
-    calls.clear()
-    curvi.fit(target, max_steps=50, seed=1, **options)
-    assert not calls
+    # A second fit of the same function and shape compiles nothing, whatever its steps and seed.
+    result = curvi.fit(log_density, start, max_steps=50, seed=1, **options)
+    assert result.steps > 2
+    assert len(calls) == TRACES_PER_FIT
+    if isinstance(method, curvi.DSVI):  # and a new function is traced as often for many steps
+        log_density, calls = counting()
+        curvi.fit(log_density, start, max_steps=50, **options)
+        assert len(calls) == TRACES_PER_FIT
 
 
 @pytest.mark.float64_only

@@ -5,7 +5,15 @@ from curvi.expectation.diagonal import (
     diagonal_hessian,
     diagonal_hessian_vector_product,
 )
-from curvi.expectation.draws import Draws, normalise, plan_draws, sample_draws, whiten
+from curvi.expectation.draws import (
+    Draws,
+    fixed_draws,
+    host_sample,
+    normalise,
+    plan_draws,
+    sample_draws,
+    whiten,
+)
 from curvi.expectation.gaussian import (
     covariance_covariance_hessian,
     covariance_gradient,
@@ -39,9 +47,11 @@ __all__ = [
     "diagonal_hessian_vector_product",
     "draw_noise",
     "energies",
+    "fixed_draws",
     "gradient",
     "hessian",
     "hessian_vector_product",
+    "host_sample",
     "mean_covariance_hessian",
     "mean_gradient",
     "mean_mean_hessian",

@@ -20,7 +20,7 @@ antithetic draws have a bias of order 1/M on integrands that are not quadratic.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,8 @@ from curvi.families.bases import Base, Normal
 from curvi.families.family import Family
 
 KINDS = ("iid", "antithetic", "normalised", "whitened", "sobol")
+AnyArray = TypeVar("AnyArray", Array, np.ndarray)
+_TINY = float(np.finfo(np.float64).eps)  # keeps quantiles finite
 _DEFAULT_DRAWS = 32
 _LARGEST_WHITENED = 1000  # above this dimension d + 1 fixed draws of full rank no longer fit
 _LARGEST_SOBOL = 21_201  # SciPy's table of direction numbers
@@ -99,7 +101,7 @@ def sample_draws(
     dtype = jnp.zeros(()).dtype if dtype is None else dtype
     Draws(kind, num_draws)
     if kind == "sobol":
-        return jnp.asarray(_sobol(key, num_draws, dimension, base), dtype)
+        return fixed_draws(key, Draws(kind, num_draws), dimension, base, dtype)
     if kind == "antithetic":
         half = base.sample(key, (num_draws // 2, dimension), dtype)
         return jnp.concatenate([half, -half])
@@ -111,18 +113,44 @@ def sample_draws(
     return draws
 
 
-def normalise(
-    draws: Float[Array, "draws dimension"], variance: float = 1.0
+def fixed_draws(
+    key: PRNGKeyArray, plan: Draws, dimension: int, base: Base, dtype: Any
 ) -> Float[Array, "draws dimension"]:
+    """Make the draws of a whole fit on the host, in double precision, then round them once.
+
+    Nothing is compiled for them: JAX's samplers take longer to compile than a small fit to run.
+    """
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key), np.uint32))
+    count = plan.num_draws
+    if plan.kind == "sobol":
+        draws = _sobol(rng, count, dimension, base)
+    elif plan.kind == "antithetic":
+        half = host_sample(rng, count // 2, dimension, base)
+        draws = np.concatenate([half, -half])
+    else:
+        draws = host_sample(rng, count, dimension, base)
+    if plan.kind == "normalised":
+        draws = normalise(draws, base.variance)
+    if plan.kind == "whitened":
+        draws = whiten(draws, base.variance)
+    return jnp.asarray(draws.astype(dtype))
+
+
+def host_sample(rng: np.random.Generator, count: int, dimension: int, base: Base) -> np.ndarray:
+    """Independent draws by inverse distribution functions, in double precision."""
+    uniform = rng.random((count, base.num_uniforms(dimension)))
+    return base.from_uniform(np.clip(uniform, _TINY, 1 - _TINY))
+
+
+def normalise(draws: AnyArray, variance: float = 1.0) -> AnyArray:
     """Centre each coordinate and scale it to the given variance over the draws."""
-    centred = draws - jnp.mean(draws, axis=0, keepdims=True)
-    spread = jnp.sqrt(jnp.mean(centred**2, axis=0, keepdims=True) / variance)
+    xp: Any = jnp if isinstance(draws, jax.Array) else np
+    centred = draws - xp.mean(draws, axis=0, keepdims=True)
+    spread = xp.sqrt(xp.mean(centred**2, axis=0, keepdims=True) / variance)
     return centred / spread
 
 
-def whiten(
-    draws: Float[Array, "draws dimension"], variance: float = 1.0
-) -> Float[Array, "draws dimension"]:
+def whiten(draws: AnyArray, variance: float = 1.0) -> AnyArray:
     """Make the sample mean 0 and the sample second moment ``variance * I``.
 
     The thin QR factor of the centred draws, with signs chosen so that the triangular factor has
@@ -135,17 +163,18 @@ def whiten(
             f"num_draws is {num_draws}; whitened draws in {dimension} dimension(s) need at "
             f"least {dimension + 1}, or use kind='normalised'"
         )
-    centred = draws - jnp.mean(draws, axis=0, keepdims=True)
-    orthogonal, triangular = jnp.linalg.qr(centred)
-    signs = jnp.where(jnp.diagonal(triangular) < 0, -1, 1).astype(draws.dtype)
+    xp: Any = jnp if isinstance(draws, jax.Array) else np
+    centred = draws - xp.mean(draws, axis=0, keepdims=True)
+    orthogonal, triangular = xp.linalg.qr(centred)
+    signs = xp.where(xp.diagonal(triangular) < 0, -1, 1).astype(draws.dtype)
     white = orthogonal * signs[None, :]
     # QR returns columns that are orthogonal to rounding only in the span of the centred draws;
     # centring once more removes the last digit of the mean.
-    white = white - jnp.mean(white, axis=0, keepdims=True)
+    white = white - xp.mean(white, axis=0, keepdims=True)
     return white * (num_draws * variance) ** 0.5
 
 
-def _sobol(key: PRNGKeyArray, num_draws: int, dimension: int, base: Base) -> np.ndarray:
+def _sobol(rng: np.random.Generator, num_draws: int, dimension: int, base: Base) -> np.ndarray:
     from scipy.stats import qmc
 
     width = base.num_uniforms(dimension)
@@ -154,14 +183,11 @@ def _sobol(key: PRNGKeyArray, num_draws: int, dimension: int, base: Base) -> np.
             f"sobol draws reach {_LARGEST_SOBOL} dimensions and {width} are needed; "
             "use kind='normalised'"
         )
-    seed = np.asarray(jax.random.bits(key, (4,)), dtype=np.uint32)
-    engine = qmc.Sobol(width, scramble=True, rng=np.random.default_rng(seed))
-    # A power of two is drawn and cut, because the balance of the points holds for those; the
-    # clip keeps the quantiles finite.
+    engine = qmc.Sobol(width, scramble=True, rng=rng)
+    # A power of two is drawn and cut, because the balance of the points holds for those.
     count = 1 << (num_draws - 1).bit_length()
-    tiny = np.finfo(np.float64).eps
-    uniform = np.clip(engine.random(count)[:num_draws], tiny, 1 - tiny)
-    return base.from_uniform(uniform)
+    uniform = engine.random(count)[:num_draws]
+    return base.from_uniform(np.clip(uniform, _TINY, 1 - _TINY))
 
 
 def plan_draws(

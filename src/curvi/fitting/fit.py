@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from curvi.core import gate
 from curvi.core.errors import InputError
 from curvi.core.outcomes import Outcome
-from curvi.expectation import Draws, draw_noise, plan_draws
+from curvi.expectation import Draws, fixed_draws, plan_draws
 from curvi.families import Family, MeanField, Params
 from curvi.fitting import loop
 from curvi.fitting.minimise import announce, check_options, default_tolerance
@@ -102,9 +102,8 @@ def fit(
     key = jax.random.key(seed)
     noise = None
     if not plan.fresh:
-        noise = draw_noise(
-            jax.random.fold_in(key, 0xD4A), plan, family, target.dimension, target.dtype
-        )
+        width = family.num_noise(target.dimension)
+        noise = fixed_draws(jax.random.fold_in(key, 0xD4A), plan, width, family.base, target.dtype)
     resources = Resources(key, target.rows, noise)
     params = starting_params(problem, target, resources)
     steps = method.default_max_steps if max_steps is None else max_steps

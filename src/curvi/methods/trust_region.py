@@ -28,6 +28,7 @@ from curvi.methods.method import (
 from curvi.methods.problem import Problem
 
 _ACCEPT = 1e-4  # a step must deliver this share of the gain that its model predicts
+_TIGHTEST = 1e-3  # relative residual of a Newton system; tighter ones cost more than they gain
 _WINDOW = 40  # steps, at least, over which the gain of stochastic steps is averaged
 _NOISE = 0.05  # nats per root of a parameter: what noise may still cost when a run stops
 
@@ -72,7 +73,7 @@ class TrustRegion(Method):
         Rows in the curvature sample of stochastic steps; as many as in the batch by default.
     """
 
-    cg_steps: int = 200
+    cg_steps: int = 1000
     curvature_batch_size: int | None = None
 
     def __post_init__(self) -> None:
@@ -140,7 +141,7 @@ class TrustRegion(Method):
             optax.tree.scale(-1.0, gradient),
             preconditioner=metric,
             radius=state.radius,
-            relative_tolerance=jnp.clip(norm, 1e-6, 0.1),
+            relative_tolerance=jnp.clip(norm, _TIGHTEST, 0.1),
             max_steps=self.cg_steps,
         )
         trial = optax.tree.add(params, solved.solution)
