@@ -30,13 +30,17 @@ def main() -> dict:
     rounds = [{case: seconds(names) for case, names in CASES.items()} for _ in range(RUNS)]
     medians = {case: statistics.median(r[case] for r in rounds) for case in CASES}
     extra = {
-        case: statistics.median(r[case] - r["jax"] for r in rounds) for case in CASES if case != "jax"
+        case: statistics.median(r[case] - r["jax"] for r in rounds)
+        for case in CASES
+        if case != "jax"
     }
     for case, value in medians.items():
         more = f", {extra[case]:+.3f} s on top of jax" if case in extra else ""
         print(f"  import {case:10s} {value:.3f} s{more}")
     met = extra["curvi"] <= TARGET_SECONDS
-    print(f"  target: import curvi - import jax <= {TARGET_SECONDS} s: {'met' if met else 'MISSED'}")
+    print(
+        f"  target: import curvi - import jax <= {TARGET_SECONDS} s: {'met' if met else 'MISSED'}"
+    )
     return {
         "seconds": medians,
         "seconds_beyond_jax": extra,

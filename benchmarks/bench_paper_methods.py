@@ -25,7 +25,7 @@ SEEDS = (0, 1, 2)
 WITHIN = 2.0  # nats
 SPEED_SECONDS = 2.0
 FEW = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 75, 100)
-MANY = (1, 3, 10, 30, 100, 300, 600, 1000, 1500, 2000, 2250, 2500, 2750, 3000)
+MANY = (1, 3, 10, 30, 100, 300, 600, 1000, 1200, 1400, 1600, 1800, 2000)
 
 
 class Gaussian(NamedTuple):
@@ -56,14 +56,14 @@ SETTINGS = {
         curvi.HFSGVI(preconditioner="diagonal"), "log", 10, FEW
     ),
     "LBFGS (mu, log sigma)": Setting(curvi.LBFGS(), "log", 10, (*FEW, 150, 200, 250, 300)),
-    "TrustRegion, fixed draws": Setting(curvi.TrustRegion(), "log", 32, FEW, fixed=True),
+    "TrustRegion, fixed draws": Setting(curvi.TrustRegion(), "log", 32, FEW[:10], fixed=True),
     "TrustRegion, fresh draws": Setting(curvi.TrustRegion(), "log", 10, FEW),
 }
-for _rate in (1e-2, 1e-3, 1e-4, 1e-5):
+for _rate in (1e-3, 1e-4, 1e-5):
     SETTINGS[f"DSVI {_rate:g} (mu, sigma)"] = Setting(
         curvi.DSVI(learning_rate=_rate), "sigma", 10, MANY
     )
-for _rate in (0.1, 0.03, 0.01):
+for _rate in (0.1, 0.03):
     SETTINGS[f"Adagrad {_rate:g} (mu, log sigma)"] = Setting(
         curvi.FirstOrder(optax.adagrad(_rate)), "log", 10, MANY
     )
@@ -208,7 +208,8 @@ def one_data_set(rows: np.ndarray, log_sd: float, batch: int | None) -> dict:
     tables = {}
     for name, setting in SETTINGS.items():
         objective = make_objective(setting.scale, setting.num_draws, len(rows))
-        run(setting, objective, bound, data, log_sd, batch, 99)  # compiles
+        first = setting._replace(steps=(1,))
+        run(first, objective, bound, data, log_sd, batch, 99)  # compiles
         tables[name] = [run(setting, objective, bound, data, log_sd, batch, s) for s in SEEDS]
     found = [t["bound"][-1] for runs in tables.values() for t in runs if t["bound"][-1] is not None]
     best = max([*found, *optima["bounds"]])
@@ -218,14 +219,14 @@ def one_data_set(rows: np.ndarray, log_sd: float, batch: int | None) -> dict:
 
 def show(title: str, found: dict) -> None:
     optima = ", ".join(f"{v:.2f}" for v in found["exact_optima"]["bounds"])
-    print(f"  {title}: best bound {found['best_bound']:.2f}; exact TrustRegion from 4 starts {optima}")
+    print(
+        f"  {title}: best bound {found['best_bound']:.2f}; exact TrustRegion from 4 starts {optima}"
+    )
     columns = ("after_3_steps", "after_10_steps", "after_100_steps", "after_2_seconds", "final")
     print(f"    {'method':34s}" + "".join(f"{c.replace('_', ' '):>16s}" for c in columns)
           + "  steps   s   fluct. diverged  steps to 2 nats of best / own end")  # fmt: skip
     for name, row in found["methods"].items():
-        cells = "".join(
-            f"{'-' if row[c] is None else format(row[c], '.2f'):>16s}" for c in columns
-        )
+        cells = "".join(f"{'-' if row[c] is None else format(row[c], '.2f'):>16s}" for c in columns)
         print(
             f"    {name:34s}{cells} {row['steps']:6d} {row['seconds']:5.1f} "
             f"{row['range_of_last_5_looks']:7.2f} {row['diverged']}/{len(SEEDS)}     "

@@ -7,6 +7,7 @@ the floating-point operations that XLA counts.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 
 import jax
@@ -28,7 +29,7 @@ def mlp(sizes: tuple[int, ...], batch: int):
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(batch, sizes[0])), jnp.float32)
     y = jnp.asarray(rng.normal(size=(batch, sizes[-1])), jnp.float32)
-    shapes = list(zip(sizes[:-1], sizes[1:], strict=True))
+    shapes = list(itertools.pairwise(sizes))
     params = [
         (jnp.asarray(rng.normal(size=s) / s[0] ** 0.5, jnp.float32), jnp.zeros(s[1], jnp.float32))
         for s in shapes
@@ -102,7 +103,9 @@ def measure(problem, rounds: int) -> dict:
         "bytes": 4 * (size + sum(leaf.size for leaf in data)),
         "product_flops": flops(
             lambda p, v, d: jax.jvp(lambda q: jax.grad(loss)(q, d), (p,), (v,))[1],
-            params, params, data,
+            params,
+            params,
+            data,
         ),
         "gradient_ms": 1e3 * statistics.median(seconds["gradient"]),
         "jvp_ms": 1e3 * statistics.median(seconds["jvp"]),

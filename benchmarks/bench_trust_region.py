@@ -126,7 +126,9 @@ def compare(case) -> dict | None:
     product = jax.jit(lambda x, p, s: jax.jvp(lambda q: slope(q, s), (x,), (p,))[1])
     jax.block_until_ready((value_and_grad(flat, sample), product(flat, flat, sample)))
     begin = np.asarray(flat)
-    runs = {"TrustRegion": lambda: by_curvi(problem, resources, start, lambda x: evaluate(x, sample))}
+    runs = {
+        "TrustRegion": lambda: by_curvi(problem, resources, start, lambda x: evaluate(x, sample))
+    }
     for name in PEERS:
         runs[name] = lambda name=name: by_scipy(
             name, begin, lambda x: value_and_grad(x, sample), lambda x, p: product(x, p, sample)

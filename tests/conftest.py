@@ -49,7 +49,7 @@ hypothesis.settings.register_profile(
     "curvi",
     deadline=None,  # the first call of a jitted function compiles
     derandomize=False,
-    max_examples=30,
+    max_examples=10,  # most examples compile anew; tests that do not, ask for more
     print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from curvi.core.errors import NotConvergedWarning as NotConvergedWarning
     from curvi.core.errors import NumericalError as NumericalError
     from curvi.core.outcomes import Outcome as Outcome
+    from curvi.estimators import BayesianLinearRegression as BayesianLinearRegression
+    from curvi.estimators import BayesianLogisticRegression as BayesianLogisticRegression
+    from curvi.estimators import BayesianPoissonRegression as BayesianPoissonRegression
     from curvi.expectation import Draws as Draws
     from curvi.families import FullRank as FullRank
     from curvi.families import LocationScale as LocationScale
@@ -57,6 +60,9 @@ _HOME = {
     "minimise": "curvi.fitting",
     "FitResult": "curvi.results",
     "OptimiseResult": "curvi.fitting",
+    "BayesianLogisticRegression": "curvi.estimators",
+    "BayesianPoissonRegression": "curvi.estimators",
+    "BayesianLinearRegression": "curvi.estimators",
     "Outcome": "curvi.core.outcomes",
     "CurviError": "curvi.core.errors",
     "InputError": "curvi.core.errors",
@@ -74,6 +80,7 @@ _STAGES = (
     "results",
     "fitting",
     "models",
+    "estimators",
     "datasets",
 )
 

@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from curvi.core.errors import InputError
 from curvi.expectation import location_scale as ls
+from curvi.expectation import parameters
 
 SHAPES = {
     "d": st.integers(1, 4),
@@ -234,9 +235,9 @@ def test_equations_4_to_6_follow_the_weights(key, dtype):
         return theta[:2], jnp.sinh(unvec(theta[2:], 2))
 
     for estimator, extra in [
-        (ls.parameter_gradient, ()),
-        (ls.parameter_hessian, ()),
-        (ls.parameter_hessian_vector_product, (theta,)),
+        (parameters.parameter_gradient, ()),
+        (parameters.parameter_hessian, ()),
+        (parameters.parameter_hessian_vector_product, (theta,)),
     ]:
         weighted = estimator(f, location_scale, theta, draws, *extra, weights=weights)
         assert_close(weighted, estimator(f, location_scale, theta, repeated, *extra), dtype)
@@ -280,8 +281,10 @@ def test_equations_4_and_6_agree_with_dense_autodiff_for_any_pytree(
         objective = sampled_parameter_objective(f, location_scale, draws)
         flat, unravel = ravel_pytree(theta)
         dense = jax.hessian(lambda flat: objective(unravel(flat)))(flat)
-        slope = ls.parameter_gradient(f, location_scale, theta, draws)
-        product = ls.parameter_hessian_vector_product(f, location_scale, theta, draws, direction)
+        slope = parameters.parameter_gradient(f, location_scale, theta, draws)
+        product = parameters.parameter_hessian_vector_product(
+            f, location_scale, theta, draws, direction
+        )
         expected = jax.grad(objective)(theta), unravel(dense @ ravel_pytree(direction)[0])
         return (slope, product), expected
 
@@ -297,7 +300,7 @@ def test_equation_5_is_symmetric_and_agrees_with_dense_autodiff(name, dtype, key
         return location_scale(unravel(flat))
 
     objective = sampled_parameter_objective(f, flat_location_scale, draws)
-    dense = ls.parameter_hessian(f, flat_location_scale, flat, draws)
+    dense = parameters.parameter_hessian(f, flat_location_scale, flat, draws)
     assert_close(dense, jax.hessian(objective)(flat), dtype)
     assert_close(dense, dense.T, dtype)
 
@@ -310,11 +313,13 @@ def test_with_theta_as_mean_and_scale_equations_4_to_6_are_theorem_1(key, dtype)
     def location_scale(flat):
         return unvec(flat, 3)[:, 0], unvec(flat, 3)[:, 1:]
 
-    slope = ls.parameter_gradient(f, location_scale, theta, draws)
+    slope = parameters.parameter_gradient(f, location_scale, theta, draws)
     assert_close(unvec(slope, 3), stack(*ls.gradient(f, mean, scale, draws)), dtype)
-    dense = ls.parameter_hessian(f, location_scale, theta, draws)
+    dense = parameters.parameter_hessian(f, location_scale, theta, draws)
     assert_close(dense, ls.hessian(f, mean, scale, draws), dtype)
-    product = ls.parameter_hessian_vector_product(f, location_scale, theta, draws, direction)
+    product = parameters.parameter_hessian_vector_product(
+        f, location_scale, theta, draws, direction
+    )
     expected = ls.hessian_vector_product(f, mean, scale, draws, unvec(direction, 3))
     assert_close(unvec(product, 3), expected, dtype)
 
@@ -344,7 +349,7 @@ def test_the_printed_forms_of_the_errata_fail(key, dtype):
     # The appendix prints R{sd} = R{s} exp(s / 2) for sd = exp(s / 2), without the factor 1/2.
     # Seen through equation (6) with f = z'z / 2: the derivative of E[sd eps^2] sd/2 along 1.
     exponent = jnp.ones(1, dtype)
-    product = ls.parameter_hessian_vector_product(
+    product = parameters.parameter_hessian_vector_product(
         lambda z: jnp.vdot(z, z) / 2,
         lambda s: (jnp.zeros(1, dtype), jnp.exp(s / 2)[:, None]),
         exponent,
@@ -391,9 +396,11 @@ def test_the_estimators_are_unbiased_for_the_closed_form(estimator, key, dtype):
             lambda e: vec(ls.hessian_vector_product(f, mean, scale, e, direction)),
             dense @ along,
         ),
-        "equation 4": (lambda e: ls.parameter_gradient(f, location_scale, flat, e), slope),
+        "equation 4": (lambda e: parameters.parameter_gradient(f, location_scale, flat, e), slope),
         "equation 6": (
-            lambda e: ls.parameter_hessian_vector_product(f, location_scale, flat, e, along),
+            lambda e: parameters.parameter_hessian_vector_product(
+                f, location_scale, flat, e, along
+            ),
             dense @ along,
         ),
     }[estimator]
@@ -418,7 +425,9 @@ def test_equation_6_traces_f_equally_often_whatever_the_number_of_draws(name, dt
             calls.append(1)
             return f(z)
 
-        ls.parameter_hessian_vector_product(counted, location_scale, theta, draws, direction)
+        parameters.parameter_hessian_vector_product(
+            counted, location_scale, theta, draws, direction
+        )
         counts.append(len(calls))
     assert counts[0] == counts[1] <= 2
 
@@ -427,8 +436,10 @@ def test_equation_6_has_no_finite_difference(key, dtype):
     # A difference quotient has a step: it cannot scale exactly with a direction of any length.
     f, location_scale, theta, draws, direction = make_parameter_inputs(key, "low rank", 3, dtype)
     tiny = jax.tree.map(lambda leaf: leaf * 2.0**-60, direction)
-    product = ls.parameter_hessian_vector_product(f, location_scale, theta, draws, direction)
-    scaled = ls.parameter_hessian_vector_product(f, location_scale, theta, draws, tiny)
+    product = parameters.parameter_hessian_vector_product(
+        f, location_scale, theta, draws, direction
+    )
+    scaled = parameters.parameter_hessian_vector_product(f, location_scale, theta, draws, tiny)
     assert_close(jax.tree.map(lambda leaf: leaf * 2.0**60, scaled), product, dtype)
 
 
@@ -509,7 +520,7 @@ def test_a_function_that_is_not_scalar_is_refused(dtype):
     refuse(ls.gradient, lambda z: (f(z), f(z)), mean, scale, draws, match="must return a scalar")
     refuse(ls.gradient, jnp.argmax, mean, scale, draws, match="floating-point")
     refuse(
-        ls.parameter_gradient,
+        parameters.parameter_gradient,
         vector,
         lambda theta: (theta, scale),
         mean,
@@ -526,7 +537,7 @@ def test_a_wrong_direction_is_refused(dtype):
     f, location_scale, theta, draws, direction = make_parameter_inputs(
         jax.random.key(0), "mean field", 2, dtype
     )
-    product = ls.parameter_hessian_vector_product
+    product = parameters.parameter_hessian_vector_product
     message = "direction does not match theta"
     refuse(product, f, location_scale, theta, draws, {"mean": direction["mean"]}, match=message)
     shorter = jax.tree.map(lambda leaf: leaf[:1], direction)
@@ -538,8 +549,8 @@ def test_a_wrong_location_scale_or_theta_is_refused(dtype):
         jax.random.key(0), "mean field", 2, dtype
     )
     for estimator, extra in [
-        (ls.parameter_gradient, ()),
-        (ls.parameter_hessian_vector_product, (direction,)),
+        (parameters.parameter_gradient, ()),
+        (parameters.parameter_hessian_vector_product, (direction,)),
     ]:
         refuse(
             estimator,
@@ -551,4 +562,6 @@ def test_a_wrong_location_scale_or_theta_is_refused(dtype):
             match=r"location_scale\(theta\) returned a .*return the pair \(mean, scale\)",
         )
         refuse(estimator, f, location_scale, theta, draws.T, *extra, match="draws has shape")
-    refuse(ls.parameter_hessian, f, location_scale, theta, draws, match="theta is not a vector")
+    refuse(
+        parameters.parameter_hessian, f, location_scale, theta, draws, match="theta is not a vector"
+    )

@@ -78,7 +78,7 @@ def magnitude_of_scale(vector, family):
 @pytest.mark.parametrize(
     ("family", "plan"),
     [
-        pytest.param(MEAN_FIELD, SHARED, id="mean-field"),
+        pytest.param(MEAN_FIELD, SHARED, id="mean-field", marks=pytest.mark.float64_only),
         pytest.param(FULL_RANK, PER_ROW, id="full-rank-per-row"),
     ],
 )

@@ -82,19 +82,19 @@ def double_well(position):
     return -jnp.sum((position**2 - 4) ** 2) / 4
 
 
+@pytest.mark.float64_only
 def test_from_between_two_modes_it_reaches_a_minimum_and_not_the_saddle(key, dtype):
     target = curvi.Target(double_well, jnp.zeros(2, dtype))
     plan = plan_draws(FAMILY, 2)
     problem, resources, start = variational(target, FAMILY, plan, key)
     _, _, hessian = dense(problem, start, resources)
     assert np.linalg.eigvalsh(np.asarray(hessian)).min() < 0
-    tolerance = TOLERANCE if dtype == jnp.float64 else 1e-5
-    ended = run(problem, start, resources, tolerance=tolerance)
+    ended = run(problem, start, resources)
     assert ended.outcome is curvi.Outcome.CONVERGED
     assert ended.trace["negative_curvature"].any()
     _, gradient, hessian = (np.asarray(item) for item in dense(problem, ended.params, resources))
     assert np.linalg.eigvalsh(hessian).min() > 0
-    assert 0.5 * gradient @ np.linalg.solve(hessian, gradient) < 10 * tolerance
+    assert 0.5 * gradient @ np.linalg.solve(hessian, gradient) < TOLERANCE
 
 
 @partial(jax.jit, static_argnums=0)
@@ -102,15 +102,10 @@ def bound(density, params, noise, rows):
     return neg_elbo(density, FAMILY, params, noise, rows)
 
 
-@pytest.mark.parametrize(
-    "curvature_batch_size",
-    [pytest.param(None, id="one size"), pytest.param(90, marks=pytest.mark.float64_only)],
-)
-def test_minibatches_end_within_tenths_of_a_nat_of_the_full_optimum(
-    curvature_batch_size, key, dtype
-):
+def test_minibatches_end_within_tenths_of_a_nat_of_the_full_optimum(key, dtype):
+    """With a curvature sample of its own size."""
     target = logistic(generator(key), dtype)
-    method = curvi.TrustRegion(curvature_batch_size=curvature_batch_size)
+    method = curvi.TrustRegion(curvature_batch_size=90)
     options = {"seed": seed_of(key), "on_failure": "return"}
     whole = curvi.fit(target, **options)
     assert whole.converged

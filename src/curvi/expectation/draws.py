@@ -36,6 +36,7 @@ KINDS = ("iid", "antithetic", "normalised", "whitened", "sobol")
 AnyArray = TypeVar("AnyArray", Array, np.ndarray)
 _TINY = float(np.finfo(np.float64).eps)  # keeps quantiles finite
 _DEFAULT_DRAWS = 32
+_WORTH_WHITENING = 256  # draws: up to here d + 1 whitened draws beat 32 normalised ones
 _LARGEST_WHITENED = 1000  # above this dimension d + 1 fixed draws of full rank no longer fit
 _LARGEST_SOBOL = 21_201  # SciPy's table of direction numbers
 
@@ -196,7 +197,7 @@ def plan_draws(
     """Choose the draws for a family, or check the ones asked for.
 
     ``auto`` is whitened where that makes every quadratic target exact and fits (full rank, and
-    any family of few dimensions), normalised otherwise. Full rank beyond 1,000 dimensions gets
+    any family whose noise has at most 255 coordinates), normalised otherwise. Full rank beyond 1,000 dimensions gets
     fresh draws at every step, because d + 1 fixed ones no longer fit.
 
     Raises
@@ -232,7 +233,9 @@ def _automatic(family: Family, dimension: int, num_draws: int | None) -> Draws:
     dense = family.min_fixed_draws(dimension) > dimension
     if dense and dimension > _LARGEST_WHITENED:
         return Draws("antithetic" if (num_draws or 2) % 2 == 0 else "iid", num_draws or 32, True)
-    kind = "whitened" if dense or whitened_count <= (num_draws or _DEFAULT_DRAWS) else "normalised"
+    kind = (
+        "whitened" if dense or whitened_count <= (num_draws or _WORTH_WHITENING) else "normalised"
+    )
     count = _default_count(family, dimension, kind) if num_draws is None else num_draws
     if count == 1:
         return Draws("iid", 1, fresh=True)  # one draw says nothing when fixed

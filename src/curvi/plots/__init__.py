@@ -1,5 +1,6 @@
 """Figures with matplotlib: they take arrays and return figures, and know no other stage."""
 
+from curvi.plots.coefficients import plot_coefficients
 from curvi.plots.fit import plot_fit
 
-__all__ = ["plot_fit"]
+__all__ = ["plot_coefficients", "plot_fit"]

@@ -21,23 +21,20 @@ from jaxtyping import Array, Float
 
 from curvi.core.errors import InputError
 from curvi.core.trees import Metric, stable_sum
-from curvi.curvature import DenseMap, LinearMap
 from curvi.families import Diagonal, DiagonalPlusLowRank, Family, LowerTriangular, Params
 from curvi.methods import Problem
-from curvi.models.glm.design import DenseDesign, Design
+from curvi.models.glm.design import AnyArray, Design
 from curvi.models.glm.likelihoods import Gaussian, Likelihood
-
-_LARGEST_DENSE = 800  # columns up to which the Hessian is formed as three weighted Gram matrices
 
 
 class Rows(NamedTuple):
     """The data of a fit: design, responses, weights, prior precisions, noise variance."""
 
     design: Design
-    y: Float[Array, " rows"]
-    weight: Float[Array, " rows"]
-    precision: Float[Array, " columns"]
-    noise: Float[Array, ""]
+    y: Float[AnyArray, " rows"]
+    weight: Float[AnyArray, " rows"]
+    precision: Float[AnyArray, " columns"]
+    noise: Float[AnyArray, ""]
 
 
 def predictor_variance(family: Family, scale: Any, design: Design) -> Float[Array, " rows"]:
@@ -100,26 +97,34 @@ class GLMProblem(Problem):
         """``-sum_i w_i E[log p(y_i | t_i)]``."""
         mean = sample.design.linear(q.mean)
         variance = predictor_variance(self.family, q.scale, sample.design)
-        rows = self.likelihood.expected(
-            mean, variance, sample.y, self._noise(mean, variance, sample)
-        )
+        noise = self._noise(mean, variance, sample)
+        rows = self.likelihood.expected(mean, variance, sample.y, noise)
         return -stable_sum(sample.weight * rows)
 
+    def noise_variance(self, q: Params, sample: Rows) -> Float[Array, ""]:
+        """The noise variance of a Gaussian likelihood; for others a number nobody reads."""
+        if not isinstance(self.likelihood, Gaussian):
+            return sample.noise
+        mean = sample.design.linear(q.mean)
+        return self._noise(mean, predictor_variance(self.family, q.scale, sample.design), sample)
+
     def _noise(self, mean: Array, variance: Array, sample: Rows) -> Array:
-        """Fixed noise variance, or (when it is not positive) its maximiser in the bound."""
+        """Fixed noise variance, or (when it is not positive) its maximiser, at least ``-noise``."""
         if not isinstance(self.likelihood, Gaussian):
             return sample.noise
         square = stable_sum(sample.weight * ((sample.y - mean) ** 2 + variance))
         best = square / stable_sum(sample.weight)
-        return jnp.where(sample.noise > 0, sample.noise, best)
+        return jnp.where(sample.noise > 0, sample.noise, jnp.maximum(best, -sample.noise))
 
     def divergence(self, params: Params, sample: Rows) -> Float[Array, ""]:
         """KL(q || prior), the prior's own parameters optimised where it is a relevance prior."""
         variance = self.family.scale.variance(params.scale)
         log_det = self.family.scale.log_det(params.scale)
         if self.relevance:
-            alpha = params.mean
-            return 0.5 * jnp.sum(jnp.log1p(alpha**2) + jnp.log(variance)) - log_det
+            alpha_term = 0.5 * jnp.sum(jnp.log1p(params.mean**2))
+            if isinstance(self.family.scale, Diagonal):
+                return alpha_term  # the rest cancels, and must not be left to rounding
+            return alpha_term + 0.5 * jnp.sum(jnp.log(variance)) - log_det
         moment = sample.precision * (variance + params.mean**2)
         return 0.5 * jnp.sum(moment - 1 - jnp.log(sample.precision)) - log_det
 
@@ -148,72 +153,3 @@ class GLMProblem(Problem):
     def from_raw(self, raw: Params) -> Params:
         """Back from entries of R."""
         return self.from_mean(self.family.from_raw(raw))
-
-    def linearise(self, params: Params, sample: Rows) -> tuple[Array, Any, LinearMap]:
-        """Value, gradient and Hessian: dense where three Gram matrices are cheap."""
-        if not self._is_dense(sample):
-            return super().linearise(params, sample)
-        value, gradient, matrix = dense_second_order(self, params, sample)
-        return value, gradient, DenseMap(matrix, params)
-
-    def _is_dense(self, sample: Rows) -> bool:
-        return (
-            isinstance(sample.design, DenseDesign)
-            and isinstance(self.family.scale, Diagonal)
-            and not isinstance(self.likelihood, Gaussian)  # its free noise couples all rows
-            and sample.design.num_columns <= _LARGEST_DENSE
-        )
-
-
-def dense_second_order(
-    problem: GLMProblem, params: Params, sample: Rows
-) -> tuple[Array, Params, Float[Array, "size size"]]:
-    r"""Value, gradient and dense Hessian of a bound with a diagonal R.
-
-    In :math:`(\mu, s = \sigma^2)` the expected log likelihood has the Hessian blocks
-    :math:`X' c_{mm} X`, :math:`X' c_{mv} X^2` and :math:`{X^2}' c_{vv} X^2` by equations (1)-(3):
-    three weighted Gram matrices. The map from the parameters (a, rho) to (mu, s) acts column by
-    column, with :math:`\mu = a` or, under the relevance prior, :math:`\mu = a\,e^{\rho}`.
-    """
-    design, a, rho = sample.design, params.mean, params.scale
-    if not isinstance(design, DenseDesign):
-        raise InputError("a dense Hessian needs a dense design")
-    sd = jnp.exp(rho)
-    mu, s = problem.to_mean(params).mean, sd**2
-    mean, variance = design.linear(mu), design.squares(s)
-
-    def energy(mean: Array, variance: Array) -> Array:
-        rows = problem.likelihood.expected(mean, variance, sample.y, sample.noise)
-        return -stable_sum(sample.weight * rows)
-
-    fit, (slope_m, slope_v) = jax.value_and_grad(energy, argnums=(0, 1))(mean, variance)
-    g_mu, g_s = design.matrix.T @ slope_m, (design.matrix * design.matrix).T @ slope_v
-    mm, mv, vv = problem.likelihood.second_order(mean, variance, sample.y, sample.noise)
-    first = design.gram(-sample.weight * mm, 1, 1)
-    cross = design.gram(-sample.weight * mv, 1, 2)
-    second = design.gram(-sample.weight * vv, 2, 2)
-
-    by_a = sd if problem.relevance else jnp.ones_like(a)  # d mu / d a
-    by_rho = mu if problem.relevance else jnp.zeros_like(a)  # d mu / d rho
-    widen = 2 * s  # d s / d rho
-    aa = by_a[:, None] * first * by_a[None, :]
-    mixed = first * by_rho[None, :] + cross * widen[None, :]
-    ar = by_a[:, None] * mixed
-    corner = by_rho[:, None] * mixed + widen[:, None] * (
-        cross.T * by_rho[None, :] + second * widen[None, :]
-    )
-    prior = jax.value_and_grad(lambda p: problem.divergence(p, sample))
-    divergence, prior_gradient = prior(params)
-    if problem.relevance:
-        aa_diagonal = (1 - a**2) / (1 + a**2) ** 2
-        ar_diagonal, rho_diagonal = g_mu * sd, g_mu * mu + 4 * g_s * s
-    else:
-        aa_diagonal, ar_diagonal = sample.precision, jnp.zeros_like(a)
-        rho_diagonal = 4 * g_s * s + 2 * sample.precision * s
-    aa, ar = aa + jnp.diag(aa_diagonal), ar + jnp.diag(ar_diagonal)
-    corner = corner + jnp.diag(rho_diagonal)
-    matrix = jnp.block([[aa, ar], [ar.T, corner]])
-    gradient = Params(
-        g_mu * by_a + prior_gradient.mean, g_mu * by_rho + g_s * widen + prior_gradient.scale
-    )
-    return fit + divergence, gradient, matrix

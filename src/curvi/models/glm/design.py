@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
+
+AnyArray = Array | np.ndarray  # NumPy until a compiled fit needs it on its device
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["matrix"], meta_fields=[])
@@ -15,7 +18,7 @@ from jaxtyping import Array, Float, Int
 class DenseDesign:
     """A dense matrix, standardised and with its intercept column in place."""
 
-    matrix: Float[Array, "rows columns"]
+    matrix: Float[AnyArray, "rows columns"]
 
     @property
     def num_columns(self) -> int:
@@ -29,14 +32,6 @@ class DenseDesign:
     def squares(self, variances: Float[Array, " columns"]) -> Float[Array, " rows"]:
         """``(X * X) s``."""
         return (self.matrix * self.matrix) @ variances
-
-    def gram(
-        self, weights: Float[Array, " rows"], left: int, right: int
-    ) -> Float[Array, "columns columns"]:
-        """``(X^left)' diag(w) X^right`` with elementwise powers one or two."""
-        first = self.matrix if left == 1 else self.matrix * self.matrix
-        second = self.matrix if right == 1 else self.matrix * self.matrix
-        return first.T @ (weights[:, None] * second)
 
 
 @partial(
@@ -52,11 +47,11 @@ class SparseDesign:
     ``(X~ * X~) u = (X * X) u' - 2 X (c u') + (c * c)'u'`` where ``u' = u / s^2``.
     """
 
-    values: Float[Array, " nonzeros"]
-    rows: Int[Array, " nonzeros"]
-    columns: Int[Array, " nonzeros"]
-    centre: Float[Array, " features"]
-    inverse_scale: Float[Array, " features"]
+    values: Float[AnyArray, " nonzeros"]
+    rows: Int[AnyArray, " nonzeros"]
+    columns: Int[AnyArray, " nonzeros"]
+    centre: Float[AnyArray, " features"]
+    inverse_scale: Float[AnyArray, " features"]
     num_rows: int
     intercept: bool
 
@@ -64,6 +59,17 @@ class SparseDesign:
     def num_columns(self) -> int:
         """Columns, the intercept included."""
         return int(self.centre.shape[0]) + self.intercept
+
+    def padded(self, num_rows: int, num_values: int) -> SparseDesign:
+        """The same matrix with rows of zeros at the end and explicit zeros among its values."""
+        extra = num_values - self.values.shape[0]
+        return replace(
+            self,
+            values=np.pad(self.values, (0, extra)),
+            rows=np.pad(self.rows, (0, extra), constant_values=num_rows - 1),
+            columns=np.pad(self.columns, (0, extra)),
+            num_rows=num_rows,
+        )
 
     def _product(self, values: Array, weights: Array) -> Array:
         picked = weights[self.columns]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,30 +12,45 @@ import jax.numpy as jnp
 import numpy as np
 
 from curvi.core.outcomes import Outcome
-from curvi.families import Family, Params
+from curvi.core.trees import precision_of
+from curvi.families import Diagonal, Family, Params
 from curvi.fitting import loop
 from curvi.fitting.minimise import default_tolerance
 from curvi.fitting.progress import observer_for
-from curvi.methods import Method, TrustRegion
+from curvi.methods import Method, Problem, TrustRegion
 from curvi.models.glm.bound import GLMProblem, Rows
+from curvi.models.glm.dense import DenseBound
+from curvi.models.glm.design import DenseDesign
+from curvi.models.glm.diagonal_bound import DiagonalBound
 from curvi.models.glm.likelihoods import Likelihood
+from curvi.models.glm.newton import minimise_dense
 from curvi.models.glm.sampled import SampledGLMProblem, SampledResources
+from curvi.models.glm.starts import on_device, padded, starting_moments
+
+_LARGEST_DENSE = 1600  # parameters up to which the Hessian is formed and factorised
+_NOISE_LEFT = 0.05  # nats per root of a parameter that may be left after a stochastic run
+_HOST_STEPS = 1000
 
 
 @dataclass(frozen=True)
 class GLMFit:
-    """A fitted model.
+    """A fitted model; its arrays are NumPy arrays.
 
     Attributes
     ----------
     q : Params
-        Mean and scale parameters of the coefficients, the intercept last.
+        Mean and scale parameters of the coefficients, the intercept last; with several classes
+        they have a leading axis.
     elbo : float
         The bound at the end, exact but for quadrature.
+    elbo_se : float
+        Standard error of ``elbo``: zero unless draws are needed (several classes).
     elbos : array
         The bound of every start; their spread says how rugged the bound is.
     outcome, message, trace, steps
         Of the start that was kept.
+    noise : float
+        Noise variance of a Gaussian likelihood.
     seconds : float
         Of all starts together.
     """
@@ -49,6 +64,31 @@ class GLMFit:
     trace: dict[str, np.ndarray]
     steps: int
     seconds: float
+    elbo_se: float = 0.0
+    noise: float = float("nan")
+
+    @property
+    def converged(self) -> bool:
+        """Whether the maximum of the bound was reached."""
+        return self.outcome is Outcome.CONVERGED
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a bound is maximised.
+
+    With ``method=None`` it is the exact bound, by Newton steps in a trust region; any other
+    method sees fresh draws, as in the paper, and its answer is judged by the exact bound.
+    """
+
+    method: Method | None = None
+    num_starts: int = 1
+    num_draws: int = 10
+    batch_size: int | None = None
+    tolerance: float | None = None
+    max_steps: int | None = None
+    seed: int = 0
+    progress: bool = False
 
 
 def fit_glm(
@@ -57,81 +97,180 @@ def fit_glm(
     rows: Rows,
     *,
     relevance: bool = False,
-    method: Method | None = None,
-    num_starts: int = 1,
-    num_draws: int = 1,
-    batch_size: int | None = None,
-    tolerance: float | None = None,
-    max_steps: int | None = None,
-    seed: int = 0,
-    progress: bool = False,
+    options: Options | None = None,
+    centre: np.ndarray | None = None,
 ) -> GLMFit:
-    """Maximise the bound from one or several starts.
+    """Maximise the bound of one linear predictor from one or several starts.
 
-    With ``method=None`` the exact bound is maximised by Newton steps in a trust region; any other
-    method sees fresh draws, as in the paper, and its answer is judged by the exact bound.
+    ``rows`` holds NumPy arrays of one floating dtype. Dense tables of moderate width with a
+    diagonal covariance are fitted on the host, without compilation; everything else by the
+    compiled engine. ``centre`` is where the mean starts.
     """
+    options = Options() if options is None else options
     began = time.perf_counter()
-    exact = GLMProblem(likelihood, family, relevance)
-    problem: GLMProblem = exact
-    resources: Any = rows
-    if method is None:
-        method = TrustRegion()
+    columns = rows.design.num_columns
+
+    def starts(start: int) -> tuple[np.ndarray, np.ndarray]:
+        return starting_moments(columns, options.seed, start, centre)
+
+    if options.method is None and dense_is_cheap(family, rows, 2 * columns):
+        assert isinstance(rows.design, DenseDesign)  # noqa: S101  for the type checker
+        noise = float(rows.noise)
+        arrays = (np.asarray(rows.design.matrix), np.asarray(rows.y), np.asarray(rows.weight))
+        bound = DenseBound(relevance, rows.precision, likelihood, *arrays, noise)
+        found = fit_on_host(bound, family, rows.y.dtype, starts, options)
+        sd = np.exp(found.q.scale)
+        found = replace(found, noise=bound.noise_variance(found.q.mean, sd))
     else:
-        problem = SampledGLMProblem(likelihood, family, relevance, num_draws, batch_size)
-        resources = SampledResources(jax.random.key(seed), rows)
-    steps = method.default_max_steps if max_steps is None else max_steps
-    accuracy = default_tolerance(rows.y.dtype) if tolerance is None else tolerance
+        with precision_of(rows.y.dtype):
+            found = _fit_compiled(likelihood, family, rows, relevance, starts, options)
+    return replace(found, seconds=time.perf_counter() - began)
+
+
+def dense_is_cheap(family: Family, rows: Rows, size: int) -> bool:
+    """Whether the whole Hessian can be formed and factorised at every step."""
+    is_dense = isinstance(rows.design, DenseDesign) and isinstance(family.scale, Diagonal)
+    return is_dense and size <= _LARGEST_DENSE
+
+
+def _fit_compiled(
+    likelihood: Likelihood,
+    family: Family,
+    rows: Rows,
+    relevance: bool,
+    starts: Callable[[int], tuple[np.ndarray, np.ndarray]],
+    options: Options,
+) -> GLMFit:
+    exact = GLMProblem(likelihood, family, relevance)
+    dtype = rows.y.dtype
+    rows = on_device(padded(rows) if options.batch_size is None else rows)
+    problem: Problem = exact
+    resources: Any = rows
+    if options.method is not None:
+        problem = SampledGLMProblem(
+            likelihood, family, relevance, options.num_draws, options.batch_size
+        )
+        resources = SampledResources(jax.random.key(options.seed), rows)
+
+    def start(index: int) -> Params:
+        mean, sd = (jnp.asarray(x, dtype) for x in starts(index))
+        return exact.from_mean(family.init(mean, sd))
+
+    found = fit_compiled(exact, rows, problem, resources, family, start, options)
+    noise = _noise(exact, found.q, rows)
+    return replace(found, noise=float(noise))
+
+
+def fit_on_host(
+    bound: DiagonalBound,
+    family: Family,
+    dtype: Any,
+    starts: Callable[[int], tuple[np.ndarray, np.ndarray]],
+    options: Options,
+) -> GLMFit:
+    """Newton steps with the dense Hessian from every start; the best bound is kept."""
+    accuracy = default_tolerance(dtype) if options.tolerance is None else options.tolerance
+    steps = _HOST_STEPS if options.max_steps is None else options.max_steps
     runs, elbos = [], []
-    with observer_for(progress, "ELBO", sign=-1.0) as observer:
-        for start in range(num_starts):
+    with observer_for(options.progress, "ELBO", sign=-1.0) as observer:
+        for index in range(options.num_starts):
+            run = minimise_dense(
+                bound,
+                bound.join(*starts(index)),
+                tolerance=accuracy,
+                max_steps=steps,
+                eps=float(np.finfo(dtype).eps),
+                observer=observer,
+            )
+            runs.append(run)
+            elbos.append(-bound.value(run.params))
+    kept, elbo = best_run(runs, elbos)
+    _, mean, sd = bound.split(kept.params)
+    return _assembled(family, Params(mean, np.log(sd)), kept, elbo, elbos)
+
+
+def fit_compiled(
+    exact: Any,
+    sample: Any,
+    problem: Problem,
+    resources: Any,
+    family: Family,
+    start: Callable[[int], Params],
+    options: Options,
+) -> GLMFit:
+    """Run a method of the engine from every start; the best exact bound is kept."""
+    method = TrustRegion() if options.method is None else options.method
+    steps = method.default_max_steps if options.max_steps is None else options.max_steps
+    begin = [start(index) for index in range(options.num_starts)]
+    dtype = begin[0].mean.dtype
+    accuracy = default_tolerance(dtype) if options.tolerance is None else options.tolerance
+    runs, elbos = [], []
+    with observer_for(options.progress, "ELBO", sign=-1.0) as observer:
+        for params in begin:
             run = loop.run(
                 problem,
                 method,
-                starting_params(exact, rows, seed, start),
+                params,
                 resources,
                 tolerance=accuracy,
                 max_steps=steps,
                 observer=observer,
             )
+            elbos.append(-float(_value(exact, run.params, sample)))
+            if options.method is not None:
+                first = -float(_value(exact, params, sample))
+                run = run._replace(outcome=_verdict(exact, sample, run, first, elbos[-1]))
             runs.append(run)
-            elbos.append(-float(_value(exact, run.params, rows)))
-    scores = np.where(np.isfinite(elbos), elbos, -np.inf)
-    best = int(np.argmax(scores))
-    kept = runs[best]
+    kept, elbo = best_run(runs, elbos)
+    q = jax.tree.map(np.asarray, exact.to_mean(kept.params))
+    return _assembled(family, q, kept, elbo, elbos)
+
+
+def _verdict(
+    exact: Any, sample: Any, run: loop.LoopResult, first: float, last: float
+) -> Outcome:
+    """Judge a stochastic run, which has no stopping rule, by one Newton step on the exact bound."""
+    if run.outcome is not Outcome.BUDGET:
+        return run.outcome
+    if not np.isfinite(last) or last < first:
+        return Outcome.DIVERGED
+    step = loop.run(exact, TrustRegion(), run.params, sample, tolerance=0.0, max_steps=1)
+    size = sum(leaf.size for leaf in jax.tree.leaves(run.params))
+    left = float(step.trace["gain"][0])
+    return Outcome.CONVERGED if left < _NOISE_LEFT * size**0.5 else Outcome.BUDGET
+
+
+def best_run(
+    runs: list[loop.LoopResult], elbos: list[float]
+) -> tuple[loop.LoopResult, float]:
+    """The run with the highest bound; one that is not finite loses against any other."""
+    best = int(np.argmax(np.where(np.isfinite(elbos), elbos, -np.inf)))
+    return runs[best], elbos[best]
+
+
+def _assembled(
+    family: Family, q: Params, kept: loop.LoopResult, elbo: float, elbos: list[float]
+) -> GLMFit:
     return GLMFit(
         family=family,
-        q=exact.to_mean(kept.params),
-        elbo=elbos[best],
+        q=q,
+        elbo=elbo,
         elbos=np.asarray(elbos),
         outcome=kept.outcome,
         message=kept.outcome.sentence,
         trace={**kept.trace, "elbo": -kept.trace["value"]},
         steps=kept.steps,
-        seconds=time.perf_counter() - began,
+        seconds=kept.seconds,
     )
 
 
-def starting_params(problem: GLMProblem, rows: Rows, seed: int, start: int) -> Params:
-    """Zero mean and sds of about ``1 / sqrt(columns)``; later starts are jittered.
-
-    Wider starts drown the likelihood in noise: the variance of a predictor is the sum over
-    columns.
-    """
-    columns = rows.design.num_columns
-    dtype = rows.y.dtype
-    width = 1 / math.sqrt(max(columns, 1))
-    if start == 0:
-        return problem.from_mean(problem.family.init(jnp.zeros(columns, dtype), width))
-    key = jax.random.fold_in(jax.random.key(seed), 7919 * start)
-    jitter = float(jax.random.uniform(key, (), dtype, -1.0, 1.0))
-    width *= math.exp(jitter)
-    mean = 0.3 * width * jax.random.normal(jax.random.fold_in(key, 1), (columns,), dtype)
-    return problem.from_mean(problem.family.init(mean, width))
+def _negative_bound(problem: Any, params: Params, sample: Any) -> jax.Array:
+    return problem.value(params, sample)
 
 
-def _negative_bound(problem: GLMProblem, params: Params, rows: Rows) -> jax.Array:
-    return problem.value(params, rows)
+def _noise_variance(problem: GLMProblem, q: Params, rows: Rows) -> jax.Array:
+    return problem.noise_variance(q, rows)
 
 
 _value = jax.jit(_negative_bound, static_argnums=0)
+_noise = jax.jit(_noise_variance, static_argnums=0)

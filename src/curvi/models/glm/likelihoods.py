@@ -26,9 +26,9 @@ from jaxtyping import Array, Float
 
 Rows = Float[Array, " rows"]
 
-_HERMITE_NODES = 20
+HERMITE_NODES = 20
 _LOGISTIC_REACH = 26
-_NARROW = 1.0  # variance up to which Gauss-Hermite is the better rule
+NARROW = 1.0  # variance up to which Gauss-Hermite is the better rule
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,6 @@ class Bernoulli:
         del noise
         return expected_log_sigmoid(0, y * mean, variance)
 
-    def second_order(
-        self, mean: Rows, variance: Rows, y: Rows, noise: Array
-    ) -> tuple[Rows, Rows, Rows]:
-        """Second derivatives in (m, m), (m, v) and (v, v)."""
-        del noise
-        orders = [expected_log_sigmoid(k, y * mean, variance) for k in (2, 3, 4)]
-        return orders[0], 0.5 * y * orders[1], 0.25 * orders[2]
 
 
 @dataclass(frozen=True)
@@ -58,13 +51,6 @@ class Poisson:
         del noise
         return y * mean - jnp.exp(mean + 0.5 * variance) - jax.scipy.special.gammaln(y + 1)
 
-    def second_order(
-        self, mean: Rows, variance: Rows, y: Rows, noise: Array
-    ) -> tuple[Rows, Rows, Rows]:
-        """Second derivatives in (m, m), (m, v) and (v, v)."""
-        del y, noise
-        rate = jnp.exp(mean + 0.5 * variance)
-        return -rate, -0.5 * rate, -0.25 * rate
 
 
 @dataclass(frozen=True)
@@ -76,13 +62,6 @@ class Gaussian:
         square = (y - mean) ** 2 + variance
         return -0.5 * square / noise - 0.5 * jnp.log(2 * math.pi * noise)
 
-    def second_order(
-        self, mean: Rows, variance: Rows, y: Rows, noise: Array
-    ) -> tuple[Rows, Rows, Rows]:
-        """Second derivatives in (m, m), (m, v) and (v, v)."""
-        del variance, y
-        zero = jnp.zeros_like(mean)
-        return zero - 1 / noise, zero, zero
 
 
 Likelihood = Bernoulli | Poisson | Gaussian
@@ -92,6 +71,13 @@ def gauss_hermite(num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights for the expectation over a standard normal variable."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
     return nodes, weights / weights.sum()
+
+
+def logistic_nodes() -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights of the trapezoidal rule over a standard logistic variable."""
+    u = np.arange(-2 * _LOGISTIC_REACH, 2 * _LOGISTIC_REACH + 1) / 2
+    density = np.exp(-np.abs(u)) / (1 + np.exp(-np.abs(u))) ** 2
+    return u, density / density.sum()
 
 
 def _log_sigmoid_derivative(order: int, t: Array) -> Array:
@@ -105,7 +91,7 @@ def _log_sigmoid_derivative(order: int, t: Array) -> Array:
 
 def _narrow(order: int, mean: Rows, variance: Rows) -> Rows:
     """Gauss-Hermite: twenty nodes are exact to 1e-9 up to a variance of one."""
-    nodes, weights = (jnp.asarray(x, mean.dtype) for x in gauss_hermite(_HERMITE_NODES))
+    nodes, weights = (jnp.asarray(x, mean.dtype) for x in gauss_hermite(HERMITE_NODES))
     t = mean[None, :] + jnp.sqrt(jnp.maximum(variance, 0))[None, :] * nodes[:, None]
     return weights @ _log_sigmoid_derivative(order, t)
 
@@ -118,9 +104,8 @@ def _wide(order: int, mean: Rows, variance: Rows) -> Rows:
     converges exponentially from a variance of one on, and every node obeys the differentiation
     rule exactly.
     """
-    u = np.arange(-2 * _LOGISTIC_REACH, 2 * _LOGISTIC_REACH + 1) / 2
-    density = np.exp(-np.abs(u)) / (1 + np.exp(-np.abs(u))) ** 2
-    weights = jnp.asarray(density / density.sum(), mean.dtype)
+    u, density = logistic_nodes()
+    weights = jnp.asarray(density, mean.dtype)
     # Rows that are narrow take the other branch; their variance is lifted out of harm's way.
     sd = jnp.sqrt(jnp.maximum(variance, 0.25))[None, :]
     z = (jnp.asarray(u, mean.dtype)[:, None] - mean[None, :]) / sd
@@ -138,10 +123,10 @@ def expected_log_sigmoid(order: int, mean: Rows, variance: Rows) -> Rows:
     """``E[h(t)]`` with h the derivative of the given order (0 to 4) of ``log sigmoid``."""
 
     def both() -> Rows:
-        wide = variance > _NARROW
+        wide = variance > NARROW
         return jnp.where(wide, _wide(order, mean, variance), _narrow(order, mean, variance))
 
-    return jax.lax.cond(jnp.any(variance > _NARROW), both, lambda: _narrow(order, mean, variance))
+    return jax.lax.cond(jnp.any(variance > NARROW), both, lambda: _narrow(order, mean, variance))
 
 
 @expected_log_sigmoid.defjvp

@@ -68,15 +68,13 @@ class SampledGLMProblem(GLMProblem):
         draws = jax.vmap(lambda e: self.family.transform(q, e))(sample.noise)
         predictor = rows.design.linear(draws.T)
 
+        noise = self.noise_variance(q, rows)
+
         def one(t: Array) -> Array:
-            return stable_sum(rows.weight * log_likelihood(self.likelihood, t, rows.y, rows.noise))
+            return stable_sum(rows.weight * log_likelihood(self.likelihood, t, rows.y, noise))
 
         total = jnp.mean(jax.vmap(one, in_axes=1)(predictor))
         return -sample.multiple * total + self.divergence(params, rows)
-
-    def linearise(self, params: Params, sample: Any) -> Any:
-        """By the R-operator."""
-        return super(GLMProblem, self).linearise(params, sample)
 
 
 def log_likelihood(

@@ -1,0 +1,254 @@
+"""What the linear estimators share: parameters, the way through a fit, and its results."""
+
+from __future__ import annotations
+
+import abc
+import warnings
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from curvi.core import gate
+from curvi.core.errors import InputError
+from curvi.estimators.columns import Columns, measure
+from curvi.estimators.posterior import Posterior, posterior_of
+from curvi.families import Family, FullRank, LowRank, MeanField
+from curvi.methods import DSVI, HFSGVI, LBFGS, Method
+from curvi.models.glm import GLMFit, Options, Rows
+from curvi.plots.coefficients import plot_coefficients
+
+_DTYPES = (np.float64, np.float32)
+_PRUNED = 1e-3  # a feature that moves the predictor by less, typically, is switched off
+
+
+class CoefficientDraws(NamedTuple):
+    """Draws from the posterior in the user's units, the draws along the first axis."""
+
+    coef: np.ndarray
+    intercept: np.ndarray
+
+
+class BayesianLinearModel(BaseEstimator, abc.ABC):
+    """Base of the linear estimators: everything but the likelihood."""
+
+    def __init__(
+        self,
+        *,
+        prior: str = "normal",
+        prior_scale: float = 1.0,
+        covariance: str = "diagonal",
+        method: str = "newton",
+        fit_intercept: bool = True,
+        standardize: bool = True,
+        intercept_prior_scale: float | None = None,
+        rank: int = 10,
+        num_starts: int | None = None,
+        batch_size: int | None = None,
+        max_iter: int | None = None,
+        tol: float | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.prior = prior
+        self.prior_scale = prior_scale
+        self.covariance = covariance
+        self.method = method
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.intercept_prior_scale = intercept_prior_scale
+        self.rank = rank
+        self.num_starts = num_starts
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    @abc.abstractmethod
+    def _fit_rows(self, X: Any, y: np.ndarray, weight: np.ndarray, columns: Columns) -> GLMFit:
+        """Fit a checked table without rows of weight zero."""
+
+    @abc.abstractmethod
+    def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
+        """Check the responses and bring them into the form that is fitted."""
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the posterior.
+
+        Parameters
+        ----------
+        X : array or sparse matrix, (rows, features)
+            float32 is fitted in float32, everything else in float64. A sparse table is never
+            made dense.
+        y : array, (rows,)
+            Responses.
+        sample_weight : array, (rows,), optional
+            A weight of two is a row that occurs twice; rows of weight zero change nothing.
+
+        Returns
+        -------
+        self
+
+        Warns
+        -----
+        ConvergenceWarning
+            If the maximum of the bound was not reached; the message says what to do.
+        """
+        self._check_parameters()
+        X, y, weight = self._check_rows(X, y, sample_weight)
+        columns = measure(
+            X, weight, standardize=self.standardize, intercept=bool(self.fit_intercept)
+        )
+        fitted = self._fit_rows(X, y, weight, columns)
+        self.result_ = fitted
+        self._posterior = posterior_of(columns, fitted.family, fitted.q)
+        self._publish(X.dtype)
+        if not self.converged_:
+            warnings.warn(self._failure(), ConvergenceWarning, stacklevel=2)
+        return self
+
+    def sample(self, num_draws: int, seed: int = 0) -> CoefficientDraws:
+        """Draw coefficients and intercepts from the posterior, in the user's units."""
+        check_is_fitted(self)
+        gate.positive_integer(num_draws, "num_draws")
+        slopes, offsets = self._posterior.sample(num_draws, seed)
+        return CoefficientDraws(self._slopes(slopes), self._offsets(offsets))
+
+    def plot_coefficients(self) -> Any:
+        """Draw the estimated coefficients as stems; returns a matplotlib figure."""
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", None)
+        labels = [str(label) for label in getattr(self, "classes_", [])]
+        return plot_coefficients(
+            np.atleast_2d(self.coef_),
+            names=None if names is None else [str(name) for name in names],
+            labels=labels if len(labels) > 2 else None,
+        )
+
+    def _check_parameters(self) -> None:
+        gate.one_of(self.prior, ("normal", "ard"), "prior")
+        gate.one_of(self.covariance, ("diagonal", "full", "low-rank"), "covariance")
+        gate.one_of(self.method, ("newton", "hf", "lbfgs", "dsvi"), "method")
+        gate.positive_number(self.prior_scale, "prior_scale")
+        gate.positive_integer(self.rank, "rank")
+        for name in ("intercept_prior_scale", "tol"):
+            if getattr(self, name) is not None:
+                gate.positive_number(getattr(self, name), name)
+        for name in ("num_starts", "batch_size", "max_iter"):
+            if getattr(self, name) is not None:
+                gate.positive_integer(getattr(self, name), name)
+        if self.batch_size is not None and self.method == "newton":
+            raise InputError(
+                "batch_size needs a stochastic method; method='newton' uses all rows, "
+                "choose method='hf', 'lbfgs' or 'dsvi'"
+            )
+
+    def _check_rows(
+        self, X: Any, y: Any, sample_weight: Any
+    ) -> tuple[Any, np.ndarray, np.ndarray]:
+        """The gate: finite numbers of matching lengths, and only rows that count."""
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=_DTYPES, y_numeric=False, multi_output=False
+        )
+        if sparse.issparse(X) and self.batch_size is not None:
+            raise InputError("batch_size needs a dense X; leave it out for a sparse one")
+        weight = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
+        used = weight > 0
+        if not used.any():
+            raise InputError("sample_weight is zero for every row; at least one must count")
+        if not used.all():
+            X, y, weight = X[used], y[used], weight[used]
+        return X, self._encode(y, X.dtype), weight
+
+    def _family(self, columns: int) -> Family:
+        """The structure of the covariance; a low rank stays below the number of columns."""
+        if self.covariance == "full":
+            return FullRank()
+        rank = min(self.rank, columns - 1)
+        return LowRank(rank) if self.covariance == "low-rank" and rank > 0 else MeanField()
+
+    def _options(self, columns: Columns, total_weight: float) -> Options:
+        starts = self.num_starts or (1 if self.prior == "normal" else 4)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return Options(
+            method=self._engine(columns, total_weight),
+            num_starts=starts,
+            batch_size=self.batch_size,
+            tolerance=self.tol,
+            max_steps=self.max_iter,
+            seed=seed,
+            progress=bool(self.verbose),
+        )
+
+    def _engine(self, columns: Columns, total_weight: float) -> Method | None:
+        if self.method == "hf":
+            return HFSGVI()
+        if self.method == "lbfgs":
+            return LBFGS()
+        if self.method == "dsvi":
+            # The largest curvature is at most a quarter of the trace of X'X.
+            curvature = 0.25 * total_weight * (columns.mean_square.sum() + columns.intercept)
+            return DSVI(learning_rate=float(f"{1 / (curvature + self.prior_scale**-2):.1g}"))
+        return None
+
+    def _precision(self, columns: Columns, dtype: Any) -> np.ndarray:
+        precision = np.full(columns.count, self.prior_scale**-2.0)
+        if columns.intercept and self.intercept_prior_scale is not None:
+            precision[-1] = self.intercept_prior_scale**-2.0
+        return precision.astype(dtype)
+
+    def _rows(
+        self, X: Any, y: np.ndarray, weight: np.ndarray, columns: Columns, noise: float = 1.0
+    ) -> Rows:
+        precision = self._precision(columns, X.dtype)
+        return Rows(columns.design(X), y, weight, precision, np.asarray(noise, X.dtype))
+
+    def _publish(self, dtype: Any) -> None:
+        """Set the public attributes, in the user's units and precision."""
+        fitted, columns = self.result_, self._posterior.columns
+        mean, sd = self._posterior.mean, np.sqrt(self._posterior.variance)
+        self.coef_ = self._slopes(columns.slopes(mean)).astype(dtype)
+        self.coef_sd_ = self._slopes(columns.slopes(sd)).astype(dtype)
+        self.intercept_ = self._offsets(columns.offsets(mean)).astype(dtype)
+        self.elbo_, self.elbos_, self.elbo_se_ = fitted.elbo, fitted.elbos, fitted.elbo_se
+        self.n_iter_, self.converged_ = fitted.steps, self._has_converged()
+        for name in ("relevance_", "selected_"):
+            if hasattr(self, name):
+                delattr(self, name)
+        if self.prior == "ard":
+            moment = self._posterior.variance + mean**2
+            self.relevance_ = self._slopes(columns.slopes(columns.slopes(moment))).astype(dtype)
+            effect = np.sqrt(moment[:, : columns.scale.shape[0]] * columns.mean_square)
+            self.selected_ = self._slopes(effect > _PRUNED)
+
+    def _has_converged(self) -> bool:
+        arrays = (self._posterior.mean, self._posterior.variance, self.result_.elbo)
+        return self.result_.converged and all(np.all(np.isfinite(a)) for a in arrays)
+
+    def _failure(self) -> str:
+        sentence = self.result_.message.replace("max_steps or time_budget", "max_iter")
+        return f"{type(self).__name__}: {sentence.replace('tolerance', 'tol')}"
+
+    def _slopes(self, blocks: np.ndarray) -> np.ndarray:
+        """Slopes (..., blocks, features) in the shape that users see: regressors have one block."""
+        return blocks[..., 0, :]
+
+    def _offsets(self, blocks: np.ndarray) -> np.ndarray:
+        """Intercepts (..., blocks) in the shape that users see."""
+        return blocks[..., 0]
+
+    def _predictor(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the linear predictors of new rows, in float64."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=_DTYPES, reset=False)
+        return self._posterior.predictor(X)

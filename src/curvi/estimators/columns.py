@@ -1,0 +1,122 @@
+"""Columns in and out of the units in which a model is fitted; a sparse table stays sparse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from curvi.core.errors import InputError
+from curvi.models.glm import DenseDesign, Design, SparseDesign
+
+_SAFE = 1e-4  # share of the root of the largest number up to which squares can be summed
+
+
+@dataclass(frozen=True)
+class Columns:
+    """``x~ = (x - centre) / scale``, and a column of ones at the end for the intercept.
+
+    ``mean_square`` of each fitted column says how much a coefficient moves the predictor.
+    """
+
+    centre: np.ndarray
+    scale: np.ndarray
+    intercept: bool
+    mean_square: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """Fitted columns, the intercept included."""
+        return self.centre.shape[0] + self.intercept
+
+    def design(self, X: Any) -> Design:
+        """The fitted matrix: dense, or sparse with implicit centring."""
+        if not sparse.issparse(X):
+            return DenseDesign(self.dense(X))
+        table = sparse.csr_array(X)
+        table.sort_indices()
+        rows = np.repeat(np.arange(table.shape[0], dtype=np.int32), np.diff(table.indptr))
+        dtype = table.dtype
+        return SparseDesign(
+            values=np.asarray(table.data),
+            rows=rows,
+            columns=table.indices.astype(np.int32),
+            centre=self.centre.astype(dtype),
+            inverse_scale=(1 / self.scale).astype(dtype),
+            num_rows=int(table.shape[0]),
+            intercept=self.intercept,
+        )
+
+    def dense(self, X: np.ndarray) -> np.ndarray:
+        """The fitted matrix of a dense table, in the table's precision."""
+        fitted = (X.astype(np.float64) - self.centre) / self.scale
+        if self.intercept:
+            fitted = np.column_stack([fitted, np.ones(X.shape[0])])
+        return np.asarray(fitted.astype(X.dtype))
+
+    def slopes(self, weights: np.ndarray) -> np.ndarray:
+        """Coefficients of the user's columns, from (..., columns) in fitted units."""
+        return weights[..., : self.scale.shape[0]] / self.scale
+
+    def offsets(self, weights: np.ndarray) -> np.ndarray:
+        """The intercept in the user's units; zero where there is none."""
+        if not self.intercept:
+            return np.zeros(weights.shape[:-1])
+        return weights[..., -1] - self.slopes(weights) @ self.centre
+
+
+def measure(X: Any, weight: np.ndarray, *, standardize: bool, intercept: bool) -> Columns:
+    """Weighted means and sds of the columns; a constant column keeps the scale one.
+
+    Without an intercept columns are scaled but not centred, since nothing could take up the
+    shift.
+    """
+    mean, variance = _moments(X, weight)
+    centre, scale = np.zeros_like(mean), np.ones_like(mean)
+    if standardize:
+        precision = np.finfo(X.dtype).eps
+        constant = variance <= (10 * precision * np.abs(mean)) ** 2
+        scale = np.where(constant, 1.0, np.sqrt(variance))
+        centre = mean if intercept else centre
+    with np.errstate(over="ignore"):
+        mean_square = (variance + (mean - centre) ** 2) / scale**2
+    columns = Columns(centre, scale, intercept, mean_square)
+    _refuse_overflow(X, columns)
+    return columns
+
+
+def _moments(X: Any, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means and variances in float64 whatever the table's precision."""
+    weight = weight.astype(np.float64)
+    total = weight.sum()
+    with np.errstate(over="ignore", invalid="ignore"):
+        if sparse.issparse(X):
+            table = sparse.csr_array(X).astype(np.float64)
+            mean = table.T @ weight / total
+            filled = sparse.csr_array((weight @ (table != 0)).reshape(1, -1)).toarray()[0]
+            centred = table.copy()
+            centred.data = (centred.data - mean[centred.indices]) ** 2
+            rest = np.maximum(total - filled, 0) * mean**2
+            explicit_zeros = sparse.csr_array(
+                (centred.data * (table.data != 0), table.indices, table.indptr), table.shape
+            )
+            return mean, (explicit_zeros.T @ weight + rest) / total
+        table = X.astype(np.float64)
+        mean = weight @ table / total
+        return mean, weight @ (table - mean) ** 2 / total
+
+
+def _refuse_overflow(X: Any, columns: Columns) -> None:
+    """Refuse a table whose fitted columns cannot be squared and summed in its precision."""
+    limit = _SAFE * float(np.sqrt(np.finfo(X.dtype).max))
+    size = np.sqrt(columns.mean_square)
+    bad = ~(np.isfinite(size) & (size < limit) & np.isfinite(columns.scale))
+    if bad.any():
+        column = int(np.flatnonzero(bad)[0])
+        raise InputError(
+            f"column {column} of X is too large for {X.dtype} (root mean square "
+            f"{size[column]:.3g} in fitted units, {limit:.3g} is possible); use "
+            "standardize=True or rescale it"
+        )

@@ -1,0 +1,140 @@
+"""Newton's method in a trust region on the host, for functions that give their whole Hessian.
+
+The compiled :class:`~curvi.methods.TrustRegion` costs seconds of compilation for every new shape
+of the data. Where the dense Hessian is cheap this one starts at once, follows the same rules
+(ellipsoid of a diagonal metric, delivered over predicted gain, stop by the Newton decrement), and
+solves its subproblem exactly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from scipy import linalg
+
+from curvi.core.outcomes import Outcome
+from curvi.fitting.loop import LoopResult, Progress
+
+_ACCEPT, _POOR, _GOOD = 1e-4, 0.25, 0.75
+_PATIENCE = 40
+_BISECTIONS = 100
+
+
+class SecondOrder(NamedTuple):
+    """A value, its gradient and its Hessian."""
+
+    value: float
+    gradient: np.ndarray
+    hessian: np.ndarray
+
+
+class DenseFunction(Protocol):
+    """What is minimised: a smooth function of a vector."""
+
+    def value(self, params: np.ndarray) -> float:
+        """The function."""
+
+    def second_order(self, params: np.ndarray) -> SecondOrder:
+        """Value, gradient and dense Hessian."""
+
+    def metric(self, params: np.ndarray) -> np.ndarray:
+        """Positive weights that say how long a step is in each coordinate."""
+
+
+def minimise_dense(
+    function: DenseFunction,
+    start: np.ndarray,
+    *,
+    tolerance: float,
+    max_steps: int,
+    eps: float = float(np.finfo(np.float64).eps),
+    observer: Callable[[Progress], None] | None = None,
+) -> LoopResult:
+    """Minimise; ``eps`` is the relative rounding error of the function's values."""
+    began = time.perf_counter()
+    params, radius = start, np.sqrt(start.size)
+    table: dict[str, list[float]] = {
+        name: [] for name in ("step", "seconds", "value", "grad_norm", "gain", "accepted")
+    }
+    outcome, refused, broken, step, here = Outcome.RUNNING, 0, 0, 0, None
+    with np.errstate(all="ignore"):  # what is not finite is refused below
+        while outcome is Outcome.RUNNING and step < max_steps:
+            here = function.second_order(params) if here is None else here
+            root = np.sqrt(function.metric(params))
+            move, gain, inside = _subproblem(here, root, radius)
+            trial = params + move / root
+            trial_value = function.value(trial)
+            rounding = eps * max(abs(here.value), 1.0)
+            finite = bool(np.isfinite(trial_value) and np.isfinite(gain) and np.all(np.isfinite(trial)))
+            ratio = (here.value - trial_value + 10 * rounding) / (gain + 10 * rounding)
+            accepted = finite and ratio > _ACCEPT and (inside or gain > rounding)
+            length = float(np.linalg.norm(move)) if finite else radius
+            norm = float(np.linalg.norm(here.gradient / root))
+            row = (step, time.perf_counter() - began, here.value, norm, gain, accepted)
+            for column, entry in zip(table.values(), row, strict=True):
+                column.append(entry)
+            step += 1
+            if observer is not None:
+                observer(Progress(step, max_steps, here.value, row[1]))
+            if accepted and inside and gain < max(tolerance, rounding):
+                outcome = Outcome.CONVERGED
+            refused = 0 if accepted else refused + 1
+            broken = 0 if accepted else broken + (not finite)
+            if refused >= _PATIENCE:
+                outcome = Outcome.NON_FINITE if 2 * broken >= refused else Outcome.STALLED
+            if accepted:
+                params, here = trial, None
+            radius = _next_radius(radius, length, ratio, finite)
+    outcome = Outcome.BUDGET if outcome is Outcome.RUNNING else outcome
+    trace = {name: np.asarray(column) for name, column in table.items()}
+    return LoopResult(params, outcome, step, trace, time.perf_counter() - began)
+
+
+def _next_radius(radius: float, length: float, ratio: float, finite: bool) -> float:
+    """Shrink after a bad step; grow after a good one that reached the boundary."""
+    if not finite or ratio <= _POOR:
+        return 0.25 * min(length, radius)
+    return 3 * radius if ratio > _GOOD and length > 0.9 * radius else radius
+
+
+def _subproblem(
+    here: SecondOrder, root: np.ndarray, radius: float
+) -> tuple[np.ndarray, float, bool]:
+    """The best step of the quadratic model in the ball, its gain, and whether it is inside."""
+    gradient = here.gradient / root
+    matrix = here.hessian / root[:, None] / root[None, :]
+    if not (np.all(np.isfinite(gradient)) and np.all(np.isfinite(matrix))):
+        return np.zeros_like(gradient), np.nan, False
+    try:
+        factor = linalg.cho_factor(matrix, check_finite=False)
+        move = -linalg.cho_solve(factor, gradient, check_finite=False)
+        if np.linalg.norm(move) <= radius:
+            return move, float(-0.5 * gradient @ move), True
+    except linalg.LinAlgError:
+        pass  # negative curvature: the best step is on the boundary
+    values, vectors = linalg.eigh(matrix, check_finite=False)
+    turned = vectors.T @ gradient
+    shift = _shift(values, turned, radius)
+    coefficients = -turned / (values + shift)
+    missing = radius**2 - coefficients @ coefficients
+    if values[0] < 0 and missing > 0:  # the hard case: complete along the lowest eigenvector
+        coefficients[0] += np.copysign(np.sqrt(missing), coefficients[0])
+    gain = -(turned @ coefficients + 0.5 * values @ coefficients**2)
+    return vectors @ coefficients, float(gain), False
+
+
+def _shift(values: np.ndarray, turned: np.ndarray, radius: float) -> float:
+    """The shift of the eigenvalues at which the step has the length of the radius."""
+    scale = max(abs(values[0]), abs(values[-1]), float(np.finfo(np.float64).tiny))
+    low = max(0.0, -values[0]) + 1e-12 * scale
+    high = low + np.linalg.norm(turned) / radius + scale
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        if np.linalg.norm(turned / (values + middle)) > radius:
+            low = middle
+        else:
+            high = middle
+    return high
