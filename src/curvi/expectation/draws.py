@@ -197,8 +197,8 @@ def plan_draws(
     """Choose the draws for a family, or check the ones asked for.
 
     ``auto`` is whitened where that makes every quadratic target exact and fits (full rank, and
-    any family whose noise has at most 255 coordinates), normalised otherwise. Full rank beyond 1,000 dimensions gets
-    fresh draws at every step, because d + 1 fixed ones no longer fit.
+    any family whose noise has at most 255 coordinates), normalised otherwise. Full rank beyond
+    1,000 dimensions gets fresh draws at every step, because d + 1 fixed ones no longer fit.
 
     Raises
     ------
