@@ -85,6 +85,17 @@ def test_low_rank_finds_a_covariance_of_its_own_kind(key, dtype):
     assert abs(result.elbo - model.log_evidence) < 6 * result.elbo_se + 1e-3
 
 
+def test_directions_that_do_not_matter_are_no_obstacle_to_convergence(key, dtype):
+    """Rank 2 in three dimensions has more parameters than a covariance: the optimum is flat."""
+    rng = generator(key)
+    for _ in range(10):
+        target = linear(rng).target(dtype)
+        result = curvi.fit(
+            target, family=curvi.LowRank(2), seed=int(rng.integers(2**31)), on_failure="return"
+        )
+        assert result.converged, result.message
+
+
 @pytest.mark.float64_only
 def test_the_student_bound_is_below_the_gaussian_one_on_a_gaussian_target(key, dtype):
     """The Gaussian is exact there; a t has to pay its divergence, and is centred all the same."""

@@ -37,13 +37,13 @@ class FitCommand:
         """Fit, print, and write the files asked for."""
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)  # refused before the fit, not after it
-        result = self.fit()
-        print(result.summary())
+        result, names = self.fit()
+        print(result.summary(names))
         if self.out is not None:
-            self._write(self.out, result)
+            self._write(self.out, result, names)
             print(f"\nwritten to {self.out}: config.json, fit.png, summary.txt")
 
-    def fit(self) -> FitResult:
+    def fit(self) -> tuple[FitResult, list[str]]:
         """The fit itself, in double precision without touching the global configuration."""
         import jax
 
@@ -52,7 +52,8 @@ class FitCommand:
 
         gate.positive_number(self.prior_scale, "--prior-scale")
         with jax.enable_x64(True):
-            return fit(breast_cancer(self.prior_scale), family=self._family(), seed=self.seed)
+            target, names = breast_cancer(self.prior_scale)
+            return fit(target, family=self._family(), seed=self.seed), names
 
     def _family(self) -> Family:
         from curvi.families import FullRank, LowRank, MeanField
@@ -61,15 +62,15 @@ class FitCommand:
             return LowRank(self.rank)
         return FullRank() if self.family == "full-rank" else MeanField()
 
-    def _write(self, folder: Path, result: Any) -> None:
+    def _write(self, folder: Path, result: FitResult, names: list[str]) -> None:
         config = {**dataclasses.asdict(self), "out": str(folder)}
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        (folder / "summary.txt").write_text(result.summary() + "\n")
-        result.plot().savefig(folder / "fit.png", dpi=120)
+        (folder / "summary.txt").write_text(result.summary(names) + "\n")
+        result.plot(names).savefig(folder / "fit.png", dpi=120)
 
 
-def breast_cancer(prior_scale: float) -> DataTarget:
-    """The posterior of a logistic regression with a Gaussian prior on scaled features."""
+def breast_cancer(prior_scale: float) -> tuple[DataTarget, list[str]]:
+    """The posterior of a logistic regression with a Gaussian prior, and names of its columns."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -78,18 +79,16 @@ def breast_cancer(prior_scale: float) -> DataTarget:
     from curvi.targets import DataTarget
 
     table = load_breast_cancer()
-    x = (table.data - table.data.mean(axis=0)) / table.data.std(axis=0)
-    names = [str(name) for name in table.feature_names]
+    scaled = (table.data - table.data.mean(axis=0)) / table.data.std(axis=0)
+    x = np.column_stack([scaled, np.ones(len(scaled))])
     data = {"x": x, "sign": np.where(table.target == 1, 1.0, -1.0)}
 
-    def log_likelihood(position: dict[str, Any], rows: dict[str, Any]) -> Any:
-        weights = jnp.stack([position[name] for name in names])
-        return jax.nn.log_sigmoid(rows["sign"] * (rows["x"] @ weights + position["intercept"]))
+    def log_likelihood(beta: Any, rows: dict[str, Any]) -> Any:
+        return jax.nn.log_sigmoid(rows["sign"] * (rows["x"] @ beta))
 
-    def log_prior(position: dict[str, Any]) -> Any:
-        scaled = jnp.stack(jax.tree.leaves(position)) / prior_scale
+    def log_prior(beta: Any) -> Any:
         constant = jnp.log(prior_scale) + 0.5 * jnp.log(2 * jnp.pi)
-        return jnp.sum(-0.5 * scaled**2 - constant)
+        return jnp.sum(-0.5 * (beta / prior_scale) ** 2 - constant)
 
-    start = {name: np.zeros(()) for name in [*names, "intercept"]}
-    return DataTarget(log_likelihood, data, log_prior, start)
+    names = [*(str(name) for name in table.feature_names), "intercept"]
+    return DataTarget(log_likelihood, data, log_prior, np.zeros(len(names))), names

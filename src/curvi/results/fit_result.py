@@ -101,8 +101,8 @@ class FitResult:
             flat = _sample(self.family, self.params, jax.random.key(seed), num_draws)
             return jax.vmap(self._to_user)(flat)
 
-    def summary(self) -> str:
-        """The verdict, the bound, and a table of means and sds."""
+    def summary(self, names: list[str] | None = None) -> str:
+        """The verdict, the bound, and a table of means and sds, with your names if given."""
         return summary_table(
             verdict=("converged" if self.converged else "NOT CONVERGED", self.message),
             facts={
@@ -111,17 +111,17 @@ class FitResult:
                 + (", fresh every step" if self.draws.fresh else ", fixed"),
                 "method": f"{self.method}, {self.steps} steps, {self.seconds:.2f} s",
             },
-            names=coordinate_names(self.mean),
+            names=coordinate_names(self.mean) if names is None else names,
             columns={"mean": _flat(self.mean), "sd": _flat(self.sd)},
         )
 
-    def plot(self) -> Any:
+    def plot(self, names: list[str] | None = None) -> Any:
         """Figure with the bound against time, and means with intervals of two sds."""
         from curvi.plots import plot_fit
 
         return plot_fit(
             self.trace,
-            names=coordinate_names(self.mean),
+            names=coordinate_names(self.mean) if names is None else names,
             mean=_flat(self.mean),
             sd=_flat(self.sd),
             title=f"{type(self.family).__name__}: {self.outcome.name.lower()}",
