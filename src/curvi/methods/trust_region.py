@@ -155,7 +155,11 @@ class TrustRegion(Method):
         # it would let the radius rise and fall for ever.
         audible = inside | (gain > rounding_of(value))
         accepted = finite & (ratio > _ACCEPT) & audible
-        converged = accepted & inside & (gain < jnp.maximum(tolerance, rounding_of(value)))
+        enough = jnp.maximum(tolerance, rounding_of(value))
+        converged = accepted & inside & (gain < enough)
+        # Flat directions can look negative by rounding alone, and then no solve ends inside. If
+        # shrinking the radius found no way down, the natural metric decides.
+        converged |= here & ~audible & (0.5 * norm**2 < enough)
         length = metric_norm(metric.apply, solved.solution)
         moved = TrustRegionState(
             # A gradient that is not finite at an accepted point: go back to the one before.
