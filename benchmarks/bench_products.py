@@ -142,7 +142,7 @@ def growth(rows: list[dict], size: str, times: tuple[str, ...]) -> dict[str, flo
     slopes = {"flops": log_log_slope([r[size] for r in rows], [r["product_flops"] for r in rows])}
     for name in times:
         for suffix, chosen in (("", rows), ("_out_of_cache", large)):
-            if len(chosen) < 3:
+            if len(chosen) < 2:
                 continue
             slopes[name.removesuffix("_ms") + suffix] = log_log_slope(
                 [r[size] for r in chosen], [r[name] for r in chosen]

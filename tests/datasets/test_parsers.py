@@ -215,6 +215,7 @@ def with_element(kind, body):
         (big_endian_mat(shape=(2**31 - 1, 2**31 - 1)), "faces has the shape (2147483647, 2"),
         (big_endian_mat(shape=(-3, -4)), "faces has the shape (-3, -4)"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_bad_mat_file_is_refused(data, what):
     choices = {"variable": "faces", "shape": (3, 4), "max_bytes": 10_000}

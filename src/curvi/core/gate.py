@@ -32,6 +32,8 @@ def flat_position(
     if not leaves:
         raise InputError("position is empty; give a pytree of arrays with at least one number")
     arrays = [_float_leaf(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+    warn_if_truncated(dict(zip(names, arrays, strict=True)))
+    arrays = [_canonical(array) for array in arrays]
     if sum(array.size for array in arrays) == 0:
         raise InputError("position holds no numbers; every leaf has a zero-length axis")
     dtype = max((array.dtype for array in arrays), key=lambda kind: jnp.finfo(kind).bits)
@@ -54,18 +56,21 @@ def _float_leaf(leaf: Any, name: str) -> Array | np.ndarray:
             f"{name} has dtype {array.dtype}; a position must be floating point, "
             f"for example jnp.zeros({array.shape})"
         )
-    warn_if_truncated(array, name)
-    return jnp.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
+    return array
 
 
-def warn_if_truncated(array: Array | np.ndarray, name: str) -> None:
-    """Say once (by Python's warning filter) that float64 input will be computed in float32."""
-    if array.dtype == np.float64 and jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
+def warn_if_truncated(arrays: dict[str, Any]) -> None:
+    """Say once for all arrays that float64 input will be computed in float32."""
+    if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
+        return
+    names = [name for name, array in arrays.items() if array.dtype == np.float64]
+    if names:
+        verb = "is" if len(names) == 1 else "are"
         warnings.warn(
-            f"{name} is float64 but JAX computes in float32 here; call "
+            f"{', '.join(names)} {verb} float64 but JAX computes in float32 here; call "
             'jax.config.update("jax_enable_x64", True) first to keep the precision',
             PrecisionWarning,
-            stacklevel=2,
+            stacklevel=5,
         )
 
 
@@ -88,14 +93,14 @@ def checked_rows(data: PyTree) -> tuple[PyTree, int]:
     if not leaves:
         raise InputError("data is empty; give a pytree of arrays that share their leading axis")
     lengths = {}
-    for leaf, name in zip(leaves, names, strict=True):
-        array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    arrays = [leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for leaf in leaves]
+    warn_if_truncated(dict(zip(names, arrays, strict=True)))
+    for array, name in zip(arrays, names, strict=True):
         if array.dtype == object:
             raise InputError(f"{name} has dtype object; give numeric arrays")
         if array.ndim == 0:
             raise InputError(f"{name} is a scalar; every array of data needs a leading row axis")
         lengths[name] = array.shape[0]
-        warn_if_truncated(array, name)
         refuse_non_finite(array, name, "data must be finite; drop or impute such rows")
     if len(set(lengths.values())) > 1:
         table = ", ".join(f"{name}: {length}" for name, length in lengths.items())
@@ -111,14 +116,13 @@ def _canonical(leaf: Any) -> Array:
     return jnp.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
 
 
-def abstract_call(fn: Callable[..., Any], name: str, *arguments: Any) -> Any:
-    """Evaluate shapes and dtypes of a user's function without running it.
+def user_call(fn: Callable[..., Any], name: str, *arguments: Any) -> Any:
+    """Call a user's function while JAX traces it.
 
-    The user's own exception passes through unchanged as the cause, with the name of the
-    function that raised it.
+    The user's own exception stays as the cause, with the name of the function that raised it.
     """
     try:
-        return jax.eval_shape(fn, *arguments)
+        return fn(*arguments)
     except Exception as error:
         raise InputError(
             f"{name} could not be traced by JAX ({type(error).__name__}: {error}); "
@@ -127,7 +131,9 @@ def abstract_call(fn: Callable[..., Any], name: str, *arguments: Any) -> Any:
 
 
 def require_float_of_shape(value: Any, shape: tuple[int, ...], name: str, meaning: str) -> None:
-    """Refuse an abstract value that is not one floating-point array of the given shape."""
+    """Refuse a traced value that is not one floating-point array of the given shape."""
+    if isinstance(value, float) and shape == ():
+        return
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         kind = type(value).__name__
         raise InputError(f"{name} returned a {kind}; it must return {meaning}")

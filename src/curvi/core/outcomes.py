@@ -29,7 +29,9 @@ class Outcome(enum.IntEnum):
 
 _SENTENCES = {
     Outcome.RUNNING: "The run has not ended.",
-    Outcome.CONVERGED: "Converged: the predicted remaining gain is below the tolerance.",
+    Outcome.CONVERGED: (
+        "Converged: the gain left is below the tolerance (on fresh samples: its standard error)."
+    ),
     Outcome.BUDGET: (
         "The budget of steps or time ran out before convergence was established; "
         "raise max_steps or time_budget, or loosen tolerance."

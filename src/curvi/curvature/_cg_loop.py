@@ -57,6 +57,7 @@ class Problem:
     solve: Callable[[PyTree], PyTree]
     rhs: PyTree
     threshold: jax.Array  # residual norm that counts as converged
+    natural: bool  # whether residuals are measured in the norm of M^-1
     eps: float
     radius: jax.Array | None
     max_steps: int
@@ -127,15 +128,30 @@ def trip(problem: Problem, state: State) -> State:
     )
     preconditioned = problem.solve(vector)
     residual = _Residual(
-        vector, preconditioned, optax.tree.vdot(vector, preconditioned), optax.tree.norm(vector)
+        vector,
+        preconditioned,
+        energy := optax.tree.vdot(vector, preconditioned),
+        residual_size(problem, vector, energy),
     )
-    # Directions are compared with |p||Ap| so that the test does not depend on any scale.
-    flat = curvature <= problem.eps * optax.tree.norm(state.search) * optax.tree.norm(product)
+    # Compared with the rounding error of p'Ap itself, which no rescaling of coordinates changes.
+    flat = curvature <= problem.eps * magnitude(state.search, product)
     step = _Step(curvature, flat, alpha, residual.energy / state.energy)
     counted = state._replace(products=state.products + 1)
     checked = _after_check(problem, counted, iterate, residual)
     stepped = _after_step(problem, counted, step, residual)
     return optax.tree.where(state.checking, checked, stepped)
+
+
+def magnitude(first: PyTree, second: PyTree) -> jax.Array:
+    """``sum |a_i b_i|``, the scale of the rounding error of ``a'b``."""
+    return optax.tree.vdot(jax.tree.map(jnp.abs, first), jax.tree.map(jnp.abs, second))
+
+
+def residual_size(problem: Problem, residual: PyTree, energy: jax.Array) -> jax.Array:
+    """``|r|``, or ``sqrt(r' M^-1 r)`` where residuals are measured in the metric."""
+    if problem.natural:
+        return jnp.sqrt(jnp.maximum(energy, 0.0))
+    return optax.tree.norm(residual)
 
 
 def _after_step(problem: Problem, state: State, step: _Step, residual: _Residual) -> State:

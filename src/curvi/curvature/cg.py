@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,16 @@ from jax.typing import ArrayLike
 
 from curvi.core.errors import InputError
 from curvi.curvature import _trees
-from curvi.curvature._cg_loop import RUNNING, CGOutcome, Problem, State, quadratic_model, trip
+from curvi.curvature._cg_loop import (
+    RUNNING,
+    CGOutcome,
+    Problem,
+    State,
+    magnitude,
+    quadratic_model,
+    residual_size,
+    trip,
+)
 from curvi.curvature.preconditioners import Identity, Preconditioner
 
 PyTree = Any
@@ -66,6 +76,7 @@ def conjugate_gradient(
     relative_tolerance: ArrayLike | None = None,
     progress_tolerance: ArrayLike | None = None,
     radius: ArrayLike | None = None,
+    natural_norm: bool = False,
     num_coefficients: int = 0,
 ) -> CGResult:
     r"""Minimise the model phi(x) = x'Ax/2 - b'x, that is solve A x = b, by products with A only.
@@ -110,6 +121,9 @@ def conjugate_gradient(
         of w = max(10, k/10) steps.
     radius : float or Array, optional
         Trust region x'Mx <= radius^2.
+    natural_norm : bool
+        Measure residuals as sqrt(r'M^-1 r) instead of |r|, so that the stopping test does not
+        depend on the units of the coordinates.
     num_coefficients : int
         How many alphas and betas to store.
 
@@ -143,7 +157,8 @@ def conjugate_gradient(
         operator=operator,
         solve=metric.solve,
         rhs=scaled,
-        threshold=jnp.asarray(tolerance, dtype) * optax.tree.norm(scaled),
+        threshold=jnp.zeros((), dtype),
+        natural=natural_norm,
         eps=eps,
         radius=None if radius is None else jnp.asarray(radius, dtype) / scale,
         max_steps=100 * _trees.size(rhs) + 1000 if max_steps is None else max_steps,
@@ -151,6 +166,9 @@ def conjugate_gradient(
             None if progress_tolerance is None else jnp.asarray(progress_tolerance, dtype)
         ),
     )
+    energy = optax.tree.vdot(scaled, metric.solve(scaled))
+    size = residual_size(problem, scaled, energy)
+    problem = replace(problem, threshold=jnp.asarray(tolerance, dtype) * size)
     start, products = optax.tree.zeros_like(scaled), 0
     image = start
     if initial is not None:
@@ -197,7 +215,7 @@ def _warm_start(problem: Problem, metric: Preconditioner, guess: PyTree) -> tupl
     image = problem.operator(guess)
     curvature = optax.tree.vdot(guess, image)
     slope = optax.tree.vdot(problem.rhs, guess)
-    floor = problem.eps * optax.tree.norm(guess) * optax.tree.norm(image)
+    floor = problem.eps * magnitude(guess, image)
     sound = jnp.isfinite(curvature) & jnp.isfinite(slope) & (curvature > floor)
     best_multiple = slope / jnp.where(sound, curvature, 1.0)
     as_it_is = 0.5 * curvature <= slope
@@ -240,7 +258,7 @@ def _initial_state(
     residual = optax.tree.sub(problem.rhs, image)
     search = problem.solve(residual)
     energy = optax.tree.vdot(residual, search)
-    norm = optax.tree.norm(residual)
+    norm = residual_size(problem, residual, energy)
     model = quadratic_model(problem.rhs, start, residual)
     zero = jnp.zeros_like(norm)
     code = jnp.where(energy > 0, RUNNING, CGOutcome.STALLED.value)
@@ -281,7 +299,9 @@ def _finish(problem: Problem, metric: Preconditioner, state: State, scale: jax.A
         solution, model = _or_steepest_descent(problem, state)
     else:
         solution, model = _or_boundary(problem, problem.radius, metric, state)
-    rhs_norm = optax.tree.norm(problem.rhs)
+    rhs_norm = residual_size(
+        problem, problem.rhs, optax.tree.vdot(problem.rhs, metric.solve(problem.rhs))
+    )
     return CGResult(
         solution=optax.tree.scale(scale, solution),
         direction=optax.tree.scale(scale, state.search),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import warnings
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from curvi.core import gate
 from curvi.core.errors import InputError
 from curvi.estimators.columns import Columns, measure
-from curvi.estimators.posterior import Posterior, posterior_of
+from curvi.estimators.posterior import posterior_of
 from curvi.families import Family, FullRank, LowRank, MeanField
 from curvi.methods import DSVI, HFSGVI, LBFGS, Method
 from curvi.models.glm import GLMFit, Options, Rows
@@ -24,6 +24,8 @@ from curvi.plots.coefficients import plot_coefficients
 
 _DTYPES = (np.float64, np.float32)
 _PRUNED = 1e-3  # a feature that moves the predictor by less, typically, is switched off
+
+Model = TypeVar("Model", bound="BayesianLinearModel")
 
 
 class CoefficientDraws(NamedTuple):
@@ -82,7 +84,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
     def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
         """Check the responses and bring them into the form that is fitted."""
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self: Model, X: Any, y: Any, sample_weight: Any = None) -> Model:
         """Fit the posterior.
 
         Parameters
@@ -153,9 +155,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
                 "choose method='hf', 'lbfgs' or 'dsvi'"
             )
 
-    def _check_rows(
-        self, X: Any, y: Any, sample_weight: Any
-    ) -> tuple[Any, np.ndarray, np.ndarray]:
+    def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
         """The gate: finite numbers of matching lengths, and only rows that count."""
         X, y = validate_data(
             self, X, y, accept_sparse="csr", dtype=_DTYPES, y_numeric=False, multi_output=False
@@ -226,10 +226,10 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
             if hasattr(self, name):
                 delattr(self, name)
         if self.prior == "ard":
-            moment = self._posterior.variance + mean**2
-            self.relevance_ = self._slopes(columns.slopes(columns.slopes(moment))).astype(dtype)
-            effect = np.sqrt(moment[:, : columns.scale.shape[0]] * columns.mean_square)
-            self.selected_ = self._slopes(effect > _PRUNED)
+            self.relevance_ = self.coef_sd_**2 + self.coef_**2
+            moment = (self._posterior.variance + mean**2)[:, : columns.scale.shape[0]]
+            kept = np.sqrt(moment * columns.mean_square) > _PRUNED
+            self.selected_ = kept.reshape(self.coef_.shape)
 
     def _has_converged(self) -> bool:
         arrays = (self._posterior.mean, self._posterior.variance, self.result_.elbo)
@@ -243,7 +243,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         """Slopes (..., blocks, features) in the shape that users see: regressors have one block."""
         return blocks[..., 0, :]
 
-    def _offsets(self, blocks: np.ndarray) -> np.ndarray:
+    def _offsets(self, blocks: np.ndarray) -> Any:
         """Intercepts (..., blocks) in the shape that users see."""
         return blocks[..., 0]
 

@@ -122,6 +122,7 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
             gate.positive_number(self.noise_scale, "noise_scale")
 
     def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
+        del dtype  # y is standardised before it is rounded
         try:
             return y.astype(np.float64)
         except (TypeError, ValueError) as error:
@@ -154,6 +155,6 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
     def _slopes(self, blocks: np.ndarray) -> np.ndarray:
         return blocks[..., 0, :] * self._response_units[1]
 
-    def _offsets(self, blocks: np.ndarray) -> np.ndarray:
+    def _offsets(self, blocks: np.ndarray) -> Any:
         shift, scale = self._response_units
         return shift + scale * blocks[..., 0]

@@ -152,5 +152,5 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
     def _slopes(self, blocks: np.ndarray) -> np.ndarray:
         return blocks
 
-    def _offsets(self, blocks: np.ndarray) -> np.ndarray:
+    def _offsets(self, blocks: np.ndarray) -> Any:
         return blocks

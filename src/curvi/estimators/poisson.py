@@ -77,9 +77,7 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of the Poisson deviance that is explained (D^2)."""
-        return float(
-            d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1)
-        )
+        return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
 
     def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
         counts = _as_numbers(y, dtype)

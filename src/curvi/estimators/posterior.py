@@ -42,7 +42,7 @@ class Posterior:
         return mean, variance
 
     def sample(self, num_draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draws of slopes (draws, blocks, features) and intercepts (draws, blocks), user's units."""
+        """Slopes (draws, blocks, features) and intercepts (draws, blocks) in user's units."""
         random = np.random.default_rng(seed)
         weights = self.mean + self.diagonal * random.standard_normal((num_draws, *self.mean.shape))
         if self.factor is not None:
@@ -86,7 +86,11 @@ def posterior_of(columns: Columns, family: Family, q: Params) -> Posterior:
 
 
 def _block(q: Params, k: int) -> Params:
-    scale = {name: leaf[k] for name, leaf in q.scale.items()} if isinstance(q.scale, dict) else q.scale[k]
+    scale = (
+        {name: leaf[k] for name, leaf in q.scale.items()}
+        if isinstance(q.scale, dict)
+        else q.scale[k]
+    )
     return Params(q.mean[k], scale)
 
 

@@ -221,11 +221,17 @@ def plan_draws(
 
 
 def _default_count(family: Family, dimension: int, kind: str) -> int:
-    needed = family.min_fixed_draws(dimension)
+    needed = _fewest(family, dimension, kind)
     if kind == "whitened":
         needed = max(needed, family.num_noise(dimension) + 1)
     needed = max(_DEFAULT_DRAWS, needed)
     return needed + needed % 2
+
+
+def _fewest(family: Family, dimension: int, kind: str) -> int:
+    """Fewest fixed draws of a kind; a pair e, -e spans one direction, and is centred already."""
+    needed = family.min_fixed_draws(dimension)
+    return 2 * (needed - 1) if kind == "antithetic" else needed
 
 
 def _automatic(family: Family, dimension: int, num_draws: int | None) -> Draws:
@@ -243,7 +249,7 @@ def _automatic(family: Family, dimension: int, num_draws: int | None) -> Draws:
 
 
 def _refuse_too_few(plan: Draws, family: Family, dimension: int) -> None:
-    needed = family.min_fixed_draws(dimension)
+    needed = _fewest(family, dimension, plan.kind)
     if not plan.fresh and plan.num_draws < needed:
         raise InputError(
             f"{plan.num_draws} fixed draw(s) cannot hold {type(family).__name__} in {dimension} "

@@ -204,11 +204,8 @@ class LowerTriangular(Scale):
         diagonal = jnp.diagonal(factor)
         weight = jnp.tril(jnp.ones_like(params)) + jnp.eye(params.shape[0], dtype=params.dtype)
 
-        def to_factor(tangent: Array) -> Array:  # d params -> d R
+        def to_factor(tangent: Array) -> Array:  # d params -> d R; its own adjoint
             return jnp.tril(tangent, -1) + jnp.diag(jnp.diagonal(tangent) * diagonal)
-
-        def from_factor(cotangent: Array) -> Array:  # adjoint of to_factor
-            return to_factor(cotangent)
 
         def inverse_to_factor(tangent: Array) -> Array:  # d R -> d params
             return jnp.tril(tangent, -1) + jnp.diag(jnp.diagonal(tangent) / diagonal)
@@ -216,7 +213,7 @@ class LowerTriangular(Scale):
         def apply(tangent: Array) -> Array:
             local = linalg.solve_triangular(factor, to_factor(tangent), lower=True)
             back = linalg.solve_triangular(factor, weight * jnp.tril(local), lower=True, trans="T")
-            return from_factor(back) + jnp.triu(tangent, 1)
+            return to_factor(back) + jnp.triu(tangent, 1)
 
         def solve(cotangent: Array) -> Array:
             local = jnp.tril(factor.T @ inverse_to_factor(cotangent)) / jnp.where(

@@ -140,10 +140,14 @@ def _as_target(target: Any, position: PyTree | None) -> Target | DataTarget:
 
 
 def _check_choices(family: Any, method: Any) -> None:
-    if not isinstance(family, Family):
-        raise InputError(f"family is {family!r}; give a family such as curvi.MeanField()")
-    if not isinstance(method, Method):
-        raise InputError(f"method is {method!r}; give a method such as curvi.TrustRegion()")
+    for value, kind, name, example in (
+        (family, Family, "family", "curvi.MeanField()"),
+        (method, Method, "method", "curvi.TrustRegion()"),
+    ):
+        if isinstance(value, type):
+            raise InputError(f"{name} is a class; did you mean {value.__name__}(...)?")
+        if not isinstance(value, kind):
+            raise InputError(f"{name} is {value!r}; give a {name} such as {example}")
 
 
 def _check_batch(target: Target | DataTarget, batch_size: Any) -> None:
@@ -168,10 +172,14 @@ def _plan(
     batch_size: int | None,
 ) -> Draws:
     """Fixed draws where they pay; fresh ones where the method or the batches are stochastic."""
-    if isinstance(draws, str) and draws == "auto" and method.needs_fresh_draws:
-        return Draws("iid", 1 if num_draws is None else num_draws, fresh=True)
+    stochastic = method.needs_fresh_draws or batch_size is not None
+    if isinstance(draws, str) and stochastic and (draws != "auto" or method.needs_fresh_draws):
+        # Draws refuses what cannot be drawn anew, and few fresh draws suffice for any family.
+        kind = "iid" if draws == "auto" else draws
+        fewest = 1 if draws in ("auto", "iid") else 2
+        draws = Draws(kind, fewest if num_draws is None else num_draws, fresh=True)
     plan = plan_draws(family, target.dimension, draws=draws, num_draws=num_draws)
-    if isinstance(draws, str) and draws != "sobol" and batch_size is not None:
+    if draws == "auto" and batch_size is not None:
         plan = replace(plan, fresh=True)
     if plan.per_row and not isinstance(target, DataTarget):
         raise InputError("draws per row need a DataTarget; a plain log density has no rows")
@@ -199,7 +207,7 @@ def _judge(
             "The bound is not finite on fresh draws: q reaches outside the support of the target, "
             "or its log density overflows. " + Outcome.NON_FINITE.sentence
         )
-    elif not method.stops(problem):
+    else:
         first, first_error = evaluate_elbo(target, problem.family, start, key)
         margin = 5 * (error**2 + first_error**2) ** 0.5 + 1.0
         if _is_finite(first) and elbo < first - margin:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi.core import gate
 from curvi.core.errors import InputError, NotConvergedWarning, NumericalError
+from curvi.core.fingerprint import fingerprint
 from curvi.core.outcomes import Outcome
 from curvi.fitting import loop
 from curvi.fitting.problems import ObjectiveProblem, Resources
@@ -106,12 +107,14 @@ def minimise(
         gate.positive_integer(batch_size, "batch_size")
         if rows is None:
             raise InputError("batch_size needs data; pass data=, a pytree of arrays")
+        num_rows = jax.tree.leaves(rows)[0].shape[0]
+        if batch_size > num_rows:
+            raise InputError(f"batch_size is {batch_size} but there are {num_rows} rows")
     key = jax.random.key(seed)
-    problem = ObjectiveProblem(fn, batch_size, fixed_key)
+    problem = ObjectiveProblem(fn, batch_size, fixed_key, fingerprint(fn))
     resources = Resources(key, rows, None)
     sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
-    value = gate.abstract_call(problem.value, "fn", uniform, sample)
-    gate.require_float_of_shape(value, (), "fn", "one scalar")
+    jax.eval_shape(problem.value, uniform, sample)  # traces once, and checks what comes back
     steps = method.default_max_steps if max_steps is None else max_steps
     gate.positive_integer(steps, "max_steps")
     with observer_for(progress, "objective") as observer:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from curvi.core import gate
 from curvi.core.trees import Metric
 from curvi.expectation import Draws, draw_noise, neg_elbo
 from curvi.families import Family, Params
@@ -103,6 +104,7 @@ class ObjectiveProblem(Problem):
     fn: Callable[[PyTree, PyTree, PRNGKeyArray], Float[Array, ""]]
     batch_size: int | None
     fixed_key: bool
+    reads: tuple[Any, ...] = ()
 
     @property
     def fixed(self) -> bool:
@@ -122,13 +124,20 @@ class ObjectiveProblem(Problem):
 
     def value(self, params: PyTree, sample: tuple[PyTree, PRNGKeyArray]) -> Float[Array, ""]:
         """The objective on a batch and key."""
-        return _traced_once(self.fn, params, *sample)
+        return _traced_once(self.fn, self.reads, params, *sample)
 
 
 def _objective(
-    fn: Callable[..., Float[Array, ""]], params: PyTree, batch: PyTree, key: PRNGKeyArray
+    fn: Callable[..., Float[Array, ""]],
+    reads: tuple[Any, ...],
+    params: PyTree,
+    batch: PyTree,
+    key: PRNGKeyArray,
 ) -> Float[Array, ""]:
-    return fn(params, batch, key)
+    del reads
+    value = gate.user_call(fn, "fn", params, batch, key)
+    gate.require_float_of_shape(value, (), "fn", "one scalar")
+    return value
 
 
-_traced_once = jax.jit(_objective, static_argnums=0)
+_traced_once = jax.jit(_objective, static_argnums=(0, 1))

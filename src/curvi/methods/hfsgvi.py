@@ -98,7 +98,7 @@ class HFSGVI(Method):
         here = all_finite(value, gradient)
         finite = here & all_finite(trial)
         moved = HFSGVIState(
-            params=select(finite, trial, state.previous),
+            params=select(finite, trial, select(here, state.params, state.previous)),
             previous=select(here, state.params, state.previous),
         )
         info = make_info(

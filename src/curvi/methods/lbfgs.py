@@ -91,7 +91,8 @@ class LBFGS(Method):
         outcome = jnp.asarray(Outcome.RUNNING.value, jnp.int32)
         if problem.fixed:
             # Near a saddle the guess is small but the line search finds a way down: go on.
-            settled = here & (self._remaining(problem, state, gradient, gain) < tolerance)
+            enough = jnp.maximum(tolerance, rounding_of(value))
+            settled = here & (self._remaining(problem, state, gradient, gain) < enough)
             settled &= value - found.value <= jnp.maximum(tolerance, 10 * rounding_of(value))
             outcome = jnp.where(settled, Outcome.CONVERGED.value, Outcome.RUNNING.value)
         info = make_info(
@@ -111,9 +112,8 @@ class LBFGS(Method):
         if metric is not None:
             natural = problem.project(state.params, metric.solve(gradient))
             gain = jnp.maximum(gain, 0.5 * optax.tree.vdot(gradient, natural))
-        rounding = jnp.finfo(gain.dtype).eps
         known = (state.memory.num_pairs > 0) | (gain <= 0)  # a gradient of zero needs no pairs
-        return jnp.where(known, gain - rounding, jnp.inf)
+        return jnp.where(known, gain, jnp.inf)
 
 
 class LineSearch(NamedTuple):

@@ -60,7 +60,7 @@ class TrustRegion(Method):
     On fresh draws or minibatches a step solves :math:`(H + \lambda M) p = -g` with
     Levenberg-Marquardt damping, H from a sample of its own (``curvature_batch_size``), and is
     judged, at both ends, on that second sample. Because the two samples are independent,
-    :math:`-\tfrac12 g_H^\top p` estimates the remaining gain without bias; the run stops when
+    :math:`\tfrac12 g_H^\top M^{-1} g` estimates the remaining gain without bias; the run stops when
     its average over the last steps is below its standard error and the noise that is left in
     the averaged parameters, which it returns, costs less than 0.05 nats times the root of their
     number.
@@ -140,6 +140,7 @@ class TrustRegion(Method):
             projected(curvature, lambda t: problem.project(params, t)),
             optax.tree.scale(-1.0, gradient),
             preconditioner=metric,
+            natural_norm=True,
             radius=state.radius,
             relative_tolerance=jnp.clip(norm, _TIGHTEST, 0.1),
             max_steps=self.cg_steps,
@@ -165,7 +166,8 @@ class TrustRegion(Method):
             # A gradient that is not finite at an accepted point: go back to the one before.
             params=select(accepted, trial, select(here, params, state.previous)),
             previous=select(accepted, params, state.previous),
-            radius=_next_radius(state.radius, length, ratio, finite),
+            # A model that predicts no gain is not to be trusted, whatever the ratio.
+            radius=_next_radius(state.radius, length, ratio, finite & (gain > 0)),
             damping=state.damping,
             average=params,
             gain_mean=gain,
@@ -200,6 +202,7 @@ class TrustRegion(Method):
             damped(operator, state.damping, metric),
             optax.tree.scale(-1.0, gradient),
             preconditioner=metric,
+            natural_norm=True,
             radius=state.radius,  # bounds the step where the curvature is negative
             relative_tolerance=0.1,
             max_steps=min(self.cg_steps, 50),
@@ -213,21 +216,30 @@ class TrustRegion(Method):
         predicted = jnp.maximum(-solved.model_value, jnp.finfo(value.dtype).tiny)
         ratio = (other_value - trial_value) / predicted
         accepted = finite & (ratio > -1.0)
-        gain = jnp.where(finite, -0.5 * optax.tree.vdot(other_gradient, solved.solution), 0.0)
+        length = metric_norm(metric.apply, solved.solution)
+        # Not from the step itself, which damping and radius shorten: they must not look like the
+        # end of the way.
+        natural = metric.solve(gradient)
+        gain = 0.5 * optax.tree.vdot(other_gradient, natural)
         change = jnp.where(ratio > GOOD, 0.8, jnp.where(ratio < POOR, 1.5, 1.0))
         state = state._replace(
             params=select(accepted, trial, select(here, params, state.previous)),
             previous=select(accepted, params, state.previous),
+            radius=_next_radius(
+                state.radius, length, jnp.where(accepted, jnp.maximum(ratio, 0.5), 0.0), finite
+            ),
             damping=_next_damping(state, jnp.where(finite, change, 3.0)),
             moves=state.moves + accepted.astype(jnp.int32),
         )
         difference = optax.tree.sub(gradient, problem.project(params, other_gradient))
         noise = 0.5 * optax.tree.vdot(difference, metric.solve(difference))
-        state, converged = _averaged(state, gain, jnp.where(finite, noise, 0.0), accepted)
+        averaged, converged = _averaged(state, gain, noise, accepted)
+        state = select(here, averaged, state)
+        converged &= here
         info = make_info(
             value,
             grad_norm=metric_norm(metric.solve, gradient),
-            gain=gain,
+            gain=jnp.where(here, gain, 0.0),
             cg_steps=solved.steps,
             accepted=accepted,
             finite=finite,

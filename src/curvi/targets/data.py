@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PyTree
 
 from curvi.core import gate
 from curvi.core.errors import InputError
+from curvi.core.fingerprint import fingerprint
 from curvi.targets.density import RowDensity
 
 
@@ -61,20 +62,18 @@ class DataTarget:
         ):
             if not callable(function):
                 raise InputError(f"{name} is not callable; give a function of the position")
-        density = RowDensity(self.log_likelihood, self.log_prior, unravel, start.dtype, num_rows)
+        reads = (fingerprint(self.log_likelihood), fingerprint(self.log_prior))
+        density = RowDensity(
+            self.log_likelihood, self.log_prior, unravel, start.dtype, num_rows, reads
+        )
         for name, value in (("start", start), ("data", data), ("density", density)):
             object.__setattr__(self, name, value)
-        position = unravel(start)
-        prior = gate.abstract_call(self.log_prior, "log_prior", position)
-        gate.require_float_of_shape(prior, (), "log_prior", "one scalar")
-        # One row more and one row less: a likelihood that sums its rows, or that reads all the
-        # data instead of the rows it is given, shows itself here and not in a wrong answer.
+        jax.eval_shape(density.log_prior_prob, start)
+        # One row and all rows: a likelihood that sums its rows, or that reads all the data
+        # instead of the rows it is given, shows itself here and not in a wrong answer.
         for count in sorted({1, num_rows}):
             rows = jax.tree.map(lambda leaf, count=count: leaf[:count], data)
-            value = gate.abstract_call(self.log_likelihood, "log_likelihood", position, rows)
-            gate.require_float_of_shape(
-                value, (count,), f"log_likelihood on {count} row(s)", "one value per row"
-            )
+            jax.eval_shape(density.log_likelihood_rows, start, rows)
 
     @property
     def dimension(self) -> int:

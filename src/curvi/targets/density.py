@@ -1,7 +1,8 @@
 """What the engine sees of a target: functions of a flat position, without the data.
 
-A density compares and hashes by value, so it can be a static argument of a compiled loop: a
-second fit with the same functions and shapes compiles nothing. The user's functions are
+A density compares and hashes by value, what its functions read from outside included, so it can
+be a static argument of a compiled loop: a second fit with the same functions and shapes compiles
+nothing. The user's functions are
 wrapped in ``jax.jit`` and therefore traced once per shape, however often they are evaluated,
 differentiated or mapped over draws.
 """
@@ -9,7 +10,7 @@ differentiated or mapped over draws.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from curvi.core import gate
 from curvi.core.trees import Unravel, stable_sum
 
 
@@ -27,11 +29,14 @@ class Density:
     log_density: Callable[[PyTree], Float[Array, ""]]
     unravel: Unravel
     dtype: Any
+    reads: tuple[Any, ...] = field(repr=False)
 
     @partial(jax.jit, static_argnums=0)
     def log_prob(self, z: Float[Array, " dimension"]) -> Float[Array, ""]:
         """Log density of a flat position."""
-        return jnp.asarray(self.log_density(self.unravel(z)), self.dtype)
+        value = gate.user_call(self.log_density, "log_density", self.unravel(z))
+        gate.require_float_of_shape(value, (), "log_density", "one scalar")
+        return jnp.asarray(value, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -43,18 +48,25 @@ class RowDensity:
     unravel: Unravel
     dtype: Any
     num_rows: int
+    reads: tuple[Any, ...] = field(repr=False)
 
     @partial(jax.jit, static_argnums=0)
     def log_prior_prob(self, z: Float[Array, " dimension"]) -> Float[Array, ""]:
         """Log prior of a flat position."""
-        return jnp.asarray(self.log_prior(self.unravel(z)), self.dtype)
+        value = gate.user_call(self.log_prior, "log_prior", self.unravel(z))
+        gate.require_float_of_shape(value, (), "log_prior", "one scalar")
+        return jnp.asarray(value, self.dtype)
 
     @partial(jax.jit, static_argnums=0)
     def log_likelihood_rows(
         self, z: Float[Array, " dimension"], rows: PyTree
     ) -> Float[Array, " rows"]:
         """Log likelihood of each row at a flat position."""
-        return jnp.asarray(self.log_likelihood(self.unravel(z), rows), self.dtype)
+        count = jax.tree.leaves(rows)[0].shape[0]
+        value = gate.user_call(self.log_likelihood, "log_likelihood", self.unravel(z), rows)
+        name = f"log_likelihood on {count} row(s)"
+        gate.require_float_of_shape(value, (count,), name, "one value per row")
+        return jnp.asarray(value, self.dtype)
 
     def log_prob(self, z: Float[Array, " dimension"], rows: PyTree) -> Float[Array, ""]:
         """Log joint density, the rows given standing for all ``num_rows``."""

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from curvi.core import gate
 from curvi.core.errors import InputError
+from curvi.core.fingerprint import fingerprint
 from curvi.targets.density import Density
 
 
@@ -53,9 +55,10 @@ class Target:
         if not callable(self.log_density):
             raise InputError("log_density is not callable; give a function of the position")
         object.__setattr__(self, "start", start)
-        object.__setattr__(self, "density", Density(self.log_density, unravel, start.dtype))
-        value = gate.abstract_call(self.log_density, "log_density", unravel(start))
-        gate.require_float_of_shape(value, (), "log_density", "one scalar")
+        reads = fingerprint(self.log_density)
+        density = Density(self.log_density, unravel, start.dtype, reads)
+        object.__setattr__(self, "density", density)
+        jax.eval_shape(density.log_prob, start)  # traces once, and checks what comes back
 
     @property
     def dimension(self) -> int:

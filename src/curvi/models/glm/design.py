@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-AnyArray = Array | np.ndarray  # NumPy until a compiled fit needs it on its device
+AnyArray = Any  # NumPy until a compiled fit needs it on its device, then JAX
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["matrix"], meta_fields=[])

@@ -39,6 +39,15 @@ class DiagonalBound(abc.ABC):
     relevance: bool
     precision: np.ndarray  # of the prior, one per coordinate of mu
 
+    @property
+    @abc.abstractmethod
+    def work(self) -> float:
+        """Multiplications of one Hessian, roughly."""
+
+    def thinned(self) -> DiagonalBound | None:
+        """The bound of a share of the rows that stand for all, or None where that is no use."""
+        return None
+
     @abc.abstractmethod
     def energy(self, mu: np.ndarray, sd: np.ndarray) -> float:
         """Minus the expected log likelihood."""

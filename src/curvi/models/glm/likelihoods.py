@@ -41,7 +41,6 @@ class Bernoulli:
         return expected_log_sigmoid(0, y * mean, variance)
 
 
-
 @dataclass(frozen=True)
 class Poisson:
     """Counts with a log link: ``y t - exp(t) - log y!``, in closed form."""
@@ -52,7 +51,6 @@ class Poisson:
         return y * mean - jnp.exp(mean + 0.5 * variance) - jax.scipy.special.gammaln(y + 1)
 
 
-
 @dataclass(frozen=True)
 class Gaussian:
     """Real responses with noise variance ``noise``, in closed form."""
@@ -61,7 +59,6 @@ class Gaussian:
         """``-((y - m)^2 + v) / (2 noise) - log(2 pi noise) / 2``."""
         square = (y - mean) ** 2 + variance
         return -0.5 * square / noise - 0.5 * jnp.log(2 * math.pi * noise)
-
 
 
 Likelihood = Bernoulli | Poisson | Gaussian

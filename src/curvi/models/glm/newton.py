@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from scipy import linalg
@@ -31,6 +31,7 @@ class SecondOrder(NamedTuple):
     hessian: np.ndarray
 
 
+@runtime_checkable
 class DenseFunction(Protocol):
     """What is minimised: a smooth function of a vector."""
 
@@ -68,7 +69,9 @@ def minimise_dense(
             trial = params + move / root
             trial_value = function.value(trial)
             rounding = eps * max(abs(here.value), 1.0)
-            finite = bool(np.isfinite(trial_value) and np.isfinite(gain) and np.all(np.isfinite(trial)))
+            finite = bool(
+                np.isfinite(trial_value) and np.isfinite(gain) and np.all(np.isfinite(trial))
+            )
             ratio = (here.value - trial_value + 10 * rounding) / (gain + 10 * rounding)
             accepted = finite and ratio > _ACCEPT and (inside or gain > rounding)
             length = float(np.linalg.norm(move)) if finite else radius

@@ -101,7 +101,9 @@ class SoftmaxProblem(Problem):
         """The negative bound."""
         q = self.to_mean(params)
         energy = sample.multiple * self.neg_log_likelihood(q, sample)
-        return energy + jnp.sum(self._per_class(lambda p: self._block.divergence(p, sample.rows), params))
+        return energy + jnp.sum(
+            self._per_class(lambda p: self._block.divergence(p, sample.rows), params)
+        )
 
     def neg_log_likelihood(self, q: Params, sample: SoftmaxRows) -> Float[Array, ""]:
         """Minus the expected log likelihood on the draws, a few at a time to save memory."""

@@ -40,6 +40,11 @@ class SoftmaxBound(DiagonalBound):
         """K."""
         return int(self.draws.shape[1])
 
+    @property
+    def work(self) -> float:
+        """Multiplications of one Hessian, roughly."""
+        return 3.0 * self.matrix.shape[0] * (self.num_classes * self.matrix.shape[1]) ** 2
+
     def energy(self, mu: np.ndarray, sd: np.ndarray) -> float:
         """Minus the expected log likelihood."""
         mean, width = self._logits(mu, sd)

@@ -24,7 +24,9 @@ from curvi.models.glm.softmax import (
 from curvi.models.glm.softmax_dense import SoftmaxBound
 from curvi.models.glm.starts import on_device, padded, starting_moments
 
-_REPLICATES = 8  # independent sets of draws on which the final bound is evaluated
+# Draws are a quadrature rule and no source of randomness: the same for every fit.
+_QUADRATURE_SEED = 0
+_FRESH_SEEDS = range(1, 9)  # independent sets of draws on which the final bound is evaluated
 _DENSE_WORK = 3e10  # operations of one step up to which all pairs of classes are formed
 
 
@@ -45,7 +47,7 @@ def fit_softmax(
     began = time.perf_counter()
     columns = rows.design.num_columns
     size = 2 * num_classes * columns
-    draws = logit_draws(num_classes, options.seed)
+    draws = logit_draws(num_classes, _QUADRATURE_SEED)
     work = 4.0 * rows.y.shape[0] * (num_classes * columns) ** 2
     host = dense_is_cheap(family, rows, size) and work < _DENSE_WORK
     if options.method is None and host:
@@ -69,10 +71,10 @@ def _on_host(
         return np.concatenate([m for m, _ in blocks]), np.concatenate([s for _, s in blocks])
 
     found = fit_on_host(bound, family, rows.weight.dtype, starts, options)
-    params = bound.join(found.q.mean, np.exp(found.q.scale))
-    values = []
-    for seed in _fresh_seeds(options.seed):
-        values.append(-replace(bound, draws=logit_draws(classes, seed)).value(params))
+    params = bound.join(np.asarray(found.q.mean), np.exp(found.q.scale))
+    values = [
+        -replace(bound, draws=logit_draws(classes, seed)).value(params) for seed in _FRESH_SEEDS
+    ]
     shape = (classes, columns)
     q = Params(found.q.mean.reshape(shape), found.q.scale.reshape(shape))
     return _reported(replace(found, q=q), values)
@@ -91,7 +93,8 @@ def _compiled(
         return SoftmaxRows(device, jnp.asarray(noise, dtype), one)
 
     sample = sample_of(draws)
-    problem, resources = exact, sample
+    problem = exact
+    resources: Any = sample
     if options.method is not None:
         problem = replace(exact, fresh_draws=options.num_draws, batch_size=options.batch_size)
         resources = SoftmaxResources(jax.random.key(options.seed), device)
@@ -105,18 +108,15 @@ def _compiled(
 
     found = fit_compiled(exact, sample, problem, resources, family, start, options)
     params = exact.from_mean(on_device(found.q))
-    values = []
-    for seed in _fresh_seeds(options.seed):
-        values.append(-float(_value(exact, params, sample_of(logit_draws(classes, seed)))))
+    values = [
+        -float(_value(exact, params, sample_of(logit_draws(classes, seed))))
+        for seed in _FRESH_SEEDS
+    ]
     return _reported(found, values)
 
 
 def _moments(columns: int, seed: int, start: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     return starting_moments(columns, seed + 7919 * k, start)
-
-
-def _fresh_seeds(seed: int) -> range:
-    return range(seed + 1, seed + 1 + _REPLICATES)
 
 
 def _reported(found: GLMFit, values: list[float]) -> GLMFit:

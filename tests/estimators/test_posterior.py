@@ -1,0 +1,130 @@
+"""Predictions integrate over the posterior, and every method and structure finds it."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy import special, stats
+from sklearn.exceptions import ConvergenceWarning
+
+import curvi
+
+
+@pytest.fixture(scope="module")
+def binary(dtype):
+    random = np.random.default_rng(2)
+    X = random.normal(size=(200, 3)).astype(dtype) * [1, 3, 1] + [0, 5, 0]
+    chance = special.expit(1.5 * X[:, 0] - 0.3 * (X[:, 1] - 5))
+    X = X.astype(dtype)
+    y = (random.uniform(size=200) < chance).astype(int)
+    return X, y, curvi.BayesianLogisticRegression().fit(X, y)
+
+
+@pytest.fixture(scope="module")
+def several(dtype):
+    random = np.random.default_rng(4)
+    X = random.normal(size=(300, 2)).astype(dtype)
+    logits = X @ np.array([[2.0, 0.0, -2.0], [0.0, 1.5, 0.0]])
+    y = (logits + random.gumbel(size=(300, 3))).argmax(axis=1)
+    return X, y, curvi.BayesianLogisticRegression().fit(X, y)
+
+
+def test_binary_probabilities_are_averages_over_the_posterior(binary):
+    X, _, model = binary
+    draws = model.sample(20000, seed=1)
+    sampled = special.expit(X[:20] @ draws.coef[:, 0].T + draws.intercept[:, 0]).mean(axis=1)
+    np.testing.assert_allclose(model.predict_proba(X[:20])[:, 1], sampled, atol=5e-3)
+
+
+def test_probabilities_of_several_classes_are_averages_over_the_posterior(several):
+    X, _, model = several
+    draws = model.sample(20000, seed=1)
+    logits = np.einsum("nf,dkf->dnk", X[:20], draws.coef) + draws.intercept[:, None, :]
+    sampled = special.softmax(logits, axis=2).mean(axis=0)
+    np.testing.assert_allclose(model.predict_proba(X[:20]), sampled, atol=5e-3)
+
+
+def test_draws_have_the_published_moments(binary):
+    _, _, model = binary
+    draws = model.sample(20000, seed=0)
+    assert draws.coef.shape == (20000, 1, 3)
+    spread = model.coef_sd_
+    np.testing.assert_allclose(draws.coef.mean(axis=0), model.coef_, atol=0.03 * spread.max())
+    np.testing.assert_allclose(draws.coef.std(axis=0), spread, rtol=0.03)
+
+
+def test_several_classes_are_learnt_and_the_quadrature_error_is_small(several):
+    X, y, model = several
+    assert model.converged_
+    assert model.coef_.shape == (3, 2)
+    assert model.score(X, y) > 0.6
+    assert 0 < model.elbo_se_ < 0.1
+    assert abs(model.elbo_ - model.elbos_[0]) < 1.0  # fresh draws against those it was fitted to
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("covariance", ["full", "low-rank"])
+def test_richer_covariances_have_a_higher_bound_and_the_same_answer(binary, covariance):
+    X, y, plain = binary
+    rich = curvi.BayesianLogisticRegression(covariance=covariance, rank=2).fit(X, y)
+    assert rich.converged_
+    assert plain.elbo_ - 1e-6 <= rich.elbo_ < plain.elbo_ + 1
+    np.testing.assert_allclose(rich.coef_, plain.coef_, atol=0.1)
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize(("method", "steps"), [("hf", 60), ("lbfgs", 60), ("dsvi", 2000)])
+def test_the_methods_of_the_paper_come_close_or_say_that_they_do_not(binary, method, steps):
+    X, y, exact = binary
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = curvi.BayesianLogisticRegression(method=method, max_iter=steps, random_state=0).fit(
+            X, y
+        )
+    assert model.elbo_ <= exact.elbo_ + 1e-6
+    assert model.converged_ != any(w.category is ConvergenceWarning for w in caught)
+    assert model.elbo_ > exact.elbo_ - 5
+
+
+def test_irrelevant_features_are_switched_off(dtype):
+    random = np.random.default_rng(8)
+    X = random.normal(size=(300, 8)).astype(dtype)
+    y = random.uniform(size=300) < special.expit(2 * X[:, 0] - 2 * X[:, 5])
+    model = curvi.BayesianLogisticRegression(prior="ard", random_state=0).fit(X, y)
+    assert model.converged_
+    assert len(model.elbos_) == 4
+    assert model.selected_[0, [0, 5]].all()
+    assert 2 <= model.selected_.sum() < 8
+    off = ~model.selected_
+    assert np.abs(model.coef_[off]).max() < 1e-3
+    assert model.coef_sd_[off].max() < 1e-3
+    np.testing.assert_allclose(model.relevance_, model.coef_**2 + model.coef_sd_**2, rtol=1e-5)
+
+
+def test_intervals_of_counts_cover_new_counts(dtype):
+    random = np.random.default_rng(3)
+    X = random.normal(size=(2000, 2)).astype(dtype)
+    y = random.poisson(np.exp(1 + 0.5 * X[:, 0]))
+    model = curvi.BayesianPoissonRegression().fit(X[:500], y[:500])
+    low, high = model.predict_interval(X[500:], level=0.8)
+    assert 0.78 < np.mean((y[500:] >= low) & (y[500:] <= high)) < 0.92  # counts are discrete
+    known = stats.poisson(model.predict(X[500:])).ppf(0.9)
+    assert np.mean(np.abs(high - known) <= 1) > 0.99
+    assert model.score(X, y) > 0.1
+
+
+def test_intervals_of_responses_cover_new_responses(dtype):
+    random = np.random.default_rng(3)
+    X = random.normal(size=(2000, 2)).astype(dtype)
+    y = 10 + 3 * X[:, 0] + 2 * random.normal(size=2000)
+    model = curvi.BayesianLinearRegression().fit(X[:500], y[:500])
+    low, high = model.predict_interval(X[500:])
+    assert 0.87 < np.mean((y[500:] >= low) & (y[500:] <= high)) < 0.93
+    assert model.noise_sd_ == pytest.approx(2, rel=0.1)
+    assert model.intercept_ == pytest.approx(10, abs=0.4)
+    fixed = curvi.BayesianLinearRegression(noise_scale=3.0).fit(X[:500], y[:500])
+    assert fixed.noise_sd_ == pytest.approx(3)
+    with pytest.raises(curvi.InputError, match="level is"):
+        model.predict_interval(X, level=1.0)
