@@ -45,6 +45,7 @@ class TrustRegionState(NamedTuple):
     gain_square: Array
     noise: Array
     moves: Array
+    doubt: Array
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ class TrustRegion(Method):
             gain_square=zero,
             noise=zero,
             moves=jnp.asarray(0, jnp.int32),
+            doubt=jnp.asarray(False),
         )
 
     def step(
@@ -174,6 +176,7 @@ class TrustRegion(Method):
             gain_square=gain**2,
             noise=jnp.zeros_like(gain),
             moves=state.moves + accepted.astype(jnp.int32),
+            doubt=~here,
         )
         info = make_info(
             value,
@@ -222,14 +225,20 @@ class TrustRegion(Method):
         natural = metric.solve(gradient)
         gain = 0.5 * optax.tree.vdot(other_gradient, natural)
         change = jnp.where(ratio > GOOD, 0.8, jnp.where(ratio < POOR, 1.5, 1.0))
+        radius = _next_radius(
+            state.radius, length, jnp.where(accepted, jnp.maximum(ratio, 0.5), 0.0), finite
+        )
+        damping = _next_damping(state, jnp.where(finite, change, 3.0))
+        # A sample that is not finite where we stand may be an accident of that sample: only the
+        # second one in a row sends the run back, and neither says anything about the step.
+        back = ~here & state.doubt
         state = state._replace(
-            params=select(accepted, trial, select(here, params, state.previous)),
+            params=select(accepted, trial, select(back, state.previous, params)),
             previous=select(accepted, params, state.previous),
-            radius=_next_radius(
-                state.radius, length, jnp.where(accepted, jnp.maximum(ratio, 0.5), 0.0), finite
-            ),
-            damping=_next_damping(state, jnp.where(finite, change, 3.0)),
+            radius=jnp.where(here, radius, state.radius),
+            damping=jnp.where(here, damping, state.damping),
             moves=state.moves + accepted.astype(jnp.int32),
+            doubt=~here,
         )
         difference = optax.tree.sub(gradient, problem.project(params, other_gradient))
         noise = 0.5 * optax.tree.vdot(difference, metric.solve(difference))
