@@ -119,6 +119,7 @@ def conjugate_table(result: Row) -> str:
                 "said": answer["message"],
             }
             for who, answer in result["normal"].items()
+            if "mean" in answer
         ]
     )
 
@@ -169,7 +170,7 @@ def paper_methods_table(result: Row) -> str:
 
 
 def _bound(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.2f}"
+    return "not finite" if value is None else f"{value:.6g}"
 
 
 TABLES: dict[str, Callable[[Row], str]] = {

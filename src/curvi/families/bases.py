@@ -49,6 +49,11 @@ class Base(abc.ABC):
         """Map points of the unit cube (rows) to noise vectors by inverse distribution functions."""
 
 
+def _normal(key: PRNGKeyArray, shape: tuple[int, ...], dtype: Any) -> Float[Array, "..."]:
+    """Standard normals, drawn flat: the same bits, but several axes compile ten times slower."""
+    return jax.random.normal(key, (math.prod(shape),), dtype).reshape(shape)
+
+
 @dataclass(frozen=True)
 class Normal(Base):
     """Standard Gaussian noise."""
@@ -60,7 +65,7 @@ class Normal(Base):
 
     def sample(self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: Any) -> Float[Array, "..."]:
         """Draw standard normals."""
-        return jax.random.normal(key, shape, dtype)
+        return _normal(key, shape, dtype)
 
     def log_prob(self, noise: Float[Array, " dimension"]) -> Float[Array, ""]:
         """Log density of one vector."""
@@ -189,7 +194,7 @@ class MultivariateTBase(Base):
     def sample(self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: Any) -> Float[Array, "..."]:
         """Draw vectors; each has one chi-square of its own."""
         normal_key, gamma_key = jax.random.split(key)
-        normal = jax.random.normal(normal_key, shape, dtype)
+        normal = _normal(normal_key, shape, dtype)
         half_chi2 = jax.random.gamma(gamma_key, 0.5 * self.df, (*shape[:-1], 1), dtype)
         return normal * jnp.sqrt(0.5 * self.df / half_chi2)
 
