@@ -22,7 +22,13 @@ napoleon_google_docstring = False
 napoleon_use_ivar = True  # documented attributes and dataclass fields would otherwise appear twice
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {
+    "members": True,
+    "show-inheritance": False,
+    # scikit-learn writes these methods, with references into its own manual
+    "exclude-members": "set_fit_request, set_score_request",
+}
+suppress_warnings = ["ref.python"]  # several results have fields of one name, such as outcome
 python_use_unqualified_type_names = True
 
 html_theme = "furo"

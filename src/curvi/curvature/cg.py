@@ -42,8 +42,9 @@ class CGResult(NamedTuple):
     products : Array
         Products with A, those for warm start and true residuals included.
     residual_norm : Array
-        |b - Ax| / |b| of the last interior iterate: true where the outcome is CONVERGED or STALLED
-        or no step was taken, otherwise from the recurrence.
+        ``|b - Ax| / |b|`` of the last interior iterate: true where the outcome is CONVERGED or
+        STALLED or no step was taken, otherwise from the recurrence. Measured in the metric if
+        ``natural_norm`` was asked for.
     outcome : Array
         Integer code of a :class:`CGOutcome`.
     negative_curvature : Array
@@ -95,7 +96,7 @@ def conjugate_gradient(
 
     When the recursive residual meets the tolerance the true one is computed, and the iteration
     restarts from it if it does not meet it (iterative refinement), until it does or rounding of the
-    solution itself, about eps |A| |x|, forbids more (outcome STALLED). Runs inside ``jit`` and
+    solution itself, about ``eps |A| |x|``, forbids more (outcome STALLED). Runs inside ``jit`` and
     ``vmap`` without touching the host.
 
     Parameters
@@ -114,7 +115,7 @@ def conjugate_gradient(
     max_steps : int, optional
         Cap on steps. None means no cap in practice (100 D + 1000).
     relative_tolerance : float or Array, optional
-        Stop at |b - Ax| <= tolerance |b|, in [0, 1); by default eps^(2/3), which is 4e-11 in
+        Stop at ``|b - Ax| <= tolerance |b|``, in [0, 1); by default eps^(2/3), which is 4e-11 in
         float64 and 2e-5 in float32.
     progress_tolerance : float or Array, optional
         Martens' test: stop at step k when (phi_k - phi_{k-w}) / phi_k < w tolerance over a window
@@ -122,7 +123,7 @@ def conjugate_gradient(
     radius : float or Array, optional
         Trust region x'Mx <= radius^2.
     natural_norm : bool
-        Measure residuals as sqrt(r'M^-1 r) instead of |r|, so that the stopping test does not
+        Measure residuals as sqrt(r'M^-1 r) instead of ``|r|``, so that the stopping test does not
         depend on the units of the coordinates.
     num_coefficients : int
         How many alphas and betas to store.

@@ -62,7 +62,7 @@ def condition_estimate(result: CGResult) -> jax.Array:
 def relative_error_bound(
     condition: ArrayLike, steps: ArrayLike, *, chebyshev: bool = False
 ) -> jax.Array:
-    r"""Upper bound of |x_K - x|_A / |x_0 - x|_A after K steps of conjugate gradients.
+    r"""Upper bound of ``|x_K - x|_A / |x_0 - x|_A`` after K steps of conjugate gradients.
 
     .. math::
         \min\Big(1,\; 2 \Big(\frac{\sqrt c - 1}{\sqrt c + 1}\Big)^K\Big)

@@ -28,7 +28,7 @@ from curvi.methods.method import (
 from curvi.methods.problem import Problem
 
 _ACCEPT = 1e-4  # a step must deliver this share of the gain that its model predicts
-_TIGHTEST = 1e-3  # relative residual of a Newton system; tighter ones cost more than they gain
+_TIGHTEST = 0.03  # relative residual of a Newton system; tighter ones cost more than they gain
 _WINDOW = 40  # steps, at least, over which the gain of stochastic steps is averaged
 _NOISE = 0.05  # nats per root of a parameter: what noise may still cost when a run stops
 
