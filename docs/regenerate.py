@@ -84,7 +84,10 @@ def products_table(result: Row) -> str:
         "Growth of the linearised product with the number of parameters, as a log-log slope: "
         f"{slopes['mlp']['linearised']:.2f} (MLP), "
         f"{slopes['logistic']['linearised']:.2f} (logistic); "
-        f"of the Theorem 1 product with the dimension: {slopes['theorem']['product']:.2f}."
+        f"of the Theorem 1 product with the dimension: {slopes['theorem']['product']:.2f}. "
+        f"Counted in floating-point operations they are {slopes['mlp']['flops']:.2f}, "
+        f"{slopes['logistic']['flops']:.2f} and {slopes['theorem']['flops']:.2f}; the rest is the "
+        "border of the cache."
     )
     return as_table(rows) + "\n\n" + growth
 
