@@ -117,6 +117,7 @@ def test_a_start_that_is_finite_only_at_a_point_is_diagnosed(dtype):
 
     start = {"edge": jnp.zeros((), dtype), "free": jnp.zeros(2, dtype)}
     with pytest.raises(
-        NumericalError, match=r"is nan at draw \d+ .*gradient in edge is not finite"
+        NumericalError,
+        match=r"is nan at draw \d+ .*only position\['edge'\] moves.*gradient in edge is not",
     ):
         curvi.fit(log_density, start)

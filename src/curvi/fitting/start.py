@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from curvi.core.errors import NumericalError
-from curvi.core.trees import coordinate_names
+from curvi.core.trees import coordinate_names, leaf_names
 from curvi.families import Params
 from curvi.fitting.problems import Resources, VariationalProblem
 from curvi.targets import DataTarget, Target
@@ -56,6 +57,19 @@ def starting_params(
     return problem.family.init(target.start, best)
 
 
+def _guilty_leaf(target: Target | DataTarget, z: Float[Array, " d"]) -> str:
+    """Name the first leaf whose move alone, from the start to z, spoils the log density."""
+    begin = 0
+    names = leaf_names(target.position, "position")
+    for name, shape in zip(names, target.density.unravel.shapes, strict=True):
+        end = begin + math.prod(shape)
+        moved = target.start.at[begin:end].set(z[begin:end])
+        if not np.isfinite(target.log_prob(moved)):
+            return f" and only {name} moves"
+        begin = end
+    return ""
+
+
 def _diagnosis(
     problem: VariationalProblem, target: Target | DataTarget, resources: Resources
 ) -> str:
@@ -72,6 +86,7 @@ def _diagnosis(
             where = f", where the gradient in {names[bad[0]]} is not finite" if len(bad) else ""
             return (
                 f"the log density is {value} at draw {index} although it is finite at the "
-                f"starting position{where}; start further inside the support"
+                f"starting position{_guilty_leaf(target, z)}{where}; start further inside the "
+                "support"
             )
     return "the bound is not finite at any starting width; rescale the log density"
