@@ -98,7 +98,8 @@ def test_the_line_search_finds_a_weak_wolfe_point_before_a_wall(
     assert int(found.trials) < 60
     rounding = 20 * float(jnp.finfo(dtype).eps) * float(value)
     assert float(end_value) <= float(value + ARMIJO * found.length * slope) + rounding
-    assert float(end_slope) >= CURVATURE * float(slope)
+    # In the precision of the search itself: the two sides may be equal up to its rounding.
+    assert bool(end_slope >= CURVATURE * slope)
     np.testing.assert_allclose(found.gradient, end_slope)
     np.testing.assert_allclose(found.value, end_value)
 
