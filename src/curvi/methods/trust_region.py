@@ -225,9 +225,9 @@ class TrustRegion(Method):
         natural = metric.solve(gradient)
         gain = 0.5 * optax.tree.vdot(other_gradient, natural)
         change = jnp.where(ratio > GOOD, 0.8, jnp.where(ratio < POOR, 1.5, 1.0))
-        radius = _next_radius(
-            state.radius, length, jnp.where(accepted, jnp.maximum(ratio, 0.5), 0.0), finite
-        )
+        # The radius shrinks at a rejection, and any accepted step that it cut short lets it grow
+        # again: rejections by noise alone must not freeze the run.
+        radius = _next_radius(state.radius, length, accepted.astype(length.dtype), finite)
         damping = _next_damping(state, jnp.where(finite, change, 3.0))
         # A sample that is not finite where we stand may be an accident of that sample: only the
         # second one in a row sends the run back, and neither says anything about the step.
@@ -241,7 +241,9 @@ class TrustRegion(Method):
             doubt=~here,
         )
         difference = optax.tree.sub(gradient, problem.project(params, other_gradient))
-        noise = 0.5 * optax.tree.vdot(difference, metric.solve(difference))
+        # The variances of both gradients: more than that of the one which drives the steps, by a
+        # factor that depends on the sizes of the two samples. A stopping rule may err that way.
+        noise = optax.tree.vdot(difference, metric.solve(difference))
         averaged, converged = _averaged(state, gain, noise, accepted)
         state = select(here, averaged, state)
         converged &= here
@@ -286,8 +288,8 @@ def _averaged(
 
     The run may stop when the average gain is below its standard error, and the average of n
     noisy iterates is good enough: with S the covariance of a gradient it costs about
-    ``tr(H^-1 S) / 2n`` nats, and half the squared difference of two gradients in the natural
-    metric estimates the trace.
+    ``tr(H^-1 S) / 2n`` nats, and the squared difference of two gradients in the natural metric
+    estimates the trace from above.
     """
     moves = state.moves.astype(gain.dtype)
     weight = 1 / jnp.maximum(moves / 3, 1.0)
