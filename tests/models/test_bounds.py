@@ -26,6 +26,7 @@ from curvi.models.glm import (
 )
 from curvi.models.glm.sampled import SampledResources
 from curvi.models.glm.softmax import SoftmaxRows, logit_draws
+from curvi.models.glm.tables import WholeTable
 
 pytestmark = pytest.mark.float64_only
 ROWS, COLUMNS, CLASSES = 25, 3, 3
@@ -59,9 +60,8 @@ def test_the_dense_hessian_is_that_of_the_compiled_bound(name, relevance):
     likelihood, noise = LIKELIHOODS[name]
     rows = rows_of(likelihood, noise)
     problem = GLMProblem(likelihood, MeanField(), relevance)
-    bound = DenseBound(
-        relevance, rows.precision, likelihood, rows.design.matrix, rows.y, rows.weight, noise
-    )
+    table = WholeTable(rows.design.matrix, rows.y, rows.weight)
+    bound = DenseBound(relevance, rows.precision, likelihood, table, noise)
     params = 0.5 * np.random.default_rng(1).normal(size=2 * COLUMNS)
 
     def value(flat):

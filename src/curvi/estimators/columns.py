@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ from curvi.core.errors import InputError
 from curvi.models.glm import DenseDesign, Design, SparseDesign
 
 _SAFE = 1e-4  # share of the root of the largest number up to which squares can be summed
+
+_AT_ONCE = 2048
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,11 @@ class Columns:
 
     def dense(self, X: np.ndarray) -> np.ndarray:
         """The fitted matrix of a dense table, in the table's precision."""
-        fitted = (X.astype(np.float64) - self.centre) / self.scale
-        if self.intercept:
-            fitted = np.column_stack([fitted, np.ones(X.shape[0])])
-        return np.asarray(fitted.astype(X.dtype))
+        features = X.shape[1]
+        fitted = np.ones((X.shape[0], features + self.intercept), X.dtype)
+        for part in _parts(X.shape[0]):
+            fitted[part, :features] = (X[part].astype(np.float64) - self.centre) / self.scale
+        return fitted
 
     def slopes(self, weights: np.ndarray) -> np.ndarray:
         """Coefficients of the user's columns, from (..., columns) in fitted units."""
@@ -103,9 +107,17 @@ def _moments(X: Any, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
                 (centred.data * (table.data != 0), table.indices, table.indptr), table.shape
             )
             return mean, (explicit_zeros.T @ weight + rest) / total
-        table = X.astype(np.float64)
-        mean = weight @ table / total
-        return mean, weight @ (table - mean) ** 2 / total
+        mean, square = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+        for part in _parts(X.shape[0]):
+            mean += weight[part] @ X[part].astype(np.float64) / total
+        for part in _parts(X.shape[0]):
+            square += weight[part] @ (X[part].astype(np.float64) - mean) ** 2
+        return mean, square / total
+
+
+def _parts(rows: int) -> Iterator[slice]:
+    """Slices of rows that fit into the cache."""
+    return (slice(start, start + _AT_ONCE) for start in range(0, rows, _AT_ONCE))
 
 
 def _refuse_overflow(X: Any, columns: Columns) -> None:

@@ -9,7 +9,7 @@ prior, :math:`\mu = a\,e^{\rho}`.
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -38,15 +38,16 @@ class DiagonalBound(abc.ABC):
 
     relevance: bool
     precision: np.ndarray  # of the prior, one per coordinate of mu
+    has_all_rows: bool = field(default=True, kw_only=True)  # or only a share that stands for them
 
     @property
     @abc.abstractmethod
     def work(self) -> float:
         """Multiplications of one Hessian, roughly."""
 
-    def thinned(self) -> DiagonalBound | None:
-        """The bound of a share of the rows that stand for all, or None where that is no use."""
-        return None
+    def coarser(self) -> list[DiagonalBound]:
+        """Cheaper bounds that lead to a good start, the cheapest first."""
+        return []
 
     @abc.abstractmethod
     def energy(self, mu: np.ndarray, sd: np.ndarray) -> float:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -64,12 +64,14 @@ class Gaussian:
 Likelihood = Bernoulli | Poisson | Gaussian
 
 
+@cache
 def gauss_hermite(num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights for the expectation over a standard normal variable."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
     return nodes, weights / weights.sum()
 
 
+@cache
 def logistic_nodes() -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights of the trapezoidal rule over a standard logistic variable."""
     u = np.arange(-2 * _LOGISTIC_REACH, 2 * _LOGISTIC_REACH + 1) / 2

@@ -1,0 +1,79 @@
+"""Rows of a dense design for the bound on the host: one table in memory, or a stream of blocks.
+
+The bound is a sum over rows. It asks for tables, adds up what each gives, and does not know
+whether there is one or a thousand of them: memory is bounded by the largest.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Table(NamedTuple):
+    """Fitted columns, their squares, responses and weights of some rows."""
+
+    matrix: np.ndarray
+    squares: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+
+
+class Tables(abc.ABC):
+    """All rows, as often as they are asked for."""
+
+    num_rows: int
+
+    @abc.abstractmethod
+    def __iter__(self) -> Iterator[Table]:
+        """A pass over all rows."""
+
+    def thinned(self, every: int) -> WholeTable:
+        """Every k-th row, with k times its weight."""
+        parts, skip = [], 0
+        for table in self:
+            part = slice(skip, None, every)
+            parts.append((table.matrix[part], table.y[part], every * table.weight[part]))
+            skip = (skip - table.y.shape[0]) % every
+        matrix, y, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return WholeTable(matrix, y, weight)
+
+
+@dataclass(frozen=True)
+class WholeTable(Tables):
+    """One table in memory, squared once."""
+
+    matrix: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+    squares: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Square the design."""
+        object.__setattr__(self, "squares", self.matrix * self.matrix)
+
+    @property
+    def num_rows(self) -> int:  # type: ignore[override]
+        """Number of rows."""
+        return int(self.y.shape[0])
+
+    def __iter__(self) -> Iterator[Table]:
+        """The table."""
+        yield Table(self.matrix, self.squares, self.y, self.weight)
+
+
+@dataclass(frozen=True)
+class StreamedTables(Tables):
+    """Blocks ``(matrix, y, weight)`` that a function makes anew for every pass."""
+
+    source: Callable[[], Iterator[tuple[np.ndarray, ...]]]
+    num_rows: int
+
+    def __iter__(self) -> Iterator[Table]:
+        """One block after another."""
+        for matrix, y, weight in self.source():
+            yield Table(matrix, matrix * matrix, y, weight)
