@@ -15,14 +15,19 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from curvi.core import gate
 from curvi.core.errors import InputError
-from curvi.estimators.columns import Columns, measure
+from curvi.estimators.blocks import RowBlocks, cut
+from curvi.estimators.columns import Columns, columns_of
+from curvi.estimators.observations import Arrays, Observations, Stream
 from curvi.estimators.posterior import posterior_of
 from curvi.families import Family, FullRank, LowRank, MeanField
 from curvi.methods import DSVI, HFSGVI, LBFGS, Method
-from curvi.models.glm import GLMFit, Options, Rows
+from curvi.models.glm import GLMFit, Options
 from curvi.plots.coefficients import plot_coefficients
 
 _DTYPES = (np.float64, np.float32)
+_LARGEST_COPY = 2**29  # bytes of a dense table beyond which no fitted copy of it is made
+_BLOCK_NUMBERS = 2**22  # numbers in a block of a table that is not copied
+_STREAMED_COLUMNS = 799  # as many as the dense Newton steps take, beside an intercept
 _PRUNED = 1e-3  # a feature that moves the predictor by less, typically, is switched off
 
 Model = TypeVar("Model", bound="BayesianLinearModel")
@@ -77,12 +82,20 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         return tags
 
     @abc.abstractmethod
-    def _fit_rows(self, X: Any, y: np.ndarray, weight: np.ndarray, columns: Columns) -> GLMFit:
-        """Fit a checked table without rows of weight zero."""
+    def _fit_rows(self, data: Observations, columns: Columns) -> GLMFit:
+        """Fit checked rows of positive weight."""
 
     @abc.abstractmethod
     def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
         """Check the responses and bring them into the form that is fitted."""
+
+    def _labels(self, y: np.ndarray) -> np.ndarray:
+        """The classes that occur in y; regressors have none."""
+        del y
+        return np.zeros(0)
+
+    def _learn(self, labels: np.ndarray) -> None:
+        """Keep the classes of a classifier."""
 
     def fit(self: Model, X: Any, y: Any, sample_weight: Any = None) -> Model:
         """Fit the posterior.
@@ -107,17 +120,64 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
             If the maximum of the bound was not reached; the message says what to do.
         """
         self._check_parameters()
+        on_disk = isinstance(X, np.memmap)
         X, y, weight = self._check_rows(X, y, sample_weight)
-        columns = measure(
-            X, weight, standardize=self.standardize, intercept=bool(self.fit_intercept)
+        if self._streams(X, on_disk) and self._labels(y).shape[0] <= 2:
+            blocks = cut(X, y, weight, max(1, _BLOCK_NUMBERS // X.shape[1]))
+            return self._fit_observations(Stream(blocks, self._labels))
+        return self._fit_observations(Arrays(X, y, weight, self._labels))
+
+    def fit_blocks(self: Model, blocks: Any) -> Model:
+        """Fit rows that come in blocks, beyond memory: exact sums, one block at a time.
+
+        Parameters
+        ----------
+        blocks : callable or collection
+            A function that returns a fresh iterator of blocks ``(X, y)`` or
+            ``(X, y, sample_weight)``, or a collection of them: a fit passes over the rows once
+            per step. How the rows are cut into blocks does not matter.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InputError
+            For an iterator that can be read only once, blocks that do not fit together, more
+            than two classes, or a method other than ``"newton"`` with ``"diagonal"`` covariance.
+        """
+        self._check_parameters()
+        if self.method != "newton" or self.covariance != "diagonal":
+            raise InputError("rows in blocks need method='newton' and covariance='diagonal'")
+        data = Stream(RowBlocks(blocks), self._labels)
+        self.n_features_in_ = data.columns.mean.shape[0]
+        if hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return self._fit_observations(data)
+
+    def _fit_observations(self: Model, data: Observations) -> Model:
+        self._learn(data.labels)
+        columns = columns_of(
+            data.columns,
+            data.dtype,
+            standardize=self.standardize,
+            intercept=bool(self.fit_intercept),
         )
-        fitted = self._fit_rows(X, y, weight, columns)
+        fitted = self._fit_rows(data, columns)
         self.result_ = fitted
         self._posterior = posterior_of(columns, fitted.family, fitted.q)
-        self._publish(X.dtype)
+        self._publish(data.dtype)
         if not self.converged_:
-            warnings.warn(self._failure(), ConvergenceWarning, stacklevel=2)
+            warnings.warn(self._failure(), ConvergenceWarning, stacklevel=3)
         return self
+
+    def _streams(self, X: Any, on_disk: bool) -> bool:
+        """Whether a checked table is left where it is and read in blocks, instead of copied."""
+        plain = self.method == "newton" and self.covariance == "diagonal"
+        if not plain or sparse.issparse(X) or X.shape[1] > _STREAMED_COLUMNS:
+            return False
+        return on_disk or X.nbytes > _LARGEST_COPY
 
     def sample(self, num_draws: int, seed: int = 0) -> CoefficientDraws:
         """Draw coefficients and intercepts from the posterior, in the user's units."""
@@ -168,7 +228,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
             raise InputError("sample_weight is zero for every row; at least one must count")
         if not used.all():
             X, y, weight = X[used], y[used], weight[used]
-        return X, self._encode(y, X.dtype), weight
+        return X, y, weight
 
     def _family(self, columns: int) -> Family:
         """The structure of the covariance; a low rank stays below the number of columns."""
@@ -206,12 +266,6 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         if columns.intercept and self.intercept_prior_scale is not None:
             precision[-1] = self.intercept_prior_scale**-2.0
         return precision.astype(dtype)
-
-    def _rows(
-        self, X: Any, y: np.ndarray, weight: np.ndarray, columns: Columns, noise: float = 1.0
-    ) -> Rows:
-        precision = self._precision(columns, X.dtype)
-        return Rows(columns.design(X), y, weight, precision, np.asarray(noise, X.dtype))
 
     def _publish(self, dtype: Any) -> None:
         """Set the public attributes, in the user's units and precision."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -71,48 +71,70 @@ class Columns:
         return weights[..., -1] - self.slopes(weights) @ self.centre
 
 
-def measure(X: Any, weight: np.ndarray, *, standardize: bool, intercept: bool) -> Columns:
-    """Weighted means and sds of the columns; a constant column keeps the scale one.
+class Moments(NamedTuple):
+    """Total weight, weighted means and variances of columns, in float64."""
+
+    total: float
+    mean: np.ndarray
+    variance: np.ndarray
+
+    @classmethod
+    def of(cls, X: Any, weight: np.ndarray) -> Moments:
+        """Of the columns of a table, whatever its precision."""
+        weight = weight.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if sparse.issparse(X):
+                return cls(float(weight.sum()), *_sparse_moments(X, weight))
+            return cls(float(weight.sum()), *_dense_moments(X, weight))
+
+    def merged(self, other: Moments) -> Moments:
+        """Of the rows of both, exactly."""
+        total = self.total + other.total
+        share = other.total / total
+        gap = other.mean - self.mean
+        variance = (1 - share) * self.variance + share * other.variance
+        return Moments(total, self.mean + share * gap, variance + share * (1 - share) * gap**2)
+
+
+def columns_of(moments: Moments, dtype: Any, *, standardize: bool, intercept: bool) -> Columns:
+    """How columns of these moments are fitted; a constant column keeps the scale one.
 
     Without an intercept columns are scaled but not centred, since nothing could take up the
     shift.
     """
-    mean, variance = _moments(X, weight)
+    mean, variance = moments.mean, moments.variance
     centre, scale = np.zeros_like(mean), np.ones_like(mean)
     if standardize:
-        precision = np.finfo(X.dtype).eps
-        constant = variance <= (10 * precision * np.abs(mean)) ** 2
+        constant = variance <= (10 * np.finfo(dtype).eps * np.abs(mean)) ** 2
         scale = np.where(constant, 1.0, np.sqrt(variance))
         centre = mean if intercept else centre
     with np.errstate(over="ignore"):
         mean_square = (variance + (mean - centre) ** 2) / scale**2
     columns = Columns(centre, scale, intercept, mean_square)
-    _refuse_overflow(X, columns)
+    _refuse_overflow(dtype, columns)
     return columns
 
 
-def _moments(X: Any, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances in float64 whatever the table's precision."""
-    weight = weight.astype(np.float64)
-    total = weight.sum()
-    with np.errstate(over="ignore", invalid="ignore"):
-        if sparse.issparse(X):
-            table = sparse.csr_array(X).astype(np.float64)
-            mean = table.T @ weight / total
-            filled = sparse.csr_array((weight @ (table != 0)).reshape(1, -1)).toarray()[0]
-            centred = table.copy()
-            centred.data = (centred.data - mean[centred.indices]) ** 2
-            rest = np.maximum(total - filled, 0) * mean**2
-            explicit_zeros = sparse.csr_array(
-                (centred.data * (table.data != 0), table.indices, table.indptr), table.shape
-            )
-            return mean, (explicit_zeros.T @ weight + rest) / total
-        mean, square = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-        for part in _parts(X.shape[0]):
-            mean += weight[part] @ X[part].astype(np.float64) / total
-        for part in _parts(X.shape[0]):
-            square += weight[part] @ (X[part].astype(np.float64) - mean) ** 2
-        return mean, square / total
+def _sparse_moments(X: Any, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    table, total = sparse.csr_array(X).astype(np.float64), weight.sum()
+    mean = table.T @ weight / total
+    filled = sparse.csr_array((weight @ (table != 0)).reshape(1, -1)).toarray()[0]
+    centred = table.copy()
+    centred.data = (centred.data - mean[centred.indices]) ** 2
+    rest = np.maximum(total - filled, 0) * mean**2
+    explicit_zeros = sparse.csr_array(
+        (centred.data * (table.data != 0), table.indices, table.indptr), table.shape
+    )
+    return mean, (explicit_zeros.T @ weight + rest) / total
+
+
+def _dense_moments(X: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    mean, square, total = np.zeros(X.shape[1]), np.zeros(X.shape[1]), weight.sum()
+    for part in _parts(X.shape[0]):
+        mean += weight[part] @ X[part].astype(np.float64) / total
+    for part in _parts(X.shape[0]):
+        square += weight[part] @ (X[part].astype(np.float64) - mean) ** 2
+    return mean, square / total
 
 
 def _parts(rows: int) -> Iterator[slice]:
@@ -120,15 +142,15 @@ def _parts(rows: int) -> Iterator[slice]:
     return (slice(start, start + _AT_ONCE) for start in range(0, rows, _AT_ONCE))
 
 
-def _refuse_overflow(X: Any, columns: Columns) -> None:
+def _refuse_overflow(dtype: Any, columns: Columns) -> None:
     """Refuse a table whose fitted columns cannot be squared and summed in its precision."""
-    limit = _SAFE * float(np.sqrt(np.finfo(X.dtype).max))
+    limit = _SAFE * float(np.sqrt(np.finfo(dtype).max))
     size = np.sqrt(columns.mean_square)
     bad = ~(np.isfinite(size) & (size < limit) & np.isfinite(columns.scale))
     if bad.any():
         column = int(np.flatnonzero(bad)[0])
         raise InputError(
-            f"column {column} of X is too large for {X.dtype} (root mean square "
+            f"column {column} of X is too large for {np.dtype(dtype)} (root mean square "
             f"{size[column]:.3g} in fitted units, {limit:.3g} is possible); use "
             "standardize=True or rescale it"
         )

@@ -13,6 +13,7 @@ from curvi.core import gate
 from curvi.core.errors import InputError
 from curvi.estimators.base import BayesianLinearModel
 from curvi.estimators.columns import Columns
+from curvi.estimators.observations import Observations
 from curvi.models.glm import Gaussian, GLMFit, fit_glm
 
 _LEAST_NOISE = {8: 1e-12, 4: 1e-6}  # of the variance of y, by bytes of a number
@@ -128,22 +129,25 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
         except (TypeError, ValueError) as error:
             raise InputError(f"y must hold numbers ({error})") from error
 
-    def _fit_rows(self, X: Any, y: np.ndarray, weight: np.ndarray, columns: Columns) -> GLMFit:
-        total = weight.sum(dtype=np.float64)
-        shift = float(weight @ y / total)
-        spread = float(np.sqrt(weight @ (y - shift) ** 2 / total))
-        flat = spread <= np.finfo(X.dtype).eps * abs(shift)
+    def _fit_rows(self, data: Observations, columns: Columns) -> GLMFit:
+        dtype = data.dtype
+        total, mean, variance = data.responses(lambda y: self._encode(y, dtype))
+        shift, spread = float(mean[0]), float(np.sqrt(variance[0]))
+        flat = spread <= np.finfo(dtype).eps * abs(shift)
         unit = 1.0 if flat else spread
         scale = unit if self.standardize else 1.0
         if not (self.standardize and columns.intercept):
             shift = 0.0
-        least = _LEAST_NOISE[X.dtype.itemsize] * (unit / scale) ** 2
+        least = _LEAST_NOISE[dtype.itemsize] * (unit / scale) ** 2
         noise = -least if self.noise_scale is None else (self.noise_scale / scale) ** 2
-        response = ((y - shift) / scale).astype(X.dtype)
+
+        def encode(y: np.ndarray) -> np.ndarray:
+            return ((self._encode(y, dtype) - shift) / scale).astype(dtype)
+
         fitted = fit_glm(
             Gaussian(),
             self._family(columns.count),
-            self._rows(X, response, weight, columns, noise),
+            data.rows(columns, self._precision(columns, dtype), noise, encode),
             relevance=self.prior == "ard",
             options=self._options(columns, float(total / abs(noise))),
         )

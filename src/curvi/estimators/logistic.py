@@ -12,7 +12,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from curvi.core.errors import InputError
 from curvi.estimators.base import BayesianLinearModel
 from curvi.estimators.columns import Columns
-from curvi.models.glm import Bernoulli, GLMFit, fit_glm, fit_softmax
+from curvi.estimators.observations import Observations
+from curvi.models.glm import Bernoulli, GLMFit, StreamedRows, fit_glm, fit_softmax
 from curvi.models.glm.rowwise import expected_sigmoid
 from curvi.models.glm.softmax import logit_draws
 
@@ -129,23 +130,34 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
             out[part] = special.softmax(logits, axis=2).mean(axis=0)
         return out
 
-    def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
+    def _labels(self, y: np.ndarray) -> np.ndarray:
         check_classification_targets(y)
-        self.classes_, index = np.unique(y, return_inverse=True)
-        if self.classes_.shape[0] < 2:
+        return np.unique(y)
+
+    def _learn(self, labels: np.ndarray) -> None:
+        if labels.shape[0] < 2:
             raise InputError(
-                f"y has one class only ({self.classes_[0]!r}); a classifier needs at least two"
+                f"y has one class only ({labels[0]!r}); a classifier needs at least two"
             )
+        self.classes_ = labels
+
+    def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
+        index = np.searchsorted(self.classes_, y)
         if self.classes_.shape[0] > 2:
             return index.astype(np.int32)
         return np.where(index == 1, 1.0, -1.0).astype(dtype)
 
-    def _fit_rows(self, X: Any, y: np.ndarray, weight: np.ndarray, columns: Columns) -> GLMFit:
-        rows = self._rows(X, y, weight, columns)
-        family, relevance = self._family(columns.count), self.prior == "ard"
-        options = self._options(columns, float(weight.sum()))
+    def _fit_rows(self, data: Observations, columns: Columns) -> GLMFit:
         classes = self.classes_.shape[0]
+        prior = self._precision(columns, data.dtype)
+        rows = data.rows(columns, prior, 1.0, lambda y: self._encode(y, data.dtype))
+        family, relevance = self._family(columns.count), self.prior == "ard"
+        options = self._options(columns, data.columns.total)
         if classes > 2:
+            if isinstance(rows, StreamedRows):
+                raise InputError(
+                    f"y has {classes} classes; rows in blocks are fitted for two classes only"
+                )
             return fit_softmax(family, rows, classes, relevance=relevance, options=options)
         return fit_glm(Bernoulli(), family, rows, relevance=relevance, options=options)
 

@@ -13,6 +13,7 @@ from curvi.core import gate
 from curvi.core.errors import InputError
 from curvi.estimators.base import BayesianLinearModel
 from curvi.estimators.columns import Columns
+from curvi.estimators.observations import Observations
 from curvi.models.glm import GLMFit, Poisson, fit_glm
 from curvi.models.glm.likelihoods import gauss_hermite
 
@@ -86,16 +87,21 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
             raise InputError(f"y[{row}] is {counts[row]}; counts must not be negative")
         return counts
 
-    def _fit_rows(self, X: Any, y: np.ndarray, weight: np.ndarray, columns: Columns) -> GLMFit:
+    def _fit_rows(self, data: Observations, columns: Columns) -> GLMFit:
+        def encode(y: np.ndarray) -> np.ndarray:
+            return self._encode(y, data.dtype)
+
+        responses = data.responses(encode)
+        mean = float(responses.mean[0])
         centre = np.zeros(columns.count)
         if columns.intercept:
-            centre[-1] = np.log(max(float(weight @ y / weight.sum()), _FEWEST))
+            centre[-1] = np.log(max(mean, _FEWEST))
         return fit_glm(
             Poisson(),
             self._family(columns.count),
-            self._rows(X, y, weight, columns),
+            data.rows(columns, self._precision(columns, data.dtype), 1.0, encode),
             relevance=self.prior == "ard",
-            options=self._options(columns, float(weight @ (y + 1))),
+            options=self._options(columns, responses.total * (mean + 1)),
             centre=centre,
         )
 

@@ -9,6 +9,7 @@ from curvi.models.glm.sampled import SampledGLMProblem
 from curvi.models.glm.softmax import SoftmaxProblem
 from curvi.models.glm.softmax_dense import SoftmaxBound
 from curvi.models.glm.softmax_fit import fit_softmax
+from curvi.models.glm.tables import StreamedRows, StreamedTables, WholeTable
 
 __all__ = [
     "Bernoulli",
@@ -26,6 +27,9 @@ __all__ = [
     "SoftmaxBound",
     "SoftmaxProblem",
     "SparseDesign",
+    "StreamedRows",
+    "StreamedTables",
+    "WholeTable",
     "fit_glm",
     "fit_softmax",
     "predictor_variance",

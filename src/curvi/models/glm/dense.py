@@ -158,6 +158,6 @@ def _grams(table: Table, weights: list[np.ndarray], *, single: bool) -> list[np.
         matrix = table.matrix[part].astype(dtype, copy=False)
         squares = table.squares[part].astype(dtype, copy=False) if len(weights) > 1 else matrix
         pairs = ((matrix, matrix), (matrix, squares), (squares, squares))
-        for total, weight, (left, right) in zip(sums, weights, pairs, strict=False):
-            total += left.T @ (weight[part].astype(dtype)[:, None] * right)
+        for index, (weight, (left, right)) in enumerate(zip(weights, pairs, strict=False)):
+            sums[index] += left.T @ (weight[part].astype(dtype)[:, None] * right)
     return sums

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from curvi.core.errors import InputError
 from curvi.core.outcomes import Outcome
 from curvi.core.trees import precision_of
 from curvi.families import Diagonal, Family, Params
@@ -27,7 +28,7 @@ from curvi.models.glm.likelihoods import Likelihood
 from curvi.models.glm.newton import minimise_dense
 from curvi.models.glm.sampled import SampledGLMProblem, SampledResources
 from curvi.models.glm.starts import on_device, padded, starting_moments
-from curvi.models.glm.tables import WholeTable
+from curvi.models.glm.tables import StreamedRows, Tables, WholeTable
 
 _LARGEST_DENSE = 1600  # parameters up to which the Hessian is formed and factorised
 _NOISE_LEFT = 0.05  # nats per root of a parameter that may be left after a stochastic run
@@ -98,7 +99,7 @@ class Options:
 def fit_glm(
     likelihood: Likelihood,
     family: Family,
-    rows: Rows,
+    rows: Rows | StreamedRows,
     *,
     relevance: bool = False,
     options: Options | None = None,
@@ -112,30 +113,49 @@ def fit_glm(
     """
     options = Options() if options is None else options
     began = time.perf_counter()
-    columns = rows.design.num_columns
+    columns, dtype = rows.precision.shape[0], rows.precision.dtype
 
     def starts(start: int) -> tuple[np.ndarray, np.ndarray]:
         return starting_moments(columns, options.seed, start, centre)
 
-    if options.method is None and dense_is_cheap(family, rows, 2 * columns):
-        assert isinstance(rows.design, DenseDesign)  # noqa: S101  for the type checker
-        arrays = (np.asarray(rows.design.matrix), np.asarray(rows.y), np.asarray(rows.weight))
-        bound = DenseBound(
-            relevance, rows.precision, likelihood, WholeTable(*arrays), float(rows.noise)
-        )
-        found = fit_on_host(bound, family, rows.y.dtype, starts, options)
+    if isinstance(rows, StreamedRows):
+        _check_streamed(family, options, columns)
+    if isinstance(rows, StreamedRows) or (
+        options.method is None and dense_is_cheap(family, rows, 2 * columns)
+    ):
+        noise = float(rows.noise)
+        bound = DenseBound(relevance, rows.precision, likelihood, _tables(rows), noise)
+        found = fit_on_host(bound, family, dtype, starts, options)
         sd = np.exp(found.q.scale)
         found = replace(found, noise=bound.noise_variance(np.asarray(found.q.mean), sd))
     else:
-        with precision_of(rows.y.dtype):
+        with precision_of(dtype):
             found = _fit_compiled(likelihood, family, rows, relevance, starts, options)
     return replace(found, seconds=time.perf_counter() - began)
 
 
 def dense_is_cheap(family: Family, rows: Rows, size: int) -> bool:
     """Whether the whole Hessian can be formed and factorised at every step."""
-    is_dense = isinstance(rows.design, DenseDesign) and isinstance(family.scale, Diagonal)
-    return is_dense and size <= _LARGEST_DENSE
+    is_dense = isinstance(rows.design, DenseDesign)
+    return is_dense and isinstance(family.scale, Diagonal) and size <= _LARGEST_DENSE
+
+
+def _tables(rows: Rows | StreamedRows) -> Tables:
+    if isinstance(rows, StreamedRows):
+        return rows.tables
+    assert isinstance(rows.design, DenseDesign)  # noqa: S101  for the type checker
+    return WholeTable(*(np.asarray(x) for x in (rows.design.matrix, rows.y, rows.weight)))
+
+
+def _check_streamed(family: Family, options: Options, columns: int) -> None:
+    """Only sums over rows of the dense Newton steps can be streamed."""
+    if options.method is not None or not isinstance(family.scale, Diagonal):
+        raise InputError("rows in blocks need method='newton' and covariance='diagonal'")
+    if 2 * columns > _LARGEST_DENSE:
+        raise InputError(
+            f"rows in blocks can have {_LARGEST_DENSE // 2} columns at most, the intercept "
+            f"included, and there are {columns}; give a sparse or in-memory table instead"
+        )
 
 
 def _fit_compiled(

@@ -77,3 +77,11 @@ class StreamedTables(Tables):
         """One block after another."""
         for matrix, y, weight in self.source():
             yield Table(matrix, matrix * matrix, y, weight)
+
+
+class StreamedRows(NamedTuple):
+    """The data of a fit whose rows come in blocks: tables, prior precisions, noise variance."""
+
+    tables: Tables
+    precision: np.ndarray
+    noise: float
