@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "curvi"
 
 # Data flows downwards: a stage imports only itself and stages that come before it.
 STAGES = (
-    "core", "targets", "families", "expectation", "curvature", "methods", "plots", "results",
+    "core", "targets", "families", "expectation", "bounds", "curvature", "methods", "plots", "results",
     "fitting", "models", "estimators", "datasets", "distributed", "experiments", "cli",
 )  # fmt: skip
 # Loading with any of these can run code from a file.

@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from curvi import bounds as bounds
     from curvi import curvature as curvature
     from curvi import expectation as expectation
     from curvi import families as families
@@ -74,6 +75,7 @@ _STAGES = (
     "targets",
     "families",
     "expectation",
+    "bounds",
     "curvature",
     "methods",
     "plots",
