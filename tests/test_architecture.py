@@ -16,8 +16,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "curvi"
 
 # Data flows downwards: a stage imports only itself and stages that come before it.
 STAGES = (
-    "core", "targets", "families", "expectation", "bounds", "curvature", "methods", "plots", "results",
-    "fitting", "models", "estimators", "datasets", "distributed", "experiments", "cli",
+    "core", "targets", "families", "expectation", "bounds", "curvature", "methods", "plots",
+    "results", "fitting", "models", "estimators", "datasets", "distributed", "experiments", "cli",
 )  # fmt: skip
 # Loading with any of these can run code from a file.
 UNSAFE_MODULES = {
