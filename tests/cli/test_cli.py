@@ -82,7 +82,7 @@ def test_what_cannot_be_parsed_ends_with_its_reason(arguments, word, capsys):
 @pytest.mark.float64_only
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["fit", "--help"], ["data", "path", "--help"]],
+    [["--help"], ["fit", "--help"], ["data", "path", "--help"], ["reproduce", "--help"]],
 )
 def test_help_is_offered_everywhere(arguments, capsys):
     with pytest.raises(SystemExit) as caught:

@@ -1,4 +1,4 @@
-"""The command line: ``curvi fit``, ``curvi data``."""
+"""The command line: ``curvi fit``, ``curvi data``, ``curvi reproduce``."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ def _parsed(arguments: list[str] | None) -> Any:
 
     from curvi.cli.data import DataCommand
     from curvi.cli.fit import FitCommand
+    from curvi.cli.reproduce import ReproduceCommand
 
     message = io.StringIO()
     try:
         with contextlib.redirect_stderr(message):
             return tyro.extras.subcommand_cli_from_dict(
-                {"fit": FitCommand, "data": DataCommand},
+                {"fit": FitCommand, "data": DataCommand, "reproduce": ReproduceCommand},
                 prog="curvi",
                 args=arguments,
                 description="Second-order stochastic variational inference.",

@@ -80,12 +80,12 @@ class FitCommand:
         result, names = fit_bundled(self.family, self.rank, self.prior_scale, self.seed)
         print(result.summary(names))
         if self.out is not None:
-            from curvi.cli.report import as_png
             from curvi.core.files import write_atomically
+            from curvi.plots.figures import png_bytes
 
             write_atomically(self.out / "config.json", self.config())
             write_atomically(self.out / "summary.txt", result.summary(names) + "\n")
-            write_atomically(self.out / "fit.png", as_png(result.plot(names)))
+            write_atomically(self.out / "fit.png", png_bytes(result.plot(names)))
             print(f"\nwritten to {self.out}: config.json, fit.png, summary.txt")
         return 0
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import io
 from pathlib import Path
-from typing import Any
 
 from curvi.cli.table import FittedTable
 from curvi.core.files import write_atomically
+from curvi.plots.figures import png_bytes
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -75,16 +74,9 @@ _PAGE = """<!doctype html>
 _MOST_ROWS = 500
 
 
-def as_png(figure: Any) -> bytes:
-    """The bytes of a figure."""
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=120)
-    return stream.getvalue()
-
-
 def write_report(folder: Path, fitted: FittedTable, *, title: str, config: str) -> list[str]:
     """Write the files, each complete or not at all, and return their names."""
-    picture = as_png(fitted.figure())
+    picture = png_bytes(fitted.figure())
     files: dict[str, str | bytes] = {
         "config.json": config,
         "coefficients.csv": fitted.as_csv(),
