@@ -70,3 +70,13 @@ def test_a_range_is_shown_only_where_there_is_one():
 def test_an_unknown_experiment_is_refused(tmp_path, capsys):
     assert main(["reproduce", "nope", "--out", str(tmp_path)]) == 2
     assert "'table1'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_the_sparsity_figure_is_written_with_its_numbers(data_dir, tmp_path, capsys):
+    command = ["reproduce", "coefficients", "--quick", "--seeds", "1", "--out", str(tmp_path)]
+    assert main(command) == 0
+    assert "| duke | 7130 |" in capsys.readouterr().out
+    assert (tmp_path / "coefficients.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".csv", ".md", ".png"]

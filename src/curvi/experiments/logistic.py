@@ -11,7 +11,7 @@ import numpy as np
 from curvi.core.files import write_atomically
 from curvi.experiments.methods import NEWTON, Comparison, compare
 from curvi.experiments.runs import Run
-from curvi.experiments.tables import as_csv, as_markdown, median_and_range
+from curvi.experiments.tables import QUICK, as_csv, as_markdown, median_and_range
 from curvi.plots.figures import png_bytes
 
 DATA = ("duke", "leukemia", "a9a")
@@ -32,7 +32,7 @@ def run(out: Path, *, seeds: int, quick: bool, report: Callable[[str], None]) ->
     write_atomically(out / "logistic.csv", as_csv(curves))
     write_atomically(out / "logistic.png", png_bytes(figure(found)))
     rows = [row for one in found for row in summary(one)]
-    text = as_markdown(rows) + "\n\n" + claims(found) + "\n"
+    text = as_markdown(rows) + "\n\n" + claims(found) + (f"\n\n{QUICK}\n" if quick else "\n")
     write_atomically(out / "logistic.md", text)
     return [out / "logistic.png", out / "logistic.csv", out / "logistic.md"]
 

@@ -18,7 +18,7 @@ from curvi.experiments.methods import (
     newton_run,
 )
 from curvi.experiments.runs import errors
-from curvi.experiments.tables import as_csv, as_markdown, median_and_range
+from curvi.experiments.tables import QUICK, as_csv, as_markdown, median_and_range
 
 DATA = ("duke", "leukemia", "a9a")
 # Misclassified training and test rows in Table 1 of the paper.
@@ -123,5 +123,5 @@ def _not_reproduced(rows: list[dict[str, object]], quick: bool) -> list[str]:
             if here > theirs + max(1.0, 0.01 * theirs):
                 said.append(f"- {data}, {method}: {here:.0f} {part} errors, the paper has {theirs}")
     head = "What does not reproduce (median more than one error and 1 % above the paper's):"
-    first = ["Quick settings: short runs, 3,000 rows of a9a."] if quick else []
+    first = [QUICK] if quick else []
     return [*first, "\n".join([head, "", *(said or ["- nothing"])])]
