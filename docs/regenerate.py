@@ -172,6 +172,45 @@ def paper_methods_table(result: Row) -> str:
     return "\n\n".join([*parts, result["comparison"]])
 
 
+def regression_table(result: Row) -> str:
+    """Regressions against their peers."""
+    normal = result["a9a_normal"]
+    rows = [
+        {
+            "problem": "a9a, normal prior",
+            "ELBO [nats]": f"{normal['elbo']:.3f}",
+            "curvi [s]": normal["seconds_warm"],
+            "peer [s]": _seconds(normal["numpyro_seconds"], "NumPyro, within 15 nats"),
+            "train / test errors": "-",
+        }
+    ]
+    for name in ("a9a", "duke", "leukemia"):
+        found = result[name]
+        within = 30 if name == "a9a" else 2
+        low, high = min(found["elbo"]), max(found["elbo"])
+        train, test = sorted(found["train_errors"]), sorted(found["test_errors"])
+        rows.append(
+            {
+                "problem": f"{name}, relevance prior, {len(found['elbo'])} seeds",
+                "ELBO [nats]": f"{low:.2f} to {high:.2f}",
+                "curvi [s]": found["seconds"],
+                "peer [s]": _seconds(found["dsvi_seconds"], f"DSVI, within {within} nats"),
+                "train / test errors": f"{train[0]} to {train[-1]} / {test[0]} to {test[-1]}",
+            }
+        )
+    steps = [
+        f"{name}, {row['chart']}: {row['steps']}"
+        for name, table in result["hf_iterations"].items()
+        for row in table
+    ]
+    said = "Steps until HFSGVI stays within 2 nats of where it ends, by seed (None: diverged): "
+    return as_table(rows) + "\n\n" + said + "; ".join(steps) + "."
+
+
+def _seconds(value: float | None, who: str) -> str:
+    return f"never ({who})" if value is None else f"{value:.3g} ({who})"
+
+
 def _bound(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.6g}"
 
@@ -184,7 +223,20 @@ TABLES: dict[str, Callable[[Row], str]] = {
     "cold_start": cold_start_table,
     "import": import_table,
     "paper_methods": paper_methods_table,
+    "regression": regression_table,
 }
+EXPERIMENTS = ("table1", "logistic", "coefficients")
+
+
+def reproduction() -> None:
+    """Put what ``curvi reproduce all`` wrote into the manual."""
+    for name in EXPERIMENTS:
+        text = RESULTS / "reproduction" / f"{name}.md"
+        if text.exists():
+            replace_block(ROOT / "docs" / "reproduction.md", name, text.read_text().strip())
+        figure = text.with_suffix(".png")
+        if figure.exists():
+            (ROOT / "docs" / "images" / figure.name).write_bytes(figure.read_bytes())
 
 
 def main() -> None:
@@ -198,6 +250,7 @@ def main() -> None:
         if path.exists():
             result = json.loads(path.read_text())
             replace_block(ROOT / "docs" / "benchmarks.md", name, table(result))
+    reproduction()
 
 
 if __name__ == "__main__":

@@ -84,6 +84,7 @@ _STAGES = (
     "models",
     "estimators",
     "datasets",
+    "experiments",
 )
 
 __all__ = ["__version__", *_HOME, *_STAGES]  # noqa: PLE0604  names are resolved by __getattr__

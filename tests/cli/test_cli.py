@@ -63,6 +63,8 @@ def test_an_output_folder_that_is_a_file_is_refused_before_the_fit(tmp_path, cap
     [
         (["fit", "--family", "nonsense"], "nonsense"),
         (["fit", "--seed", "x"], "--seed"),
+        (["fit", "--sed", "3"], "--sed"),
+        (["data"], "list, path"),
         ([], "fit"),
     ],
 )
@@ -72,15 +74,20 @@ def test_what_cannot_be_parsed_ends_with_its_reason(arguments, word, capsys):
     assert caught.value.code == 2
     printed = capsys.readouterr()
     assert word in printed.err
-    assert "Traceback" not in printed.err
+    assert printed.err.startswith("curvi: ")
+    assert printed.err.count("\n") == 1
+    assert "--help" in printed.err
 
 
 @pytest.mark.float64_only
-@pytest.mark.parametrize("arguments", [["--help"], ["fit", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["fit", "--help"], ["data", "path", "--help"], ["reproduce", "--help"]],
+)
 def test_help_is_offered_everywhere(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 0
     printed = capsys.readouterr().out
     assert "usage: curvi" in printed
-    assert "breast-cancer" in printed
+    assert "-h, --help" in printed

@@ -1,4 +1,4 @@
-"""``curvi fit``: Bayesian logistic regression on scikit-learn's bundled breast-cancer data."""
+"""``curvi fit``: a Bayesian regression on a user's table, or on the bundled example."""
 
 from __future__ import annotations
 
@@ -6,89 +6,109 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated, Any, Literal
 
-if TYPE_CHECKING:
-    from curvi.families import Family
-    from curvi.results import FitResult
-    from curvi.targets import DataTarget
+import tyro
+
+from curvi.core.errors import InputError
+
+_SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t"}
 
 
 @dataclass(frozen=True)
 class FitCommand:
-    """Fit a Bayesian logistic regression to the bundled breast-cancer data.
+    """Fit a Bayesian regression to a table, or to the bundled breast-cancer data.
 
-    Prints the verdict, the bound with its standard error, the coefficients with their posterior
-    sds (of standardised features) and the time.
+    Prints the verdict, the bound, and the coefficients with their posterior sds. Without a table
+    it is logistic regression on scikit-learn's breast-cancer data, of standardised features; with
+    one, features are standardised inside and coefficients are in the units of the table.
     """
 
+    table: Annotated[Path | None, tyro.conf.Positional] = None
+    """CSV file: a header, then numbers (gzip and bzip2 are unpacked). The target may be text."""
+    target: str | None = None
+    """Column of the table to explain."""
+    model: Literal["auto", "logistic", "poisson", "linear"] = "auto"
+    """Of a table. auto: logistic for classes, linear for real numbers; counts have to be named."""
+    ignore: tuple[str, ...] = ()
+    """Columns of the table to leave out."""
+    separator: Literal["comma", "semicolon", "tab"] = "comma"
+    """What stands between the cells of the table."""
+    prior: Literal["normal", "ard"] = "normal"
+    """Prior of coefficients; ard (tables only) switches irrelevant features off."""
+    prior_scale: float = 1.0
+    """Sd of the normal prior of every coefficient, of standardised features."""
     family: Literal["mean-field", "full-rank", "low-rank"] = "mean-field"
-    """Variational family."""
+    """Variational family: the structure of the posterior covariance."""
     rank: int = 5
     """Rank of the low-rank family."""
-    prior_scale: float = 1.0
-    """Sd of the Gaussian prior of every coefficient."""
     seed: int = 0
     """Seed of all randomness."""
     out: Path | None = None
-    """Folder for config.json, summary.txt and fit.png."""
+    """Folder for config.json, a figure, and a summary or a report with coefficients.csv."""
 
-    def run(self) -> None:
-        """Fit, print, and write the files asked for."""
+    def run(self) -> int:
+        """Fit, print, and write the files asked for; 1 means that the fit did not converge."""
+        self._check()
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)  # refused before the fit, not after it
-        result, names = self.fit()
-        print(result.summary(names))
-        if self.out is not None:
-            self._write(self.out, result, names)
-            print(f"\nwritten to {self.out}: config.json, fit.png, summary.txt")
+        return self._run_bundled() if self.table is None else self._run_table(self.table)
 
-    def fit(self) -> tuple[FitResult, list[str]]:
-        """The fit itself, in double precision without touching the global configuration."""
-        import jax
+    def config(self) -> str:
+        """The command as JSON text."""
+        fields = dataclasses.asdict(self)
+        plain = {k: str(v) if isinstance(v, Path) else v for k, v in fields.items()}
+        return json.dumps(plain, indent=2) + "\n"
 
+    def _check(self) -> None:
         from curvi.core import gate
-        from curvi.fitting import fit
 
         gate.positive_number(self.prior_scale, "--prior-scale")
-        with jax.enable_x64(True):
-            target, names = breast_cancer(self.prior_scale)
-            return fit(target, family=self._family(), seed=self.seed), names
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"--seed is {self.seed}; it must be between 0 and {2**32 - 1}")
+        if self.table is not None and self.target is None:
+            raise InputError(f"--target is missing; name the column of {self.table} to explain")
+        if self.table is None:
+            plain: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self)}
+            for name in ("target", "model", "ignore", "separator", "prior"):
+                if getattr(self, name) != plain[name]:
+                    raise InputError(f"--{name} needs a table: curvi fit table.csv --target COLUMN")
 
-    def _family(self) -> Family:
-        from curvi.families import FullRank, LowRank, MeanField
+    def _run_bundled(self) -> int:
+        from curvi.cli.bundled import fit_bundled
 
-        if self.family == "low-rank":
-            return LowRank(self.rank)
-        return FullRank() if self.family == "full-rank" else MeanField()
+        result, names = fit_bundled(self.family, self.rank, self.prior_scale, self.seed)
+        print(result.summary(names))
+        if self.out is not None:
+            from curvi.core.files import write_atomically
+            from curvi.plots.figures import png_bytes
 
-    def _write(self, folder: Path, result: FitResult, names: list[str]) -> None:
-        config = {**dataclasses.asdict(self), "out": str(folder)}
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        (folder / "summary.txt").write_text(result.summary(names) + "\n")
-        result.plot(names).savefig(folder / "fit.png", dpi=120)
+            write_atomically(self.out / "config.json", self.config())
+            write_atomically(self.out / "summary.txt", result.summary(names) + "\n")
+            write_atomically(self.out / "fit.png", png_bytes(result.plot(names)))
+            print(f"\nwritten to {self.out}: config.json, fit.png, summary.txt")
+        return 0
 
+    def _run_table(self, path: Path) -> int:
+        from curvi.cli.report import write_report
+        from curvi.cli.table import fit_table
+        from curvi.datasets import read_table
 
-def breast_cancer(prior_scale: float) -> tuple[DataTarget, list[str]]:
-    """The posterior of a logistic regression with a Gaussian prior, and names of its columns."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-    from sklearn.datasets import load_breast_cancer
-
-    from curvi.targets import DataTarget
-
-    table = load_breast_cancer()
-    scaled = (table.data - table.data.mean(axis=0)) / table.data.std(axis=0)
-    x = np.column_stack([scaled, np.ones(len(scaled))])
-    data = {"x": x, "sign": np.where(table.target == 1, 1.0, -1.0)}
-
-    def log_likelihood(beta: Any, rows: dict[str, Any]) -> Any:
-        return jax.nn.log_sigmoid(rows["sign"] * (rows["x"] @ beta))
-
-    def log_prior(beta: Any) -> Any:
-        constant = jnp.log(prior_scale) + 0.5 * jnp.log(2 * jnp.pi)
-        return jnp.sum(-0.5 * (beta / prior_scale) ** 2 - constant)
-
-    names = [*(str(name) for name in table.feature_names), "intercept"]
-    return DataTarget(log_likelihood, data, log_prior, np.zeros(len(names))), names
+        separator = _SEPARATORS[self.separator]
+        table = read_table(path, str(self.target), ignore=self.ignore, separator=separator)
+        covariance = {"mean-field": "diagonal", "full-rank": "full"}.get(self.family, self.family)
+        fitted = fit_table(
+            table,
+            target=str(self.target),
+            model=self.model,
+            prior=self.prior,
+            prior_scale=self.prior_scale,
+            covariance=covariance,
+            rank=self.rank,
+            random_state=self.seed,
+        )
+        print(fitted.text())
+        if self.out is not None:
+            written = write_report(self.out, fitted, title=path.name, config=self.config())
+            print(f"\nwritten to {self.out}: {', '.join(written)}")
+        return 0 if fitted.converged else 1

@@ -2,5 +2,16 @@
 
 from curvi.datasets.errors import DataFormatError, DataNotFoundError
 from curvi.datasets.named import Dataset, Listing, load, names, path
+from curvi.datasets.table import Table, read_table
 
-__all__ = ["DataFormatError", "DataNotFoundError", "Dataset", "Listing", "load", "names", "path"]
+__all__ = [
+    "DataFormatError",
+    "DataNotFoundError",
+    "Dataset",
+    "Listing",
+    "Table",
+    "load",
+    "names",
+    "path",
+    "read_table",
+]

@@ -1,0 +1,192 @@
+"""Bayesian logistic regression against its peers: time to a bound, with compilation apart.
+
+a9a with a normal prior against NumPyro's AutoNormal with Adam; a9a, duke and leukemia with the
+relevance prior against DSVI. `python -m benchmarks.bench_regression --quick` runs a shrunken copy
+and writes nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import curvi
+from benchmarks.common import NEEDS_DATA, data_folder
+from curvi.experiments.logistic import steps_to
+from curvi.experiments.methods import LARGE, SMALL, load_rows, newton_run
+from curvi.experiments.runs import design, errors, run_setting
+from curvi.models.glm import Bernoulli, DenseBound
+
+REFERENCE = -10780.496  # optimum of the normal-prior bound on a9a
+NORMAL_NATS, LARGE_NATS, SMALL_NATS = 15.0, 30.0, 2.0
+LOOK_EVERY = 50
+
+
+def timed_fit(X, y, **options):
+    """A fit, its seconds, and the seconds of a second one, in which nothing is compiled."""
+    seconds = []
+    for _ in range(2):
+        model = curvi.BayesianLogisticRegression(standardize=False, **options)
+        began = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.fit(X, y)
+        seconds.append(time.perf_counter() - began)
+    return model, seconds
+
+
+def numpyro_run(X, y, rate, batch, goal, budget):
+    """Adam on AutoNormal until the exact bound is above the goal or the budget is spent."""
+    import numpyro
+    import numpyro.distributions as dist
+    from numpyro.infer import SVI, Trace_ELBO
+    from numpyro.infer.autoguide import AutoNormal
+    from numpyro.optim import Adam
+
+    matrix = design(X)
+    exact = DenseBound(
+        False, np.ones(matrix.shape[1]), Bernoulli(), matrix, y.astype(float), np.ones(len(y))
+    )
+    data = jnp.asarray(matrix, jnp.float32)
+    label = jnp.asarray(y > 0, jnp.int32)
+
+    def model():
+        beta = numpyro.sample("beta", dist.Normal(jnp.zeros(matrix.shape[1]), 1.0).to_event(1))
+        with numpyro.plate("rows", len(y), subsample_size=batch) as index:
+            numpyro.sample("y", dist.Bernoulli(logits=data[index] @ beta), obs=label[index])
+
+    guide = AutoNormal(model, init_scale=0.01)
+    svi = SVI(model, guide, Adam(rate), Trace_ELBO())
+    state = svi.init(jax.random.key(0))
+
+    @jax.jit
+    def chunk(state):
+        return jax.lax.fori_loop(0, LOOK_EVERY, lambda _, s: svi.update(s)[0], state)
+
+    began = time.perf_counter()
+    compiled = chunk.lower(state).compile()
+    compile_seconds = time.perf_counter() - began
+    clock, best, reached = 0.0, -np.inf, None
+    while clock < budget and reached is None:
+        began = time.perf_counter()
+        state = jax.block_until_ready(compiled(state))
+        clock += time.perf_counter() - began
+        params = svi.get_params(state)
+        mean, sd = (np.asarray(params[f"beta_auto_{k}"], float) for k in ("loc", "scale"))
+        bound = -exact.value(exact.join(mean, sd))
+        best = max(best, bound)
+        reached = clock if bound >= goal else None
+    return {
+        "rate": rate,
+        "batch": batch,
+        "seconds": reached,
+        "best_bound": best,
+        "compile_seconds": compile_seconds,
+    }
+
+
+def normal_prior(quick):
+    """(a) a9a, normal prior of scale 1 on all columns, the intercept included."""
+    (X, y), _ = load_rows("a9a", quick=quick)
+    model, seconds = timed_fit(X, y)
+    goal = (model.elbo_ if quick else REFERENCE) - NORMAL_NATS
+    grid = [(0.05, None)] if quick else [(r, b) for r in (0.05, 0.01, 0.003) for b in (None, 1000)]
+    peers = [numpyro_run(X, y, r, b, goal, 3.0 if quick else 60.0) for r, b in grid]
+    times = [peer["seconds"] for peer in peers if peer["seconds"] is not None]
+    best = min(times, default=None)
+    return {
+        "elbo": model.elbo_,
+        "gap_to_reference": None if quick else model.elbo_ - REFERENCE,
+        "seconds_first": seconds[0],
+        "seconds_warm": seconds[1],
+        "numpyro": peers,
+        "numpyro_seconds": best,
+        "speedup": None if best is None else best / seconds[1],
+    }
+
+
+def relevance_prior(name, nats, quick):
+    """(b), (c): the relevance prior, ours against the best DSVI setting."""
+    (X, y), test = load_rows(name, quick=quick)
+    seeds = range(2 if quick else 10)
+    newton_run(X, y, seed=0, num_starts=1)  # compiles
+    ours = []
+    for seed in seeds:
+        began = time.perf_counter()
+        fitted = newton_run(X, y, seed=seed, num_starts=1 if quick else None)
+        ours.append((time.perf_counter() - began, fitted))
+    bounds = [fitted.last for _, fitted in ours]
+    goal = float(np.median(bounds)) - nats
+    settings = (LARGE if len(X) > 1000 else SMALL)["DSVI"]
+    limit = 2.0 if quick else 120.0
+    dsvi = [run_setting(s, X, y, seed=0, seconds=limit) for s in settings[: 1 if quick else None]]
+    reached = [first_time(run, goal) for run in dsvi]
+    best = min((t for t in reached if t is not None), default=None)
+    seconds = float(np.median([t for t, _ in ours]))
+    return {
+        "elbo": bounds,
+        "converged": [fitted.outcome.name for _, fitted in ours],
+        "train_errors": [errors(fitted.mean, X, y) for _, fitted in ours],
+        "test_errors": [errors(fitted.mean, *test) for _, fitted in ours],
+        "seconds": seconds,
+        "dsvi": [
+            {"setting": str(s), "best_bound": float(np.nanmax(r.bound)), "seconds": t}
+            for s, r, t in zip(settings, dsvi, reached, strict=False)
+        ],
+        "dsvi_seconds": best,
+        "dsvi_budget": limit,
+        "speedup": None if best is None else best / seconds,
+    }
+
+
+def first_time(run, goal):
+    """Seconds at the first look at which the bound is above the goal."""
+    good = np.flatnonzero(run.bound >= goal)
+    return float(run.seconds[good[0]]) if good.size else None
+
+
+def hf_iterations(name, quick):
+    """Steps until HFSGVI stays within two nats of where it ends, in both parameterisations."""
+    (X, y), _ = load_rows(name, quick=quick)
+    table = []
+    for setting in SMALL["HFSGVI"][:2]:
+        runs = [run_setting(setting, X, y, seed=s, seconds=10.0) for s in range(1 if quick else 5)]
+        table.append(
+            {
+                "chart": setting.chart,
+                "steps": [steps_to(r, r.last - SMALL_NATS) for r in runs],
+                "bounds": [r.last if np.isfinite(r.last) else None for r in runs],
+                "starts": [float(r.bound[0]) for r in runs],
+            }
+        )
+    return table
+
+
+def main(quick: bool = False) -> dict:
+    """Measure everything and print one line for each part."""
+    if data_folder() is None:
+        raise SystemExit(NEEDS_DATA)
+    result = {"a9a_normal": normal_prior(quick)}
+    print("  a9a, normal prior:", short(result["a9a_normal"]), flush=True)
+    for name in ("a9a", "duke", "leukemia"):
+        nats = LARGE_NATS if name == "a9a" else SMALL_NATS
+        result[name] = relevance_prior(name, nats, quick)
+        print(f"  {name}, relevance prior:", short(result[name]), flush=True)
+    result["hf_iterations"] = {name: hf_iterations(name, quick) for name in ("duke", "leukemia")}
+    print("  HFSGVI:", result["hf_iterations"])
+    return result
+
+
+def short(part: dict) -> dict:
+    """What is printed of a part."""
+    names = ("elbo", "seconds", "seconds_warm", "numpyro_seconds", "dsvi_seconds", "speedup")
+    return {name: part[name] for name in names if name in part}
+
+
+if __name__ == "__main__":
+    main(quick="--quick" in sys.argv[1:])

@@ -1,0 +1,168 @@
+"""``curvi fit table.csv``: what it prints and writes, and what it refuses."""
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from curvi.cli import main
+from curvi.cli.table import choose_model
+from curvi.core.errors import InputError
+
+pytestmark = pytest.mark.float64_only
+
+HOSTILE = "income & <script>"
+
+
+def write_csv(path, y, features=3, rows=60):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, features)) * 10.0 ** np.arange(features)
+    names = [HOSTILE, *(f"x{i}" for i in range(1, features))]
+    lines = [",".join([*names, "y"])]
+    lines += [",".join([*(f"{v:.6g}" for v in row), str(y(row, rng))]) for row in X]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+TARGETS = {
+    "two texts": (lambda row, rng: "yes" if row[0] + rng.normal() > 0 else "no", "logistic", 4),
+    "three integers": (lambda row, rng: rng.integers(0, 3), "logistic", 12),
+    "reals": (lambda row, rng: row[0] + rng.normal(), "linear", 4),
+}
+
+
+@pytest.mark.parametrize(("y", "model", "lines"), TARGETS.values(), ids=TARGETS)
+def test_a_table_is_fitted_by_the_model_its_target_suggests(tmp_path, capsys, y, model, lines):
+    path = write_csv(tmp_path / "table.csv", y)
+    assert main(["fit", str(path), "--target", "y"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert printed.out.startswith("converged\n")
+    assert re.search(rf"\nmodel +{model} ", printed.out)
+    assert re.search(r"\nELBO +-", printed.out)
+    assert len(printed.out.split("\n\n")[1].splitlines()) == lines + 1
+
+
+def test_counts_are_fitted_when_named(tmp_path, capsys):
+    path = write_csv(tmp_path / "table.csv", lambda row, rng: rng.poisson(np.exp(1 + row[0])))
+    assert main(["fit", str(path), "--target", "y"]) == 2
+    assert "--model poisson" in capsys.readouterr().err
+    assert main(["fit", str(path), "--target", "y", "--model", "poisson"]) == 0
+    assert "model  poisson (chosen)" in capsys.readouterr().out
+
+
+class Outline(HTMLParser):
+    """The tags of a page, its text, and everything it refers to."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.words, self.references = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.references += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def test_the_files_agree_with_the_fit_and_the_page_stands_alone(tmp_path, capsys):
+    path = write_csv(tmp_path / "table.csv", TARGETS["two texts"][0])
+    folder = tmp_path / "new" / "out"
+    command = ["fit", str(path), "--target", "y", "--prior", "ard", "--out", str(folder)]
+    assert main([*command, "--seed", "7"]) == 0
+    printed = capsys.readouterr().out
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "coefficients.csv", "coefficients.png", "config.json", "report.html",
+    ]  # fmt: skip
+    rows = list(csv.DictReader((folder / "coefficients.csv").read_text().splitlines()))
+    assert [row["name"] for row in rows] == [HOSTILE, "x1", "x2", "intercept"]
+    assert rows[0]["selected"] == "yes"
+    assert float(rows[0]["mean"]) > 2 * float(rows[0]["sd"]) > 0
+    assert rows[0]["mean"] in printed
+    assert json.loads((folder / "config.json").read_text())["seed"] == 7
+    assert (folder / "coefficients.png").read_bytes().startswith(b"\x89PNG")
+    page = Outline()
+    page.feed((folder / "report.html").read_text())
+    assert "script" not in page.tags
+    assert HOSTILE in page.words
+    assert [r for r in page.references if not r.startswith("data:image/png;base64,")] == []
+    assert rows[0]["mean"] in page.words
+
+
+def test_the_same_seed_gives_the_same_files(tmp_path, capsys):
+    path = write_csv(tmp_path / "table.csv", TARGETS["two texts"][0])
+    texts = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        main(["fit", str(path), "--target", "y", "--prior", "ard", "--out", str(folder)])
+        texts.append((folder / "coefficients.csv").read_text())
+    assert texts[0] == texts[1]
+
+
+REFUSED = {
+    "missing file": ("nope.csv", "", ["--target", "y"], "cannot be read"),
+    "no target": ("t.csv", "a,y\n1,2\n", [], "--target is missing"),
+    "unknown target": ("t.csv", "a,y\n1,2\n", ["--target", "z"], "the columns of"),
+    "unknown column": ("t.csv", "a,y\n1,2\n", ["--target", "y", "--ignore", "b"], "--ignore is"),
+    "text": ("t.csv", "a,y\n1,2\nred,3\n", ["--target", "y"], "line 3, column 'a': 'red' is not"),
+    "one class": ("t.csv", "a,y\n1,2\n2,2\n", ["--target", "y"], "in every row"),
+    "one row": ("t.csv", "a,y\n1,2\n", ["--target", "y", "--model", "logistic"], "one class"),
+    "text for numbers": (
+        "t.csv",
+        "a,y\n1,u\n2,v\n",
+        ["--target", "y", "--model", "linear"],
+        "target 'y' is 'u' in line 2; a linear model needs numbers",
+    ),
+    "negative counts": (
+        "t.csv",
+        "a,y\n1,-1\n2,4\n3,5\n",
+        ["--target", "y", "--model", "poisson"],
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "options", "words"), REFUSED.values(), ids=REFUSED)
+def test_a_bad_table_ends_with_one_sentence(tmp_path, capsys, name, text, options, words):
+    (tmp_path / "t.csv").write_text(text)
+    assert main(["fit", str(tmp_path / name), *options]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("curvi: ")
+    assert words in printed.err
+    assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--target=y", "--model=linear", "--prior=ard", "--ignore=a"])
+def test_options_of_tables_are_refused_without_a_table(option, capsys):
+    assert main(["fit", option]) == 2
+    assert "needs a table" in capsys.readouterr().err
+
+
+CHOICES = {
+    ("0", "1"): "logistic",
+    ("2.5", "3.5"): "logistic",
+    ("a", "b", "c"): "logistic",
+    ("1", "2", "3", "2.0"): "logistic",
+    ("1", "2", "3.5"): "linear",
+    ("1e3", "2", "3"): "linear",
+}
+
+
+@pytest.mark.parametrize(("labels", "model"), CHOICES.items(), ids=map(str, CHOICES))
+def test_the_model_follows_the_values_of_the_target(labels, model):
+    assert choose_model(labels, "y")[0] == model
+
+
+@pytest.mark.parametrize("labels", [("1", "1"), tuple(map(str, range(11)))])
+def test_a_target_that_decides_nothing_is_refused(labels):
+    with pytest.raises(InputError, match="target 'y'"):
+        choose_model(labels, "y")
+
+
+def test_ten_thousand_texts_are_no_classes():
+    with pytest.raises(InputError, match="different texts"):
+        choose_model(tuple(f"row {i}" for i in range(10_000)), "y")
