@@ -109,6 +109,13 @@ def test_logistic_rows_have_exact_constants_and_their_sum_a_bound(seed):
     assert total <= weight @ rows * ROUNDING
 
 
+@pytest.mark.parametrize("activation", ["elu", "silu", "gelu"])
+def test_slopes_of_other_activations_are_bounds_and_no_wider_than_a_hundredth(activation):
+    places = jnp.linspace(-8.0, 8.0, 20_001)
+    steepest = float(jnp.max(jax.vmap(jax.grad(getattr(jax.nn, activation)))(places)))
+    assert steepest <= bounds.ACTIVATION_SLOPES[activation] * ROUNDING < steepest + 0.01
+
+
 def test_an_estimate_is_a_lower_bound_and_says_so(key):
     noise = jax.random.normal(key, (64, 3))
     found = bounds.estimate_lipschitz(lambda e: jnp.sum(jnp.tanh(2 * e)), noise)

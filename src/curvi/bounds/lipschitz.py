@@ -26,6 +26,9 @@ ACTIVATION_SLOPES = {
     "tanh": 1.0,
     "softplus": 1.0,
     "relu": 1.0,
+    "elu": 1.0,
+    "silu": 1.1,  # 1.0998...
+    "gelu": 1.13,  # 1.1289...
     "identity": 1.0,
     "exp": math.inf,
 }
