@@ -236,7 +236,9 @@ def reproduction() -> None:
             replace_block(ROOT / "docs" / "reproduction.md", name, text.read_text().strip())
         figure = text.with_suffix(".png")
         if figure.exists():
-            (ROOT / "docs" / "images" / figure.name).write_bytes(figure.read_bytes())
+            (ROOT / "docs" / "images" / f"reproduction_{figure.name}").write_bytes(
+                figure.read_bytes()
+            )
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from curvi.core.files import write_atomically
 from curvi.experiments.methods import load_rows, newton_run
-from curvi.experiments.runs import Run, design
+from curvi.experiments.runs import design
 from curvi.experiments.tables import QUICK, as_csv, as_markdown
 from curvi.plots.figures import png_bytes
 
@@ -20,7 +20,7 @@ _PRUNED = 1e-3  # a feature that moves the predictor by less, typically, is swit
 
 def run(out: Path, *, seeds: int, quick: bool, report: Callable[[str], None]) -> list[Path]:
     """Write coefficients.png, coefficients.csv (those that count) and coefficients.md."""
-    kept: dict[str, Run] = {}
+    kept: dict[str, np.ndarray] = {}
     counts, lines = [], []
     for name in DATA:
         (X, y), _ = load_rows(name, quick=quick)
@@ -29,9 +29,9 @@ def run(out: Path, *, seeds: int, quick: bool, report: Callable[[str], None]) ->
             report(f"{name}: Newton, seed {seed}")
             found.append(newton_run(X, y, seed=seed, num_starts=1 if quick else None))
         best = max(found, key=lambda one: one.last)
-        kept[name] = best
         strength = np.sqrt((best.mean**2 + best.sd**2) * np.mean(design(X) ** 2, axis=0))
         places = np.flatnonzero(strength > _PRUNED)
+        kept[name] = np.where(strength > _PRUNED, best.mean, 0.0)
         counts.append({"data": name, "coefficients": len(strength), "not switched off": len(places),
                        "bound [nats]": f"{best.last:.2f}"})  # fmt: skip
         lines += [
@@ -47,19 +47,19 @@ def run(out: Path, *, seeds: int, quick: bool, report: Callable[[str], None]) ->
     return [out / f"coefficients.{kind}" for kind in ("png", "csv", "md")]
 
 
-def figure(kept: dict[str, Run]) -> Any:
-    """Stems of the posterior means, one panel per data set."""
+def figure(kept: dict[str, np.ndarray]) -> Any:
+    """Stems of the posterior means, zero where switched off, one panel per data set."""
     from matplotlib.figure import Figure
 
     page = Figure(figsize=(9, 2.3 * len(kept)), layout="constrained")
-    for panel, (name, one) in zip(
+    for panel, (name, mean) in zip(
         page.subplots(len(kept), 1, squeeze=False)[:, 0], kept.items(), strict=True
     ):
-        place = np.arange(len(one.mean))
+        place = np.arange(len(mean))
         panel.axhline(0, color="0.8", linewidth=0.8)
-        panel.vlines(place, 0, one.mean, color="tab:blue", linewidth=1.3)
-        large = np.abs(one.mean) > 0.02 * np.abs(one.mean).max()
-        panel.plot(place[large], one.mean[large], "o", markersize=3.5, color="tab:blue")
+        panel.vlines(place, 0, mean, color="tab:blue", linewidth=1.3)
+        large = np.abs(mean) > 0.02 * np.abs(mean).max()
+        panel.plot(place[large], mean[large], "o", markersize=3.5, color="tab:blue")
         panel.set_title(name, fontsize=10)
         panel.set_ylabel("coefficient")
     page.axes[-1].set_xlabel("index of the coefficient (the last is the intercept)")
