@@ -128,3 +128,30 @@ def test_intervals_of_responses_cover_new_responses(dtype):
     assert fixed.noise_sd_ == pytest.approx(3)
     with pytest.raises(curvi.InputError, match="level is"):
         model.predict_interval(X, level=1.0)
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("standardize", [False, True])
+def test_a_column_of_zeros_is_switched_off_and_does_not_drift(standardize):
+    rng = np.random.default_rng(5)
+    X = (rng.random((400, 6)) < 0.3).astype(float)
+    X[:, 4] = 0.0
+    y = rng.logistic(size=400) < 2 * X[:, 0] - 1
+    model = curvi.BayesianLogisticRegression(
+        prior="ard", standardize=standardize, random_state=0
+    ).fit(X, y)
+    assert model.converged_
+    assert abs(model.coef_[0, 4]) < 1e-6
+    assert model.coef_sd_[0, 4] < 10
+    assert not model.selected_[0, 4]
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_the_sd_of_the_intercept_is_that_of_its_draws(covariance):
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(80, 2)) + [3.0, -1.0]
+    y = X @ [1.0, -2.0] + rng.normal(size=80)
+    model = curvi.BayesianLinearRegression(covariance=covariance).fit(X, y)
+    draws = model.sample(20_000).intercept
+    assert model.intercept_sd_ == pytest.approx(draws.std(), rel=0.03)  # six standard errors

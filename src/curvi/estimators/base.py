@@ -274,6 +274,10 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         self.coef_ = self._slopes(columns.slopes(mean)).astype(dtype)
         self.coef_sd_ = self._slopes(columns.slopes(sd)).astype(dtype)
         self.intercept_ = self._offsets(columns.offsets(mean)).astype(dtype)
+        # The intercept is the predictor where all features are zero.
+        origin = np.zeros((1, columns.scale.shape[0]))
+        spread = np.sqrt(self._posterior.predictor(origin)[1][0]) * columns.intercept
+        self.intercept_sd_ = self._offset_sds(spread).astype(dtype)
         self.elbo_, self.elbos_, self.elbo_se_ = fitted.elbo, fitted.elbos, fitted.elbo_se
         self.n_iter_, self.converged_ = fitted.steps, self._has_converged()
         for name in ("relevance_", "selected_"):
@@ -300,6 +304,10 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
     def _offsets(self, blocks: np.ndarray) -> Any:
         """Intercepts (..., blocks) in the shape that users see."""
         return blocks[..., 0]
+
+    def _offset_sds(self, blocks: np.ndarray) -> Any:
+        """Sds of intercepts (blocks,) in the shape that users see."""
+        return blocks[0]
 
     def _predictor(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the linear predictors of new rows, in float64."""

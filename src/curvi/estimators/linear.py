@@ -36,8 +36,8 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
     ----------
     coef_, coef_sd_ : arrays, (features,)
         Posterior means and sds.
-    intercept_ : float
-        Posterior mean of the intercept.
+    intercept_, intercept_sd_ : float
+        Posterior mean and sd of the intercept.
     noise_sd_ : float
         Noise sd, given or estimated.
     relevance_, selected_ : arrays
@@ -162,3 +162,6 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
     def _offsets(self, blocks: np.ndarray) -> Any:
         shift, scale = self._response_units
         return shift + scale * blocks[..., 0]
+
+    def _offset_sds(self, blocks: np.ndarray) -> Any:
+        return blocks[0] * self._response_units[1]

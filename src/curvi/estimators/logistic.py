@@ -65,8 +65,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
     ----------
     coef_, coef_sd_ : arrays, (1, features) or (classes, features)
         Posterior means and sds.
-    intercept_ : array, (1,) or (classes,)
-        Posterior means of the intercepts.
+    intercept_, intercept_sd_ : arrays, (1,) or (classes,)
+        Posterior means and sds of the intercepts.
     classes_ : array
         Labels, in order.
     relevance_, selected_ : arrays
@@ -165,4 +165,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
         return blocks
 
     def _offsets(self, blocks: np.ndarray) -> Any:
+        return blocks
+
+    def _offset_sds(self, blocks: np.ndarray) -> Any:
         return blocks

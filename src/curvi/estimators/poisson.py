@@ -32,8 +32,8 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
     ----------
     coef_, coef_sd_ : arrays, (features,)
         Posterior means and sds.
-    intercept_ : float
-        Posterior mean of the intercept.
+    intercept_, intercept_sd_ : float
+        Posterior mean and sd of the intercept.
     relevance_, selected_ : arrays
         With ``prior="ard"``: prior variances, and which features are not switched off.
     elbo_, elbos_, n_iter_, converged_, result_

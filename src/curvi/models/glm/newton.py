@@ -21,6 +21,7 @@ from curvi.fitting.loop import LoopResult, Progress
 _ACCEPT, _POOR, _GOOD = 1e-4, 0.25, 0.75
 _PATIENCE = 40
 _BISECTIONS = 100
+_RIDGE = 1e-11  # on the diagonal of a scaled Hessian
 
 
 class SecondOrder(NamedTuple):
@@ -109,6 +110,9 @@ def _subproblem(
     """The best step of the quadratic model in the ball, its gain, and whether it is inside."""
     gradient = here.gradient / root
     matrix = here.hessian / root[:, None] / root[None, :]
+    # A column of zeros under a relevance prior has a direction that changes nothing. Without a
+    # ridge, the sign of a rounding error would decide how far a step goes along it.
+    matrix[np.diag_indices_from(matrix)] += _RIDGE * max(1.0, float(np.max(np.diag(matrix))))
     if not (np.all(np.isfinite(gradient)) and np.all(np.isfinite(matrix))):
         return np.zeros_like(gradient), np.nan, False
     try:
