@@ -74,7 +74,7 @@ class Averaged(Method):
     ) -> tuple[AveragedState, Info]:
         """A step of the inner method, then of the average."""
         inner, info = self.method.step(problem, state.inner, resources, step, tolerance)
-        window = jnp.minimum(self.fraction * step, self.window)
+        window = jnp.minimum(self.fraction * step.astype(info.value.dtype), self.window)
         return AveragedState(inner, average_towards(state.average, inner.params, window)), info
 
     def answer(self, state: AveragedState) -> Any:

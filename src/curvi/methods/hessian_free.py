@@ -152,7 +152,7 @@ class HessianFree(Method):
             return None, state.diagonal
         key = jax.random.fold_in(jax.random.key(0), step)
         fresh = hutchinson_diagonal(operator, key, _PROBES)
-        weight = jnp.maximum(0.1, 1 / (1.0 + step)).astype(state.damping.dtype)
+        weight = jnp.maximum(0.1, 1 / (1 + step.astype(state.damping.dtype)))
         diagonal = jax.tree.map(lambda d, f: d + weight * (f - d), state.diagonal, fresh)
         lifted = jax.tree.map(lambda d: (jnp.abs(d) + state.damping) ** 0.75, diagonal)
         return Diagonal(lifted), diagonal

@@ -153,7 +153,8 @@ class KFAC(Method):
         curvature = self._renewed(problem, objective, state, resources, step)
         batch, key = problem.sample(resources, step)
         value, deltas, inputs = _backward(objective, state.params, batch, key)
-        rate = self.step_size * jnp.sqrt(self.plateau / jnp.maximum(step, self.plateau))
+        now = step.astype(value.dtype)
+        rate = self.step_size * jnp.sqrt(self.plateau / jnp.maximum(now, self.plateau))
         matrices = objective.matrices(state.params)
         momentum, moved = [], []
         for index, layer in enumerate(layers):
@@ -161,10 +162,10 @@ class KFAC(Method):
             update = update * self._clipped(update, deltas[index].shape[0])
             past = self.momentum * state.momentum[index] + (1 - self.momentum) * update
             momentum.append(past)
-            moved.append(matrices[index] - rate.astype(past.dtype) * past)
+            moved.append(matrices[index] - rate * past)
         params = objective.assemble(state.params, tuple(moved))
         finite = all_finite(value, params)
-        window = jnp.minimum(_AVERAGED * step, self.average_window)
+        window = jnp.minimum(_AVERAGED * now, self.average_window)
         average = average_towards(state.average, params, window) if self.average_window else params
         proposal = KFACState(params, tuple(momentum), curvature, average)
         norm = optax.tree.norm(tuple(momentum))

@@ -162,7 +162,7 @@ class VAEObjective:
 
         def product(vector: PyTree) -> PyTree:
             (result,) = pull(jax.tree.map(jnp.multiply, weights, push(vector)))
-            if self.penalised is None or self.decoder_l2 == 0:
+            if self.decoder_l2 == 0:
                 return result
             _, lift = jax.jvp(jax.grad(self.penalty), (params,), (vector,))
             return optax.tree.add(result, lift)

@@ -68,10 +68,11 @@ class EpochProblem(Problem):
         per_epoch = -(-num_rows // self.batch_size)
         epoch, within = step // per_epoch, step % per_epoch
         # The last batch of an epoch is filled up from its beginning.
-        place = (within * self.batch_size + jnp.arange(self.batch_size)) % num_rows
+        within = within * self.batch_size + jnp.arange(self.batch_size, dtype=jnp.int32)
+        place = within % num_rows
         key = jax.random.fold_in(jax.random.fold_in(resources.key, 2), epoch)
         choice = jax.random.randint(key, (), 0, resources.multipliers.shape[0])
-        offset = jax.random.randint(jax.random.fold_in(key, 1), (), 0, num_rows)
+        offset = jax.random.randint(jax.random.fold_in(key, 1), (), 0, num_rows, jnp.int32)
         product = resources.multipliers[choice] * place.astype(jnp.uint32)
         spread = (product % jnp.uint32(num_rows)).astype(jnp.int32)
         return (spread + offset) % num_rows
