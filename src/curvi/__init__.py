@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from curvi.estimators import BayesianLinearRegression as BayesianLinearRegression
     from curvi.estimators import BayesianLogisticRegression as BayesianLogisticRegression
     from curvi.estimators import BayesianPoissonRegression as BayesianPoissonRegression
+    from curvi.estimators.vae import VAE as VAE
+    from curvi.estimators.vae_classes import SemiSupervisedVAE as SemiSupervisedVAE
     from curvi.expectation import Draws as Draws
     from curvi.families import FullRank as FullRank
     from curvi.families import LocationScale as LocationScale
@@ -34,8 +36,11 @@ if TYPE_CHECKING:
     from curvi.fitting import minimise as minimise
     from curvi.methods import DSVI as DSVI
     from curvi.methods import HFSGVI as HFSGVI
+    from curvi.methods import KFAC as KFAC
     from curvi.methods import LBFGS as LBFGS
+    from curvi.methods import Averaged as Averaged
     from curvi.methods import FirstOrder as FirstOrder
+    from curvi.methods import HessianFree as HessianFree
     from curvi.methods import TrustRegion as TrustRegion
     from curvi.results import FitResult as FitResult
     from curvi.targets import DataTarget as DataTarget
@@ -55,6 +60,9 @@ _HOME = {
     "TrustRegion": "curvi.methods",
     "HFSGVI": "curvi.methods",
     "LBFGS": "curvi.methods",
+    "KFAC": "curvi.methods",
+    "HessianFree": "curvi.methods",
+    "Averaged": "curvi.methods",
     "DSVI": "curvi.methods",
     "FirstOrder": "curvi.methods",
     "fit": "curvi.fitting",
@@ -64,6 +72,8 @@ _HOME = {
     "BayesianLogisticRegression": "curvi.estimators",
     "BayesianPoissonRegression": "curvi.estimators",
     "BayesianLinearRegression": "curvi.estimators",
+    "VAE": "curvi.estimators.vae",
+    "SemiSupervisedVAE": "curvi.estimators.vae_classes",
     "Outcome": "curvi.core.outcomes",
     "CurviError": "curvi.core.errors",
     "InputError": "curvi.core.errors",

@@ -150,7 +150,7 @@ def test_a_column_of_zeros_is_switched_off_and_does_not_drift(standardize):
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])
 def test_the_sd_of_the_intercept_is_that_of_its_draws(covariance):
     rng = np.random.default_rng(6)
-    X = rng.normal(size=(80, 2)) + [3.0, -1.0]
+    X = rng.normal(loc=[3.0, -1.0], size=(80, 2))
     y = X @ [1.0, -2.0] + rng.normal(size=80)
     model = curvi.BayesianLinearRegression(covariance=covariance).fit(X, y)
     draws = model.sample(20_000).intercept

@@ -17,7 +17,7 @@ class ReproduceCommand:
     """Reproduce tables and figures of the paper, its numbers beside ours."""
 
     name: Annotated[str, tyro.conf.Positional]
-    """table1, logistic, coefficients, or all."""
+    """table1, logistic, coefficients, frey, olivetti, mnist, bounds, or all."""
     seeds: int = 5
     """Seeds per method; medians and ranges are reported."""
     out: Path = Path("reproduction")

@@ -7,11 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# name -> module with a function run(out, *, seeds, quick, report)
+# name -> module and its function of (out, *, seeds, quick, report)
 REGISTRY = {
-    "table1": "curvi.experiments.table1",
-    "logistic": "curvi.experiments.logistic",
-    "coefficients": "curvi.experiments.coefficients",
+    "table1": "curvi.experiments.table1:run",
+    "logistic": "curvi.experiments.logistic:run",
+    "coefficients": "curvi.experiments.coefficients:run",
+    "frey": "curvi.experiments.vae:frey",
+    "olivetti": "curvi.experiments.vae:olivetti",
+    "mnist": "curvi.experiments.vae:mnist",
+    "bounds": "curvi.experiments.bounds:run",
 }
 
 
@@ -19,6 +23,7 @@ def run(
     name: str, out: Path, *, seeds: int, quick: bool, report: Callable[[str], None]
 ) -> list[Path]:
     """Run one experiment and return the files it wrote."""
-    module: Any = importlib.import_module(REGISTRY[name])
-    written: list[Path] = module.run(out, seeds=seeds, quick=quick, report=report)
+    module, _, function = REGISTRY[name].partition(":")
+    experiment: Any = getattr(importlib.import_module(module), function)
+    written: list[Path] = experiment(out, seeds=seeds, quick=quick, report=report)
     return written

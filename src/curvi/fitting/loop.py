@@ -92,8 +92,13 @@ def run(
     max_steps: int,
     time_budget: float | None = None,
     observer: Callable[[Progress], None] | None = None,
+    monitor: Callable[[int, float, Any], bool] | None = None,
+    monitor_every: int = 1,
 ) -> LoopResult:
     """Run a method until it converges, gives up, or its budget is spent.
+
+    ``monitor(step, seconds, params)`` is asked whenever ``monitor_every`` steps are done, and at
+    the end of the budget; True ends the run as converged. Its own time does not count.
 
     Ctrl-C ends the run after the current chunk's results are in; what there is, is returned.
     """
@@ -112,6 +117,8 @@ def run(
         seconds = 0.0
         while outcome is Outcome.RUNNING:
             stop = min(step + length, max_steps)
+            if monitor is not None:
+                stop = min(stop, (step // monitor_every + 1) * monitor_every)
             carry = run_chunk(
                 problem, method, carry, resources, jnp.asarray(stop, jnp.int32), limit
             )
@@ -126,6 +133,11 @@ def run(
                 outcome = Outcome.BUDGET
             if observer is not None:
                 observer(Progress(step, max_steps, float(recorded[-1]["value"][-1]), now))
+            if monitor is not None and (step % monitor_every == 0 or outcome is Outcome.BUDGET):
+                paused = time.perf_counter()
+                if monitor(step, now, method.answer(carry.state)):
+                    outcome = Outcome.CONVERGED
+                compiled += time.perf_counter() - paused
     except KeyboardInterrupt:
         outcome = Outcome.INTERRUPTED
     trace = {

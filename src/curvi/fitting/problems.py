@@ -12,9 +12,11 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi.core import gate
 from curvi.core.trees import Metric
+from curvi.curvature import LinearMap
 from curvi.expectation import Draws, draw_noise, neg_elbo
 from curvi.families import Family, Params
 from curvi.methods import Problem
+from curvi.methods.layered import Layered
 from curvi.targets import Density, RowDensity
 
 
@@ -125,6 +127,18 @@ class ObjectiveProblem(Problem):
     def value(self, params: PyTree, sample: tuple[PyTree, PRNGKeyArray]) -> Float[Array, ""]:
         """The objective on a batch and key."""
         return _traced_once(self.fn, self.reads, params, *sample)
+
+    def gauss_newton(
+        self, params: PyTree, sample: tuple[PyTree, PRNGKeyArray]
+    ) -> tuple[Array, PyTree, LinearMap]:
+        """Of ``fn``, if it offers one."""
+        if not hasattr(self.fn, "gauss_newton"):
+            return super().gauss_newton(params, sample)
+        return self.fn.gauss_newton(params, *sample)
+
+    def layered(self) -> Layered:
+        """``fn`` itself, if it shows its layers."""
+        return self.fn if isinstance(self.fn, Layered) else super().layered()
 
 
 def _objective(

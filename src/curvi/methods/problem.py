@@ -7,8 +7,10 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
+from curvi.core.errors import InputError
 from curvi.core.trees import Metric
 from curvi.curvature import LinearMap, hessian
+from curvi.methods.layered import Layered
 
 
 class Problem(abc.ABC):
@@ -34,6 +36,21 @@ class Problem(abc.ABC):
     def linearise(self, params: Any, sample: Any) -> tuple[Array, Any, LinearMap]:
         """Value, gradient and Hessian on a sample, by the R-operator unless overridden."""
         return hessian(lambda p: self.value(p, sample), params)
+
+    def gauss_newton(self, params: Any, sample: Any) -> tuple[Array, Any, LinearMap]:
+        """Value, gradient and Gauss-Newton matrix on a sample, where the objective has one."""
+        del params, sample
+        raise InputError(
+            "this objective does not say where its loss begins; a Gauss-Newton method needs "
+            "fn.gauss_newton(params, batch, key), such as a curvi.models.vae.VAEObjective"
+        )
+
+    def layered(self) -> Layered:
+        """The layers of the objective, where it shows them; samples are then (batch, key)."""
+        raise InputError(
+            "this objective does not show its layers; KFAC needs one that does, such as a "
+            "curvi.models.vae.MLPObjective. Choose HessianFree, LBFGS or FirstOrder instead"
+        )
 
     def metric(self, params: Any) -> Metric | None:
         """Natural metric at the parameters, if the problem has one."""

@@ -1,0 +1,268 @@
+"""``curvi.VAE``: a variational auto-encoder that trains itself."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from curvi.core import gate
+from curvi.core.errors import InputError, NotConvergedWarning, NumericalError
+from curvi.core.trees import precision_of
+from curvi.estimators.vae_use import UsesVAE
+from curvi.methods import KFAC, LBFGS, Averaged, FirstOrder, HessianFree, Method
+from curvi.models.vae import Bernoulli, Gaussian, MLPObjective, Schedule, Trained, train
+from curvi.models.vae.networks import ACTIVATIONS, VAEParams, initial_params
+
+_FEWEST_VALIDATION_ROWS = 10
+_MARGIN = 0.02  # first guesses of probabilities stay this far from 0 and 1
+
+Model = TypeVar("Model", bound="VAE")
+
+
+class VAE(UsesVAE):
+    r"""Variational auto-encoder with multilayer perceptrons, trained by curvature.
+
+    The bound of section 3 of the paper,
+    :math:`E_q[\log p(x \mid z)] - KL(q(z \mid x) \| N(0, I))`, is maximised over minibatches. The
+    default method has no learning rate to choose.
+
+    Parameters
+    ----------
+    latent : int
+        Size of the code.
+    hidden : sequence of int
+        Hidden layers of the encoder; the decoder mirrors them.
+    activation : str
+        Nonlinearity of hidden layers: "tanh", "sigmoid", "softplus", "elu", "gelu", "silu".
+    likelihood : {"bernoulli", "gaussian"}
+        Grey levels in [0, 1] as probabilities, or real values.
+    variance : {"pixel", "one"} or float
+        Of a Gaussian likelihood: learned for every pixel, learned once, or fixed. A learned
+        variance stays above 2e-6 of the data's, so pixels that never change do no harm.
+    num_draws : int
+        M, draws of the code per row and step.
+    decoder_l2 : float
+        Weight of the L2 penalty on the decoder, per row.
+    init_scale : float, optional
+        Sd of the first weights (0.01 or 0.001 in the paper, with zero biases). By default
+        1/sqrt(inputs) of each layer, and output biases at the data's mean.
+    batch_size : int, optional
+        Rows per step: by default 100, and for "hf" a twentieth of the rows, 200 to 2000.
+    max_epochs, time_budget : int, float
+        Passes over the data and seconds, at most.
+    validation_fraction : float
+        Part of the rows held out; training stops after ``patience`` looks at their bound without
+        a new best, and the best parameters are kept. 0 trains to the end.
+    method : {"kfac", "hf", "lbfgs", "adam", "adagrad"} or a method of curvi
+        How to go downhill.
+    random_state : int, RandomState or None
+        The same integer gives the same bits.
+    verbose : int
+        Draw a progress bar on a terminal.
+
+    Attributes
+    ----------
+    params_ : VAEParams
+        Weights.
+    history_ : dict of arrays
+        step, epoch, seconds, elbo, validation_elbo: one entry per look.
+    elbo_ : float
+        Best validation bound per row, or the last training bound.
+    n_iter_, outcome_, message_, result_
+        Steps, how training ended, in one sentence, and everything else.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from curvi.estimators.vae import VAE
+    >>> X = (np.random.default_rng(0).random((200, 16)) < 0.5).astype(np.float32)
+    >>> model = VAE(latent=2, hidden=(8,), max_epochs=2, random_state=0).fit(X)
+    >>> model.transform(X).shape, model.reconstruct(X[:3]).shape
+    ((200, 2), (3, 16))
+    """
+
+    def __init__(
+        self,
+        latent: int = 20,
+        hidden: Sequence[int] = (500,),
+        *,
+        activation: str = "tanh",
+        likelihood: str = "bernoulli",
+        variance: str | float = "pixel",
+        num_draws: int = 1,
+        decoder_l2: float = 1e-4,
+        init_scale: float | None = None,
+        batch_size: int | None = None,
+        max_epochs: int = 50,
+        time_budget: float | None = None,
+        validation_fraction: float = 0.1,
+        patience: int = 10,
+        method: Any = "kfac",
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.latent = latent
+        self.hidden = hidden
+        self.activation = activation
+        self.likelihood = likelihood
+        self.variance = variance
+        self.num_draws = num_draws
+        self.decoder_l2 = decoder_l2
+        self.init_scale = init_scale
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.time_budget = time_budget
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.method = method
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self: Model, X: Any, y: Any = None) -> Model:
+        """Train on rows; ``y`` is ignored.
+
+        Raises
+        ------
+        InputError
+            For rows that are not finite or out of range, fewer than two, or all equal.
+        NumericalError
+            If the bound turned non-finite again and again.
+        """
+        del y
+        self._check_parameters()
+        X = self._rows(X, reset=True)
+        self._check_data(X)
+        self.seed_ = self._seed()
+        with precision_of(X.dtype):
+            trained = self._train(X)
+        self._publish(trained)
+        return self
+
+    def _train(self, X: np.ndarray) -> Trained:
+        order = np.random.default_rng([self.seed_, 1]).permutation(len(X))
+        held = round(self.validation_fraction * len(X))
+        if held and (held < _FEWEST_VALIDATION_ROWS or len(X) - held < 2):
+            held = 0  # a bound over a handful of rows would stop at random
+        kept = X[order[held:]]
+        self.objective_ = MLPObjective(
+            likelihood=self._likelihood(kept),
+            num_draws=self.num_draws,
+            decoder_l2=float(self.decoder_l2),
+            activation=self.activation,
+        )
+        method, batch = self._method(len(kept))
+        schedule = Schedule(
+            batch_size=self.batch_size or batch,
+            max_epochs=self.max_epochs,
+            time_budget=self.time_budget,
+            patience=self.patience,
+            seed=self.seed_,
+            progress=bool(self.verbose),
+        )
+        return train(
+            self.objective_,
+            self._start(kept),
+            kept,
+            method=method,
+            schedule=schedule,
+            validation=X[order[:held]] if held else None,
+        )
+
+    def _start(self, X: np.ndarray) -> VAEParams:
+        """First weights; without ``init_scale`` the output biases explain the mean image."""
+        learned = self.objective_.likelihood.variances
+        params = initial_params(
+            np.random.default_rng([self.seed_, 2]),
+            inputs=X.shape[1],
+            hidden=tuple(self.hidden),
+            latent=self.latent,
+            variances=X.shape[1] if learned is None else learned,
+            scale=self.init_scale,
+            dtype=X.dtype,
+        )
+        if self.init_scale is not None:
+            return params
+        mean = X.mean(axis=0)
+        if self.likelihood == "bernoulli":
+            safe = np.clip(mean, _MARGIN, 1 - _MARGIN)
+            mean = np.log(safe) - np.log1p(-safe)
+        last = params.decoder[-1].at[-1].set(jnp.asarray(mean, X.dtype))
+        return params._replace(decoder=(*params.decoder[:-1], last))
+
+    def _likelihood(self, X: np.ndarray) -> Bernoulli | Gaussian:
+        if self.likelihood == "bernoulli":
+            return Bernoulli()
+        scale = float(np.sqrt(X.var(axis=0, dtype=np.float64).mean()))
+        return Gaussian(self.variance, float(f"{scale:.3g}"))
+
+    def _method(self, rows: int) -> tuple[Method, int]:
+        """The method and its usual batch size."""
+        small = min(100, rows)
+        if isinstance(self.method, Method):
+            return self.method, small
+        if self.method == "kfac":
+            return KFAC(), small
+        if self.method == "hf":
+            return HessianFree(), min(rows, max(200, min(2000, rows // 20)))
+        if self.method == "lbfgs":
+            return LBFGS(history=10), small
+        if self.method == "adam":
+            return Averaged(FirstOrder(optax.adam(1e-3))), small
+        return FirstOrder(optax.adagrad(0.03)), small
+
+    def _publish(self, trained: Trained) -> None:
+        self.result_, self.params_ = trained, trained.params
+        self.history_, self.n_iter_ = trained.history, trained.steps
+        self.outcome_, self.message_ = trained.outcome, trained.outcome.sentence
+        bounds = trained.history["validation_elbo"]
+        known = bounds[np.isfinite(bounds)]
+        last = trained.history["elbo"][-1] if len(trained.history["elbo"]) else float("nan")
+        self.elbo_ = float(known.max()) if len(known) else float(last)
+        if trained.outcome.is_failure:
+            if len(known) == 0:
+                raise NumericalError(self.message_, trained)
+            warnings.warn(self.message_, NotConvergedWarning, stacklevel=3)
+
+    def _check_parameters(self) -> None:
+        for name in ("latent", "num_draws", "max_epochs", "patience"):
+            gate.positive_integer(getattr(self, name), name)
+        self._check_layers()
+        gate.one_of(self.activation, tuple(ACTIVATIONS), "activation")
+        gate.one_of(self.likelihood, ("bernoulli", "gaussian"), "likelihood")
+        if not isinstance(self.method, Method):
+            gate.one_of(self.method, ("kfac", "hf", "lbfgs", "adam", "adagrad"), "method")
+        for name in ("init_scale", "time_budget"):
+            if getattr(self, name) is not None:
+                gate.positive_number(getattr(self, name), name)
+        if self.batch_size is not None:
+            gate.positive_integer(self.batch_size, "batch_size")
+        if self.decoder_l2 != 0:
+            gate.positive_number(self.decoder_l2, "decoder_l2")
+        if not 0 <= self.validation_fraction < 1:
+            raise InputError(
+                f"validation_fraction is {self.validation_fraction!r}; it must be in [0, 1)"
+            )
+
+    def _check_layers(self) -> None:
+        if isinstance(self.hidden, str) or not isinstance(self.hidden, Sequence) or not self.hidden:
+            raise InputError(f"hidden is {self.hidden!r}; give a sequence of sizes, as in (500,)")
+        for size in self.hidden:
+            gate.positive_integer(size, "a size in hidden")
+
+    def _check_data(self, X: np.ndarray) -> None:
+        if len(X) < 2:
+            raise InputError("X has 1 row; an auto-encoder needs at least 2 different images")
+        if np.all(X[0] == X):
+            raise InputError("all rows of X are equal; there is nothing to encode")
+        if self.latent > X.shape[1]:
+            warnings.warn(
+                f"latent is {self.latent} but X has {X.shape[1]} columns; codes that are not "
+                "needed will stay at the prior",
+                UserWarning,
+                stacklevel=3,
+            )

@@ -1,0 +1,173 @@
+"""Section 4.2: auto-encoders of Frey faces, Olivetti faces and MNIST by four methods.
+
+Writes, for every data set, the convergence of the bound (CSV and PNG), reconstructions by every
+method, the manifold of a two-dimensional code, and denoised and imputed images.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from curvi import datasets
+from curvi.core import gate
+from curvi.estimators.vae import VAE
+from curvi.plots.vae import plot_images, plot_sheet, plot_training
+
+METHODS = ("kfac", "hf", "lbfgs", "adagrad")
+_MANIFOLD_SHARE = 0.5  # of a method's budget, for the model with a code of two numbers
+_HELD_OUT = 0.1
+
+
+@dataclass(frozen=True)
+class Case:
+    """A data set with the sizes of the paper."""
+
+    name: str
+    latent: int
+    hidden: tuple[int, ...]
+    likelihood: str
+    grid: int
+
+
+CASES = {
+    "frey": Case("frey", 20, (200,), "gaussian", 10),
+    "olivetti": Case("olivetti", 100, (400,), "gaussian", 10),
+    "mnist": Case("mnist", 20, (500,), "bernoulli", 20),
+}
+
+
+def run(out: Path, *, dataset: str, seeds: Sequence[int] = (0,), budget: float = 60.0) -> None:
+    """Produce the figures of one data set.
+
+    Parameters
+    ----------
+    out : Path
+        Folder for PNG and CSV; made if missing.
+    dataset : {"frey", "olivetti", "mnist"}
+        Which one.
+    seeds : sequence of int
+        Convergence is measured for every seed; pictures show the first.
+    budget : float
+        Seconds of training per method and seed, compilation included.
+    """
+    case = CASES[gate.one_of(dataset, tuple(CASES), "dataset")]
+    out.mkdir(parents=True, exist_ok=True)
+    train, test, shape = _images(case)
+    models: dict[str, VAE] = {}
+    rows: list[dict[str, Any]] = []
+    errors: list[dict[str, Any]] = []
+    for seed in seeds:
+        for method in METHODS:
+            model = _model(case, method, seed, budget, case.latent).fit(train)
+            models.setdefault(method, model)
+            rows += _table(case.name, method, seed, model.history_)
+            error = float(np.mean((model.reconstruct(test) - test) ** 2))
+            errors.append(
+                {
+                    "dataset": case.name,
+                    "method": method,
+                    "seed": seed,
+                    "test_bound": model.score(test),
+                    "test_squared_error": error,
+                    "epochs": float(model.history_["epoch"][-1]),
+                }
+            )
+    _write(out / f"{case.name}_convergence.csv", rows)
+    _write(out / f"{case.name}_test.csv", errors)
+    histories = {name: model.history_ for name, model in models.items()}
+    _save(plot_training(histories, title=case.name), out / f"{case.name}_convergence.png")
+    _pictures(out, case, models, test, shape)
+    flat = _model(case, "kfac", seeds[0], _MANIFOLD_SHARE * budget, 2).fit(train)
+    _save(plot_sheet(flat.manifold(case.grid), shape), out / f"{case.name}_manifold.png")
+
+
+def _images(case: Case) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
+    """Training and held-out images; faces are split at random with a fixed seed."""
+    data = datasets.load(case.name)
+    X, shape = data.train[0], data.image_shape or (1, data.train[0].shape[1])
+    if data.test is not None:
+        return X, data.test[0], shape
+    order = np.random.default_rng(0).permutation(len(X))
+    held = int(_HELD_OUT * len(X))
+    return X[order[held:]], X[order[:held]], shape
+
+
+def _model(case: Case, method: str, seed: int, budget: float, latent: int) -> VAE:
+    return VAE(
+        latent=latent,
+        hidden=case.hidden,
+        likelihood=case.likelihood,
+        method=method,
+        max_epochs=100_000,
+        time_budget=budget,
+        random_state=seed,
+    )
+
+
+def _pictures(
+    out: Path, case: Case, models: dict[str, VAE], test: np.ndarray, shape: tuple[int, int]
+) -> None:
+    generator = np.random.default_rng(0)
+    shown = test[generator.choice(len(test), 10, replace=False)]
+    lines = {"original": shown}
+    lines |= {name: model.reconstruct(shown) for name, model in models.items()}
+    _save(plot_images(lines, shape), out / f"{case.name}_reconstructions.png")
+    model = models["kfac"]
+    noisy = np.clip(shown + 0.2 * generator.standard_normal(shown.shape), 0, 1)
+    noisy = noisy.astype(shown.dtype)
+    hidden = np.zeros(shape, bool)
+    hidden[:, shape[1] // 2 :] = True
+    missing = np.broadcast_to(hidden.ravel(), shown.shape)
+    occluded = np.where(missing, 0.5, shown).astype(shown.dtype)
+    lines = {
+        "original": shown,
+        "noisy": noisy,
+        "denoised": model.denoise(noisy),
+        "right half hidden": occluded,
+        "imputed": model.impute(occluded, missing),
+    }
+    _save(plot_images(lines, shape), out / f"{case.name}_denoise_impute.png")
+
+
+def _table(
+    name: str, method: str, seed: int, history: dict[str, np.ndarray]
+) -> list[dict[str, Any]]:
+    return [
+        {"dataset": name, "method": method, "seed": seed}
+        | {column: float(values[index]) for column, values in history.items()}
+        for index in range(len(history["step"]))
+    ]
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _save(figure: Any, path: Path) -> None:
+    figure.savefig(path, dpi=130)
+
+
+def _named(dataset: str) -> Callable[..., list[Path]]:
+    """The experiment of one data set, in the form that all experiments share."""
+
+    def experiment(
+        out: Path, *, seeds: int, quick: bool, report: Callable[[str], None]
+    ) -> list[Path]:
+        report(f"{dataset}: {', '.join(METHODS)}")
+        folder = out / dataset
+        run(folder, dataset=dataset, seeds=range(seeds), budget=5.0 if quick else 60.0)
+        return sorted(folder.iterdir())
+
+    return experiment
+
+
+frey, olivetti, mnist = (_named(name) for name in ("frey", "olivetti", "mnist"))

@@ -1,0 +1,188 @@
+"""Training: epochs through the engine's loop, a validation bound, early stopping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray, PyTree
+
+from curvi.core.outcomes import Outcome
+from curvi.fitting import loop
+from curvi.fitting.progress import observer_for
+from curvi.methods import KFAC, Method
+from curvi.models.vae.mlp import MLPObjective
+from curvi.models.vae.problem import EpochProblem, EpochResources, shuffling_multipliers
+from curvi.models.vae.rotation import principal_rotation
+
+_STEPS_BETWEEN_LOOKS = 50  # on small data an epoch is a few steps: look less often than that
+_MOST_VALIDATION_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long to train, and when to stop.
+
+    Attributes
+    ----------
+    batch_size : rows per step
+    max_epochs : passes over the rows, at most
+    time_budget : seconds, compilation included, or None
+    patience : looks at the validation bound without a new best before training stops
+    seed : of shuffling and noise
+    progress : draw a bar on a terminal
+    """
+
+    batch_size: int = 100
+    max_epochs: int = 50
+    time_budget: float | None = None
+    patience: int = 10
+    seed: int = 0
+    progress: bool = False
+
+
+class Trained(NamedTuple):
+    """What came out of a training run.
+
+    Attributes
+    ----------
+    params : the best parameters by the validation bound, or the last without one
+    outcome : how it ended
+    history : arrays, one entry per look: step, epoch, seconds, elbo, validation_elbo
+    steps, seconds : taken and spent
+    trace : one entry per step
+    """
+
+    params: PyTree
+    outcome: Outcome
+    history: dict[str, np.ndarray]
+    steps: int
+    seconds: float
+    trace: dict[str, np.ndarray]
+
+
+def train(
+    objective: Any,
+    params: PyTree,
+    X: Any,
+    *,
+    method: Method,
+    schedule: Schedule,
+    validation: Any = None,
+) -> Trained:
+    """Minimise an objective over epochs of rows.
+
+    ``X`` is an array, or a pytree of arrays that share their leading axis. The built-in networks
+    under :class:`~curvi.methods.KFAC` are trained in principal coordinates of the images and
+    mapped back afterwards.
+    """
+    if isinstance(objective, MLPObjective) and isinstance(method, KFAC) and not objective.white:
+        return _train_rotated(objective, params, X, method, schedule, validation)
+    generator = np.random.default_rng(schedule.seed)
+    num_rows = jax.tree.leaves(X)[0].shape[0]
+    order = generator.permutation(num_rows)
+    rows = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[order]), X)
+    multipliers = jnp.asarray(shuffling_multipliers(num_rows, generator))
+    key = jax.random.key(schedule.seed)
+    problem = EpochProblem(objective, min(schedule.batch_size, num_rows))
+    per_epoch = -(-num_rows // problem.batch_size)
+    keeper = _Keeper(objective, validation, schedule.patience, key, params)
+    with observer_for(schedule.progress, "bound", -1.0) as observer:
+        ended = loop.run(
+            problem,
+            method,
+            params,
+            EpochResources(key, rows, multipliers),
+            tolerance=1e-30,
+            max_steps=schedule.max_epochs * per_epoch,
+            time_budget=schedule.time_budget,
+            observer=observer,
+            monitor=keeper,
+            monitor_every=per_epoch * max(1, -(-_STEPS_BETWEEN_LOOKS // per_epoch)),
+        )
+    history = keeper.history(ended.trace, per_epoch)
+    best = ended.params if keeper.best is None else keeper.best
+    return Trained(best, ended.outcome, history, ended.steps, ended.seconds, ended.trace)
+
+
+def _train_rotated(
+    objective: MLPObjective,
+    params: Any,
+    X: Any,
+    method: KFAC,
+    schedule: Schedule,
+    validation: Any,
+) -> Trained:
+    X = np.asarray(X)
+    rotation = principal_rotation(X, damping=method.damping)
+    held = None
+    if validation is not None:
+        held = (rotation.features(np.asarray(validation)), np.asarray(validation))
+    fields = {**objective.__dict__, "white": True}
+    done = train(
+        MLPObjective(**fields),
+        rotation.rotated(params),
+        (rotation.features(X), X),
+        method=method,
+        schedule=schedule,
+        validation=held,
+    )
+    return done._replace(params=rotation.restored(done.params))
+
+
+class _Keeper:
+    """Looks at the validation bound, keeps the best parameters, and says when to stop."""
+
+    def __init__(
+        self, objective: Any, validation: Any, patience: int, key: PRNGKeyArray, params: PyTree
+    ) -> None:
+        self.best: Any = None
+        self.patience = patience
+        self.looks: list[tuple[int, float, float]] = []
+        self.evaluate = None
+        if validation is not None:
+            held = jax.tree.map(lambda leaf: jnp.asarray(leaf[:_MOST_VALIDATION_ROWS]), validation)
+            # The same draws at every look: differences are due to the parameters.
+            noise_key = jax.random.fold_in(key, 3)
+            self.evaluate = lambda p: float(_held_out(objective, p, held, noise_key))
+            self.evaluate(params)  # compiles before the clock starts
+
+    def __call__(self, step: int, seconds: float, params: PyTree) -> bool:
+        """One look; True after ``patience`` looks without a new best."""
+        value = float("nan") if self.evaluate is None else self.evaluate(params)
+        earlier = [seen for _, _, seen in self.looks]
+        self.looks.append((step, seconds, value))
+        if self.evaluate is None:
+            return False
+        if np.isfinite(value) and value > max(earlier, default=-np.inf):
+            self.best = params
+        top = int(np.nanargmax([-np.inf, *earlier, value]))
+        return len(self.looks) - top >= self.patience
+
+    def history(self, trace: dict[str, np.ndarray], per_epoch: int) -> dict[str, np.ndarray]:
+        """The looks as a table, with the mean training bound in between."""
+        steps = np.asarray([step for step, _, _ in self.looks], int)
+        bounds = -np.asarray(trace["value"], float)
+        starts = np.concatenate([[0], steps[:-1]]).astype(int)
+        means = [
+            bounds[a:b].mean() if b > a else np.nan for a, b in zip(starts, steps, strict=True)
+        ]
+        return {
+            "step": steps,
+            "epoch": steps / per_epoch,
+            "seconds": np.asarray([seconds for _, seconds, _ in self.looks], float),
+            "elbo": np.asarray(means, float),
+            "validation_elbo": np.asarray([value for _, _, value in self.looks], float),
+        }
+
+
+def _bound(objective: Any, params: PyTree, batch: Any, key: PRNGKeyArray) -> Array:
+    if hasattr(objective, "penalty"):
+        return objective.penalty(params) - objective(params, batch, key)
+    return -objective(params, batch, key)
+
+
+_held_out = jax.jit(_bound, static_argnums=0)

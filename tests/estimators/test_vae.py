@@ -1,0 +1,152 @@
+"""The auto-encoder as an estimator."""
+
+import jax
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+
+import curvi
+
+SMALL = {"latent": 2, "hidden": (16,), "max_epochs": 60, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def digits(dtype):
+    return (load_digits().data[:400] / 16).astype(dtype)
+
+
+@pytest.fixture(scope="module")
+def fitted(digits):
+    return curvi.VAE(**SMALL).fit(digits)
+
+
+def test_it_learns_more_than_the_mean_image(fitted, digits):
+    p = np.clip(digits.mean(axis=0), 1e-3, 1 - 1e-3)
+    mean_image = np.mean(digits @ np.log(p) + (1 - digits) @ np.log1p(-p))
+    assert fitted.score(digits) > mean_image + 1
+    error = np.mean((fitted.reconstruct(digits) - digits) ** 2)
+    assert error < 0.9 * np.mean((digits - digits.mean(axis=0)) ** 2)
+    assert set(fitted.history_) == {"step", "epoch", "seconds", "elbo", "validation_elbo"}
+    assert fitted.elbo_ == np.nanmax(fitted.history_["validation_elbo"])
+
+
+def test_results_have_the_shapes_and_precision_of_the_data(fitted, digits, dtype):
+    codes = fitted.transform(digits)
+    assert codes.shape == (400, 2)
+    for images in (fitted.inverse_transform(codes[:7]), fitted.denoise(digits[:7]),
+                   fitted.sample(7), fitted.sample(7, noise=True)):  # fmt: skip
+        assert images.shape == (7, 64)
+        assert images.dtype == dtype
+        assert (images >= 0).all()
+        assert (images <= 1).all()
+    assert fitted.manifold(3).shape == (3, 3, 64)
+
+
+def test_the_importance_weighted_likelihood_is_above_the_bound(fitted, digits):
+    """In expectation by Jensen; over 50 rows the difference is far above its error."""
+    assert fitted.log_likelihood(digits[:50], 200).mean() > fitted.elbo(digits[:50], 50).mean()
+
+
+def test_imputation_keeps_what_is_known_and_fills_the_rest(fitted, digits):
+    rows = digits[:20].copy()
+    rows[:, 40:] = np.nan
+    full = fitted.impute(rows)
+    np.testing.assert_array_equal(full[:, :40], digits[:20, :40])
+    assert np.isfinite(full).all()
+    same = fitted.impute(digits[:20], np.isnan(rows))
+    np.testing.assert_array_equal(full, same)
+
+
+@pytest.mark.float64_only
+def test_the_same_seed_gives_the_same_bits(fitted, digits):
+    again = clone(fitted).fit(digits)
+    for a, b in zip(jax.tree.leaves(fitted.params_), jax.tree.leaves(again.params_), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.float64_only
+def test_plots_are_figures(fitted, digits):
+    for figure in (fitted.plot_history(), fitted.plot_reconstructions(digits),
+                   fitted.plot_manifold(3)):  # fmt: skip
+        assert type(figure).__name__ == "Figure"
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize(
+    "variance",
+    [
+        "pixel",
+        pytest.param("one", marks=pytest.mark.slow),
+        pytest.param(0.05, marks=pytest.mark.slow),
+    ],
+)
+def test_gaussian_pixels_that_never_change_do_no_harm(digits, variance):
+    assert (digits.std(axis=0) == 0).any()
+    model = curvi.VAE(**SMALL, likelihood="gaussian", variance=variance).fit(digits)
+    assert np.isfinite(model.elbo(digits)).all()
+    assert np.isfinite(model.reconstruct(digits)).all()
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("method", [pytest.param("hf", marks=pytest.mark.slow), "lbfgs", "adagrad"])
+def test_the_paper_s_methods_train_it_too(digits, method):
+    options = {**SMALL, "max_epochs": 5}
+    model = curvi.VAE(**options, method=method).fit(digits)
+    bounds = model.history_["validation_elbo"]
+    assert np.isfinite(bounds).all()
+    assert model.score(digits) > -64 * np.log(2)
+
+
+def spoiled(X, place, value):
+    X = X.copy()
+    X[place] = value
+    return X
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (lambda X: spoiled(X, (17, 3), np.nan), {}, r"X\[17, 3\] is nan"),
+        (lambda X: spoiled(X, (5, 2), 1.5), {}, r"X\[5, 2\] is 1.5"),
+        (lambda X: X[:1], {}, "1 row"),
+        (lambda X: np.repeat(X[:1], 30, axis=0), {}, "equal"),
+        (lambda X: X, {"hidden": ()}, "hidden"),
+        (lambda X: X, {"method": "sgd"}, "method"),
+        (lambda X: X, {"likelihood": "gaussian", "variance": -1.0}, "variance"),
+        (lambda X: X, {"validation_fraction": 1.0}, "validation_fraction"),
+    ],
+)
+def test_bad_input_is_refused_with_a_sentence(digits, change, options, message):
+    with pytest.raises(curvi.InputError, match=message):
+        curvi.VAE(**{**SMALL, **options}).fit(change(digits))
+
+
+@pytest.mark.float64_only
+def test_a_code_larger_than_the_data_is_announced(digits):
+    with pytest.warns(UserWarning, match="latent is 9 but X has 8 columns"):
+        model = curvi.VAE(latent=9, hidden=(4,), max_epochs=1).fit(digits[:, 8:16])
+    assert np.isfinite(model.transform(digits[:, 8:16])).all()
+    with pytest.raises(curvi.InputError, match="latent=2"):
+        model.manifold(3)
+
+
+@pytest.mark.slow
+@pytest.mark.float64_only
+def test_unlabelled_rows_help_the_classifier():
+    """100 labels of 1,500: the generative model beats a logistic regression on the 100."""
+    from sklearn.linear_model import LogisticRegression
+
+    X, y = load_digits(return_X_y=True)
+    X = (X / 16).astype(np.float32)
+    labels = np.full(1500, -1)
+    labels[:100] = y[:100]
+    with jax.numpy_dtype_promotion("standard"):
+        model = curvi.SemiSupervisedVAE(latent=6, hidden=(50,), max_epochs=150, random_state=0).fit(
+            X[:1500], labels
+        )
+    ours = model.score(X[1500:], y[1500:])
+    theirs = LogisticRegression(max_iter=1000).fit(X[:100], y[:100]).score(X[1500:], y[1500:])
+    np.testing.assert_allclose(model.predict_proba(X[1500:]).sum(axis=1), 1, rtol=1e-5)
+    assert ours > theirs, (ours, theirs)
