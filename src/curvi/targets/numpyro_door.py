@@ -151,7 +151,7 @@ def _latent_sites(trace: dict[str, Any]) -> list[str]:
         if site["fn"].support.is_discrete:
             raise InputError(
                 f"site {name!r} is discrete and not observed; a Gaussian cannot approximate it: "
-                "sum it out, for example with numpyro.distributions.MixtureSameFamily, or observe it"
+                "sum it out, for example with MixtureSameFamily, or observe it"
             )
         if isinstance(site["fn"], Delta):
             raise InputError(f"site {name!r} is a Delta; use numpyro.deterministic for it")
