@@ -98,7 +98,11 @@ def last_positive(dimension, log_density) -> Density:
     )
 
 
-def regression(response, columns, prior=lambda beta, sigma: 0.0, intercept=True) -> Density:
+def flat(_beta, _sigma):
+    return 0.0
+
+
+def regression(response, columns, prior=flat, intercept=True) -> Density:
     """Normal errors; flat unless a log prior of (beta, sigma) is given."""
     columns = [np.ones_like(response), *columns] if intercept else list(columns)
     X, y = jnp.asarray(np.stack(columns, axis=1)), jnp.asarray(response)

@@ -172,6 +172,32 @@ def paper_methods_table(result: Row) -> str:
     return "\n\n".join([*parts, result["comparison"]])
 
 
+def posteriors_table(result: Row) -> str:
+    """The reference posteriors, ours and the peers'."""
+    rows = [
+        {
+            "posterior": name.split("-", maxsplit=1)[1],
+            "who": who,
+            "worst mean error [sd]": _number(row.get("mean_error")),
+            "sd ratios": "none"
+            if row.get("mean_error") is None
+            else f"{row['sd_low']:.2f} to {row['sd_high']:.2f}",
+            "seconds": _number(row.get("seconds")),
+            "ended": row.get("outcome", "did not run").lower().replace("_", " "),
+            "k, relative ESS": f"{row['khat']:.2f}, {row['relative_ess']:.2f}"
+            if row.get("khat") is not None
+            else "",
+        }
+        for name, methods in result["rows"].items()
+        for who, row in methods.items()
+    ]
+    return as_table(rows)
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"
+
+
 def _bound(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.6g}"
 
@@ -184,6 +210,7 @@ TABLES: dict[str, Callable[[Row], str]] = {
     "cold_start": cold_start_table,
     "import": import_table,
     "paper_methods": paper_methods_table,
+    "posteriors": posteriors_table,
 }
 
 
