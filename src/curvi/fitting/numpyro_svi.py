@@ -199,17 +199,26 @@ def _guide_params(guide: Any, kind: str, result: FitResult) -> dict[str, Array]:
         locations, scales = unravel(params.mean), unravel(result.family.sd(params))
         named = {f"{site}_{prefix}_loc": value for site, value in locations.items()}
         return named | {f"{site}_{prefix}_scale": value for site, value in scales.items()}
-    return {f"{prefix}_loc": params.mean} | {
-        f"{prefix}_{name}": value for name, value in _joint_scale(kind, result.family, params)
+    order = _guide_order(guide, result)
+    return {f"{prefix}_loc": params.mean[order]} | {
+        f"{prefix}_{name}": value
+        for name, value in _joint_scale(kind, result.family, params, order).items()
     }
 
 
-def _joint_scale(kind: str, family: Family, params: Params) -> list[tuple[str, Array]]:
+def _guide_order(guide: Any, result: FitResult) -> Array:
+    """Our coordinates in the order of the guide: sites as the model has them, not by name."""
+    places = result.target.density.unravel(jnp.arange(result.target.dimension))
+    return jnp.concatenate([jnp.ravel(places[site]) for site in guide._init_locs])
+
+
+def _joint_scale(kind: str, family: Family, params: Params, order: Array) -> dict[str, Array]:
     """The scale of a guide over all sites at once, by NumPyro's names."""
     if kind == "AutoDiagonalNormal":
-        return [("scale", family.sd(params))]
+        return {"scale": family.sd(params)[order]}
     if kind == "AutoMultivariateNormal":
-        return [("scale_tril", family.to_raw(params).scale)]
-    diagonal = jnp.exp(params.scale["log_diagonal"])
+        covariance = family.covariance(params)[order][:, order]
+        return {"scale_tril": jnp.linalg.cholesky(covariance)}
+    diagonal = jnp.exp(params.scale["log_diagonal"])[order]
     # NumPyro keeps the factor in units of the diagonal: D (I + W W') D.
-    return [("scale", diagonal), ("cov_factor", params.scale["factor"] / diagonal[:, None])]
+    return {"scale": diagonal, "cov_factor": params.scale["factor"][order] / diagonal[:, None]}

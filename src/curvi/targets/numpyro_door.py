@@ -61,7 +61,7 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Target
         raise InputError(f"model is a {type(model).__name__}; give a NumPyro model, a function")
     call = _Call(model, args, kwargs)
     with usual_promotion():
-        trace = call.prototype()
+        trace, observed = call.prototype()
         latent = _latent_sites(trace)
         plates = _subsampled_plates(trace)
         candidates = call.candidates(latent)
@@ -70,10 +70,11 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Target
             partial(_log_density, call.model, args, kwargs),
             candidates[0],
             partial(_constrain, call.model, args, kwargs, {}),
-            _labels(trace),
+            _labels(trace, observed),
         )
     else:
-        target = _data_target(call, trace, latent, plates, candidates[0])
+        labels = _labels(trace, observed)
+        target = _data_target(call, trace, latent, plates, candidates[0], labels)
     return _best_start(target, candidates)
 
 
@@ -95,21 +96,31 @@ class _Call:
             found = handlers.trace(handlers.substitute(started, data=data))
             return dict(found.get_trace(*self.args, **self.kwargs))
 
-    def prototype(self) -> dict[str, Any]:
-        """One trace with every subsampled plate at its full size."""
+    def prototype(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """One trace with every subsampled plate at its full size, and the observed values.
+
+        The model runs inside jit, which costs one small compilation and not one per operation;
+        of the values in the trace only shapes may be used.
+        """
         from numpyro.infer.initialization import init_to_feasible
 
+        trace: dict[str, Any] = {}
+
+        def run() -> dict[str, Array]:
+            first = self.trace(init_to_feasible(), {})
+            whole = {name: jnp.arange(size) for name, size in _subsampled_plates(first).items()}
+            trace.update(self.trace(init_to_feasible(), whole) if whole else first)
+            trace.update({name: first[name] for name in whole})  # plates as the model has them
+            return {name: site["value"] for name, site in trace.items() if _is_data(site)}
+
         try:
-            trace = self.trace(init_to_feasible(), {})
-            whole = {name: jnp.arange(size) for name, size in _subsampled_plates(trace).items()}
-            return self.trace(init_to_feasible(), whole) | {
-                name: trace[name] for name in whole
-            }  # the plates themselves as the model has them
+            observed = jax.jit(run)()
         except Exception as error:
             raise InputError(
                 f"the model could not be run ({type(error).__name__}: {error}); call it under "
                 "numpyro.handlers.seed with the same arguments to see where"
             ) from error
+        return trace, {name: np.asarray(value) for name, value in observed.items()}
 
     def candidates(self, latent: list[str]) -> list[dict[str, Array]]:
         """Unconstrained positions to start from, the simplest first."""
@@ -117,21 +128,35 @@ class _Call:
         from numpyro.infer import initialization as start
         from numpyro.infer.util import unconstrain_fn
 
-        seeded = handlers.seed(self.model, jax.random.key(0))
-        found = []
-        for strategy in (
+        strategies = (
             start.init_to_feasible(),
             start.init_to_median(num_samples=_MEDIAN_DRAWS),
             start.init_to_uniform(radius=1.0),
-        ):
-            trace = self.trace(strategy, {})
-            values = {name: trace[name]["value"] for name in latent}
-            free = unconstrain_fn(seeded, self.args, self.kwargs, values)
-            if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(free)):
+        )
+
+        def run() -> list[dict[str, Array]]:
+            found = []
+            for strategy in strategies:
+                trace = self.trace(strategy, {})
+                values = {name: trace[name]["value"] for name in latent}
+                seeded = handlers.seed(self.model, jax.random.key(0))
+                free = unconstrain_fn(seeded, self.args, self.kwargs, values)
                 found.append({name: jnp.asarray(free[name]) for name in latent})
-        if not found:
+            return found
+
+        positions: list[dict[str, Array]] = [
+            free
+            for free in jax.jit(run)()
+            if all(np.isfinite(leaf).all() for leaf in free.values())
+        ]
+        if not positions:
             raise InputError("no finite start was found; check the supports of the latent sites")
-        return found
+        return positions
+
+
+def _is_data(site: dict[str, Any]) -> bool:
+    """Whether a site holds observed numbers, as opposed to a factor."""
+    return site["type"] == "sample" and site["is_observed"] and np.size(site["value"]) > 0
 
 
 def _latent_sites(trace: dict[str, Any]) -> list[str]:
@@ -207,6 +232,7 @@ def _data_target(
     latent: list[str],
     plates: dict[str, int],
     position: dict[str, Array],
+    labels: Labels,
 ) -> DataTarget:
     if len(plates) > 1:
         raise InputError(
@@ -227,7 +253,7 @@ def _data_target(
         partial(_log_prior, inside),
         position,
         partial(_constrain, call.model, call.args, call.kwargs, plates),
-        _labels(trace),
+        labels,
     )
 
 
@@ -315,9 +341,9 @@ def _best_start(
     return replace(target, position=target.density.unravel(flat[best]))
 
 
-def _labels(trace: dict[str, Any]) -> Labels:
+def _labels(trace: dict[str, Any], observed: dict[str, np.ndarray]) -> Labels:
     """Plates name the axes of the sites inside them."""
-    dims, observed = {}, {}
+    dims = {}
     for name, site in trace.items():
         if site["type"] not in ("sample", "deterministic"):
             continue
@@ -329,6 +355,4 @@ def _labels(trace: dict[str, Any]) -> Labels:
             if axis >= 0 and shape[axis] == frame.size:
                 names[axis] = frame.name
         dims[name] = tuple(names)
-        if site["type"] == "sample" and site["is_observed"] and shape:
-            observed[name] = np.asarray(site["value"])
     return Labels(dims, {}, observed)
