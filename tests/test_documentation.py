@@ -47,6 +47,7 @@ def test_the_examples_of_a_page_run_and_print_no_false(page):
     assert "False" not in run("\n".join(blocks))
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_doors_run_and_print_no_false():
     """In one process, because importing and compiling costs more than running."""
     names = ("numpyro_door", "pymc_door", "blackjax_door", "arviz_door", "optax_equinox")

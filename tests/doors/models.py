@@ -121,5 +121,5 @@ def assert_right(result) -> None:
     assert result.converged, result.message
     for answers, off, wide in ((best_gaussian(), 0.05, 0.05), (exact(), 0.06, 0.06)):
         for name, (mean, sd) in answers.items():
-            assert np.abs((result.mean[name] - mean) / sd).max() < off, name
-            assert np.abs(result.sd[name] / sd - 1).max() < wide, name
+            assert np.abs((np.asarray(result.mean[name]) - mean) / sd).max() < off, name
+            assert np.abs(np.asarray(result.sd[name]) / sd - 1).max() < wide, name

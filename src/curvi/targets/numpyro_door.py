@@ -111,7 +111,9 @@ class _Call:
             whole = {name: jnp.arange(size) for name, size in _subsampled_plates(first).items()}
             trace.update(self.trace(init_to_feasible(), whole) if whole else first)
             trace.update({name: first[name] for name in whole})  # plates as the model has them
-            return {name: site["value"] for name, site in trace.items() if _is_data(site)}
+            return {
+                name: jnp.asarray(site["value"]) for name, site in trace.items() if _is_data(site)
+            }
 
         try:
             observed = jax.jit(run)()
