@@ -191,7 +191,13 @@ def posteriors_table(result: Row) -> str:
         for name, methods in result["rows"].items()
         for who, row in methods.items()
     ]
-    return as_table(rows)
+    silent = ", ".join(result["silent"]) or "none"
+    missed = ", ".join(name for name, ok in result["met"].items() if not ok) or "none"
+    return (
+        f"{as_table(rows)}\n\nWrong (mean off by more than {result['accurate']['mean']} sd, or an sd "
+        f"ratio outside {result['accurate']['sd'][0]} to {result['accurate']['sd'][1]}) without any "
+        f"warning by that rule: {silent}. Targets missed: {missed}."
+    )
 
 
 def _number(value: float | None) -> str:
