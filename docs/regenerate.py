@@ -193,10 +193,10 @@ def posteriors_table(result: Row) -> str:
     ]
     silent = ", ".join(result["silent"]) or "none"
     missed = ", ".join(name for name, ok in result["met"].items() if not ok) or "none"
+    mean, (low, high) = result["accurate"]["mean"], result["accurate"]["sd"]
     return (
-        f"{as_table(rows)}\n\nWrong (mean off by more than {result['accurate']['mean']} sd, or an sd "
-        f"ratio outside {result['accurate']['sd'][0]} to {result['accurate']['sd'][1]}) without any "
-        f"warning by that rule: {silent}. Targets missed: {missed}."
+        f"{as_table(rows)}\n\nWrong (mean off by more than {mean} sd, or an sd ratio outside "
+        f"{low} to {high}) without any warning by that rule: {silent}. Targets missed: {missed}."
     )
 
 
