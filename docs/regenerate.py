@@ -211,6 +211,38 @@ def _seconds(value: float | None, who: str) -> str:
     return f"never ({who})" if value is None else f"{value:.3g} ({who})"
 
 
+def posteriors_table(result: Row) -> str:
+    """The reference posteriors, ours and the peers'."""
+    rows = [
+        {
+            "posterior": name.split("-", maxsplit=1)[1],
+            "who": who,
+            "worst mean error [sd]": _number(row.get("mean_error")),
+            "sd ratios": "none"
+            if row.get("mean_error") is None
+            else f"{row['sd_low']:.2f} to {row['sd_high']:.2f}",
+            "seconds": _number(row.get("seconds")),
+            "ended": row.get("outcome", "did not run").lower().replace("_", " "),
+            "k, relative ESS": f"{row['khat']:.2f}, {row['relative_ess']:.2f}"
+            if row.get("khat") is not None
+            else "",
+        }
+        for name, methods in result["rows"].items()
+        for who, row in methods.items()
+    ]
+    silent = ", ".join(result["silent"]) or "none"
+    missed = ", ".join(name for name, ok in result["met"].items() if not ok) or "none"
+    mean, (low, high) = result["accurate"]["mean"], result["accurate"]["sd"]
+    return (
+        f"{as_table(rows)}\n\nWrong (mean off by more than {mean} sd, or an sd ratio outside "
+        f"{low} to {high}) without any warning by that rule: {silent}. Targets missed: {missed}."
+    )
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"
+
+
 def _bound(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.6g}"
 
@@ -224,6 +256,7 @@ TABLES: dict[str, Callable[[Row], str]] = {
     "import": import_table,
     "paper_methods": paper_methods_table,
     "regression": regression_table,
+    "posteriors": posteriors_table,
 }
 EXPERIMENTS = ("table1", "logistic", "coefficients")
 

@@ -23,7 +23,9 @@ STAGES = (
 UNSAFE_MODULES = {
     "pickle", "cPickle", "_pickle", "dill", "joblib", "cloudpickle", "shelve", "marshal",
 }  # fmt: skip
-NOT_AT_IMPORT = ("sklearn", "matplotlib", "numpyro", "pymc", "scipy.stats", "rich", "tyro")
+NOT_AT_IMPORT = (
+    "arviz", "blackjax", "matplotlib", "numpyro", "pymc", "rich", "scipy.stats", "sklearn", "tyro",
+)  # fmt: skip
 MAX_LINES = 400
 FACADE = "the facade"
 

@@ -47,6 +47,24 @@ def test_the_examples_of_a_page_run_and_print_no_false(page):
     assert "False" not in run("\n".join(blocks))
 
 
+@pytest.mark.slow
+def test_the_examples_of_the_doors_run_and_print_no_false():
+    """In one process, because importing and compiling costs more than running."""
+    names = ("numpyro_door", "pymc_door", "blackjax_door", "arviz_door", "optax_equinox")
+    code = f"""
+import os, runpy, warnings
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+# ArviZ announces its next version once a day when it is imported.
+warnings.filterwarnings("ignore", category=FutureWarning, module="arviz")
+for name in {names!r}:
+    print(name)
+    runpy.run_path(f"examples/{{name}}.py")
+"""
+    printed = run(code)
+    assert "False" not in printed
+    assert printed.count("CONVERGED") == 3
+
+
 def test_doctests_of_the_library_pass():
     code = """
 import doctest, importlib, pkgutil, curvi

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from curvi.families import LowRank as LowRank
     from curvi.families import MeanField as MeanField
     from curvi.families import StudentT as StudentT
+    from curvi.fitting import SVI as SVI
     from curvi.fitting import OptimiseResult as OptimiseResult
     from curvi.fitting import fit as fit
     from curvi.fitting import minimise as minimise
@@ -45,12 +46,16 @@ if TYPE_CHECKING:
     from curvi.results import FitResult as FitResult
     from curvi.targets import DataTarget as DataTarget
     from curvi.targets import Target as Target
+    from curvi.targets import from_numpyro as from_numpyro
+    from curvi.targets import from_pymc as from_pymc
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Target": "curvi.targets",
     "DataTarget": "curvi.targets",
+    "from_numpyro": "curvi.targets",
+    "from_pymc": "curvi.targets",
     "MeanField": "curvi.families",
     "FullRank": "curvi.families",
     "LowRank": "curvi.families",
@@ -67,6 +72,7 @@ _HOME = {
     "FirstOrder": "curvi.methods",
     "fit": "curvi.fitting",
     "minimise": "curvi.fitting",
+    "SVI": "curvi.fitting",
     "FitResult": "curvi.results",
     "OptimiseResult": "curvi.fitting",
     "BayesianLogisticRegression": "curvi.estimators",

@@ -16,7 +16,10 @@ from typing import Any
 import jax
 import numpy as np
 
-_TRUSTED = {"builtins", "functools", "jax", "jaxlib", "math", "numpy", "operator", "optax", "scipy"}
+_TRUSTED = {
+    "blackjax", "builtins", "equinox", "flax", "functools", "jax", "jaxlib", "math", "numpy",
+    "numpyro", "operator", "optax", "pymc", "pytensor", "scipy",
+}  # fmt: skip
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.number, np.bool_)
 
 

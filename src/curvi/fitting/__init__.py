@@ -2,5 +2,6 @@
 
 from curvi.fitting.fit import fit
 from curvi.fitting.minimise import OptimiseResult, minimise
+from curvi.fitting.numpyro_svi import SVI, SVIRunResult
 
-__all__ = ["OptimiseResult", "fit", "minimise"]
+__all__ = ["SVI", "OptimiseResult", "SVIRunResult", "fit", "minimise"]

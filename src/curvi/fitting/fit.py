@@ -17,6 +17,7 @@ from curvi.expectation import Draws, fixed_draws, plan_draws
 from curvi.families import Family, MeanField, Params
 from curvi.fitting import loop
 from curvi.fitting.minimise import announce, check_options, default_tolerance
+from curvi.fitting.precision import in_precision_of_target
 from curvi.fitting.problems import Resources, VariationalProblem
 from curvi.fitting.progress import observer_for
 from curvi.fitting.start import starting_params
@@ -25,6 +26,7 @@ from curvi.results import FitResult, evaluate_elbo
 from curvi.targets import DataTarget, Target
 
 
+@in_precision_of_target
 def fit(
     target: Target | DataTarget | Callable[[PyTree], Any],
     position: PyTree | None = None,

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from curvi.core import gate
 from curvi.core.outcomes import Outcome
 from curvi.core.trees import coordinate_names, precision_of
-from curvi.expectation import Draws
+from curvi.expectation import Draws, fixed_draws
 from curvi.families import Family, Params
 from curvi.methods import Method
 from curvi.results.table import summary_table
@@ -72,12 +72,23 @@ class FitResult:
             with precision_of(self.target.dtype):
                 sd = self.family.sd(self.params)
                 return self._to_user(self.params.mean), self._to_user(sd)
-        draws = self.sample(_MOMENT_DRAWS, seed=0)
         with precision_of(self.target.dtype):
+            draws = self._sample_for_moments()
             return (
                 jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), draws),
-                jax.tree.map(lambda leaf: jnp.std(leaf, axis=0, ddof=1), draws),
+                jax.tree.map(lambda leaf: jnp.std(leaf, axis=0, ddof=0), draws),
             )
+
+    def _sample_for_moments(self) -> PyTree:
+        """Draws whose first two moments are exact, so that linear functions have no noise."""
+        width = self.family.num_noise(self.target.dimension)
+        kind = "whitened" if width < _MOMENT_DRAWS // 4 else "normalised"
+        plan = Draws(kind, _MOMENT_DRAWS)
+        noise = fixed_draws(
+            jax.random.key(0), plan, width, self.family.base, self.params.mean.dtype
+        )
+        flat = jax.vmap(lambda e: self.family.transform(self.params, e))(noise)
+        return jax.vmap(self._to_user)(flat)
 
     @property
     def mean(self) -> PyTree:
@@ -100,6 +111,24 @@ class FitResult:
         with precision_of(self.target.dtype):
             flat = _sample(self.family, self.params, jax.random.key(seed), num_draws)
             return jax.vmap(self._to_user)(flat)
+
+    def to_arviz(self, num_draws: int = 1000, *, seed: int = 0) -> Any:
+        """Draws and the verdict as an ArviZ InferenceData (0.x) or a DataTree (1.x).
+
+        See :func:`curvi.results.arviz_door.to_arviz`.
+        """
+        from curvi.results.arviz_door import to_arviz
+
+        return to_arviz(self, num_draws, seed=seed)
+
+    def to_blackjax(self, num_chains: int = 4, *, seed: int = 0) -> Any:
+        """Log density, starting positions and inverse mass matrix for BlackJAX's NUTS.
+
+        See :func:`curvi.results.blackjax_door.to_blackjax`.
+        """
+        from curvi.results.blackjax_door import to_blackjax
+
+        return to_blackjax(self, num_chains, seed=seed)
 
     def summary(self, names: list[str] | None = None) -> str:
         """The verdict, the bound, and a table of means and sds, with your names if given."""

@@ -14,6 +14,7 @@ from curvi.core import gate
 from curvi.core.errors import InputError
 from curvi.core.fingerprint import fingerprint
 from curvi.targets.density import RowDensity
+from curvi.targets.labels import Labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,8 @@ class DataTarget:
         Its *value* is where the variational mean starts.
     constrain : callable, optional
         Maps an unconstrained position to the user's own space.
+    labels : Labels, optional
+        Names of axes and observed data, for tables and ArviZ.
 
     Raises
     ------
@@ -49,6 +52,7 @@ class DataTarget:
     log_prior: Callable[[PyTree], Float[Array, ""]]
     position: PyTree
     constrain: Callable[[PyTree], PyTree] | None = None
+    labels: Labels | None = field(default=None, repr=False)
     start: Float[Array, " dimension"] = field(init=False, repr=False)
     density: RowDensity = field(init=False, repr=False)
 

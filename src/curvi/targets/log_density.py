@@ -14,6 +14,7 @@ from curvi.core import gate
 from curvi.core.errors import InputError
 from curvi.core.fingerprint import fingerprint
 from curvi.targets.density import Density
+from curvi.targets.labels import Labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,8 @@ class Target:
         Its *value* is where the variational mean starts; its structure is that of every result.
     constrain : callable, optional
         Maps an unconstrained position to the user's own space (default: they are the same).
+    labels : Labels, optional
+        Names of axes and observed data, for tables and ArviZ.
 
     Raises
     ------
@@ -46,6 +49,7 @@ class Target:
     log_density: Callable[[PyTree], Float[Array, ""]]
     position: PyTree
     constrain: Callable[[PyTree], PyTree] | None = None
+    labels: Labels | None = field(default=None, repr=False)
     start: Float[Array, " dimension"] = field(init=False, repr=False)
     density: Density = field(init=False, repr=False)
 
