@@ -15,13 +15,13 @@ from curvi.core.errors import InputError
 from curvi.core.outcomes import Outcome
 from curvi.expectation import Draws, fixed_draws, plan_draws
 from curvi.families import Family, MeanField, Params
-from curvi.fitting import loop
+from curvi.fitting.growth import Budget, Grown, run_growing
 from curvi.fitting.minimise import announce, check_options, default_tolerance
 from curvi.fitting.problems import Resources, VariationalProblem
 from curvi.fitting.progress import observer_for
 from curvi.fitting.start import starting_params
 from curvi.methods import Method, TrustRegion
-from curvi.results import FitResult, evaluate_elbo
+from curvi.results import Evidence, FitResult, evaluate, evaluate_elbo
 from curvi.targets import DataTarget, Target
 
 
@@ -109,17 +109,11 @@ def fit(
     steps = method.default_max_steps if max_steps is None else max_steps
     gate.positive_integer(steps, "max_steps")
     with observer_for(progress, "ELBO", sign=-1.0) as observer:
-        ended = loop.run(
-            problem,
-            method,
-            params,
-            resources,
-            tolerance=default_tolerance(target.dtype) if tolerance is None else tolerance,
-            max_steps=steps,
-            time_budget=time_budget,
-            observer=observer,
-        )
-    result = _judge(problem, method, target, resources, params, ended, began)
+        accuracy = default_tolerance(target.dtype) if tolerance is None else tolerance
+        budget = Budget(accuracy, steps, time_budget, observer)
+        grow = num_draws is None and not isinstance(draws, Draws)
+        grown = run_growing(problem, method, params, resources, budget, grow=grow)
+    result = _judge(grown, method, target, params, began)
     announce(result, on_failure, stops=method.stops(problem))
     return result
 
@@ -189,18 +183,13 @@ def _plan(
 
 
 def _judge(
-    problem: VariationalProblem,
-    method: Method,
-    target: Target | DataTarget,
-    resources: Resources,
-    start: Params,
-    ended: loop.LoopResult,
-    began: float,
+    grown: Grown, method: Method, target: Target | DataTarget, start: Params, began: float
 ) -> FitResult:
     """Evaluate the bound on fresh draws, and let a bad one overrule the method's own verdict."""
-    key = jax.random.fold_in(resources.key, 0xE1B)
-    elbo, error = evaluate_elbo(target, problem.family, ended.params, key)
-    outcome, message = ended.outcome, ended.outcome.sentence
+    ended, problem = grown.ended, grown.problem
+    key = jax.random.fold_in(grown.resources.key, 0xE1B)
+    elbo, error, log_ratio = evaluate(target, problem.family, ended.params, key)
+    outcome, message = ended.outcome, grown.message or ended.outcome.sentence
     if not _is_finite(elbo):
         outcome = Outcome.NON_FINITE
         message = (
@@ -228,6 +217,12 @@ def _judge(
         draws=problem.plan,
         steps=ended.steps,
         seconds=time.perf_counter() - began,
+        evidence=Evidence(
+            noise=grown.resources.noise,
+            replicates=grown.replicates,
+            log_ratio=log_ratio,
+            key=key,
+        ),
     )
 
 

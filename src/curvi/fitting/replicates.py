@@ -1,0 +1,76 @@
+"""One Newton step from the optimum on each of several new sets of draws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from curvi.expectation import fixed_draws
+from curvi.fitting import loop
+from curvi.fitting.problems import Resources, VariationalProblem
+from curvi.methods import Method, TrustRegion
+from curvi.results.monte_carlo import Replicates
+
+_MANY, _FEW = 16, 8  # sets of draws; the few where a step is expensive
+_CHEAP = 1e7  # numbers that one pass over draws and rows touches
+_STEPS = 3  # a step that is refused is tried again in a smaller region
+_STREAM = 0x3C
+
+
+def replicates(
+    problem: VariationalProblem, method: Method, params: Any, resources: Resources
+) -> Replicates:
+    """Where the optimum would be on other draws of the same kind and number.
+
+    The steps are those of :class:`TrustRegion` in the code that the fit has compiled already:
+    only the values of the draws differ. The optimum itself is one more replicate.
+    """
+    method = method if isinstance(method, TrustRegion) else TrustRegion()
+
+    def compute() -> np.ndarray:
+        rows = [np.asarray(params.mean)]
+        for index in range(_number_of_sets(problem, resources)):
+            key = jax.random.fold_in(jax.random.fold_in(resources.key, _STREAM), index)
+            other = resources._replace(noise=draws_of(problem, key))
+            rows.append(_moved_mean(problem, method, params, other))
+        return np.stack(rows)
+
+    return Replicates(compute)
+
+
+def _number_of_sets(problem: VariationalProblem, resources: Resources) -> int:
+    num_rows = 1 if resources.rows is None else jax.tree.leaves(resources.rows)[0].shape[0]
+    touched = problem.plan.num_draws * problem.dimension * num_rows
+    return _MANY if touched <= _CHEAP else _FEW
+
+
+def draws_of(problem: VariationalProblem, key: Any) -> jax.Array:
+    """Fixed draws by the problem's plan."""
+    width = problem.family.num_noise(problem.dimension)
+    return fixed_draws(key, problem.plan, width, problem.family.base, problem.density.dtype)
+
+
+def _moved_mean(
+    problem: VariationalProblem, method: TrustRegion, params: Any, resources: Resources
+) -> np.ndarray:
+    carry = loop.start(problem, method, params, resources)
+    tolerance = jnp.zeros((), problem.density.dtype)
+    for stop in range(1, _STEPS + 1):
+        carry = loop.run_chunk(
+            problem, method, carry, resources, jnp.asarray(stop, jnp.int32), tolerance
+        )
+        if bool(carry.state.moves > 0):
+            return np.asarray(method.answer(carry.state).mean)
+    return np.full(params.mean.shape, np.nan)
+
+
+def with_draws(
+    problem: VariationalProblem, resources: Resources, num_draws: int, key: Any
+) -> tuple[VariationalProblem, Resources]:
+    """The same problem on another number of draws."""
+    larger = replace(problem, plan=replace(problem.plan, num_draws=num_draws))
+    return larger, resources._replace(noise=draws_of(larger, key))
