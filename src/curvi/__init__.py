@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from curvi.families import MeanField as MeanField
     from curvi.families import StudentT as StudentT
     from curvi.fitting import OptimiseResult as OptimiseResult
+    from curvi.fitting import calibrate as calibrate
     from curvi.fitting import fit as fit
+    from curvi.fitting import laplace as laplace
     from curvi.fitting import minimise as minimise
     from curvi.methods import DSVI as DSVI
     from curvi.methods import HFSGVI as HFSGVI
@@ -58,6 +60,8 @@ _HOME = {
     "FirstOrder": "curvi.methods",
     "fit": "curvi.fitting",
     "minimise": "curvi.fitting",
+    "laplace": "curvi.fitting",
+    "calibrate": "curvi.fitting",
     "FitResult": "curvi.results",
     "OptimiseResult": "curvi.fitting",
     "BayesianLogisticRegression": "curvi.estimators",

@@ -65,6 +65,12 @@ def run_growing(
     ended = _run(problem, method, params, resources, budget, began) if first is None else first
     traces, message = [_labelled(ended, problem)], ""
     while True:
+        if _on_saddle(problem, method, ended, len(traces)):
+            down = way_down(problem, method, ended.params, resources)
+            if down is not None:
+                spent = sum(len(table["step"]) for table in traces)
+                ended = _run(problem, method, down, resources, budget, began, spent)
+                traces.append(_labelled(ended, problem))
         found = replicates(problem, method, ended.params, resources) if problem.fixed else None
         limit = method.mc_tolerance if grow and isinstance(method, TrustRegion) else None
         if found is None or limit is None or ended.outcome is not Outcome.CONVERGED:

@@ -42,6 +42,24 @@ def replicates(
     return Replicates(compute)
 
 
+def way_down(
+    problem: VariationalProblem, method: TrustRegion, params: Any, resources: Resources
+) -> Any | None:
+    """Parameters below a saddle point, or None where the curvature is positive.
+
+    At an exact saddle the gradient is zero and a Newton step goes nowhere. On other draws it is
+    not zero, and one step meets the direction of negative curvature and goes down along it.
+    """
+    key = jax.random.fold_in(jax.random.fold_in(resources.key, _STREAM), _MANY)
+    other = resources._replace(noise=draws_of(problem, key))
+    carry = loop.start(problem, method, params, other)
+    tolerance = jnp.zeros((), problem.density.dtype)
+    carry = loop.run_chunk(problem, method, carry, other, jnp.asarray(1, jnp.int32), tolerance)
+    if bool(carry.trace.negative_curvature[0]) and bool(carry.state.moves > 0):
+        return method.answer(carry.state)
+    return None
+
+
 def _number_of_sets(problem: VariationalProblem, resources: Resources) -> int:
     num_rows = 1 if resources.rows is None else jax.tree.leaves(resources.rows)[0].shape[0]
     touched = problem.plan.num_draws * problem.dimension * num_rows

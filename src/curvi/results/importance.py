@@ -59,9 +59,9 @@ def smoothed_weights(log_ratio: np.ndarray) -> ImportanceWeights:
         weights[finite] = 1 / finite.sum()  # no tail to fit
         khat = float("-inf")
     else:
-        from arviz_stats import base
+        from arviz_stats.base.array import array_stats
 
-        logs, shape = base.array_stats.psislw(shifted)
+        logs, shape = array_stats.psislw(shifted)
         weights[finite] = np.exp(np.asarray(logs))
         khat = float(shape)
     weights /= weights.sum()
