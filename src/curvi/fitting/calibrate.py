@@ -1,8 +1,8 @@
-r"""Simulation-based calibration: does the posterior cover what it should, over simulated data?
+r"""Simulation-based calibration: does the posterior cover what it should over simulated data.
 
 Draw parameters from the prior and data from the model, fit the data, and note the probability
-:math:`u = q(z < z_{\text{true}})` of every coordinate. For the exact posterior u is uniform. If q is
-centred right its distribution is symmetric about one half, and if its width is right
+:math:`u = q(z < z_{\text{true}})` of every coordinate. For the exact posterior u is uniform. If q
+is centred right its distribution is symmetric about one half, and if its width is right
 :math:`2 |u - 1/2|` is uniform too.
 
 The two tests have the level that they state. Symmetry is tested by random sign flips of
@@ -80,7 +80,11 @@ class Calibration:
         count = len(self.probabilities)
         sentence = (
             f"p = {self.p_value:.3g} for all coordinates together, from {count} simulations"
-            + (f"; {self.failures} fits did not converge and are left out." if self.failures else ".")
+            + (
+                f"; {self.failures} fits did not converge and are left out."
+                if self.failures
+                else "."
+            )
         )
         return summary_table(
             verdict=("calibrated" if self.calibrated else "NOT CALIBRATED", sentence),
@@ -129,7 +133,8 @@ def calibrate(
         raise InputError(f"num_simulations is {num_simulations}; at least {_FEWEST} are needed")
     key = jax.random.key(seed)
     rng = np.random.default_rng(seed)
-    rows, names = [], []
+    rows: list[np.ndarray] = []
+    names: list[str] = []
     options = {"progress": False, **options, "on_failure": "return"}
     for index in range(num_simulations):
         truth, data = simulate(jax.random.fold_in(key, index))
@@ -139,8 +144,8 @@ def calibrate(
             rows.append(row)
     if len(rows) < _FEWEST:
         raise NumericalError(
-            f"{num_simulations - len(rows)} of {num_simulations} fits did not converge; look at one "
-            "of them with curvi.fit before calibrating"
+            f"{num_simulations - len(rows)} of {num_simulations} fits did not converge; look at "
+            "one of them with curvi.fit before calibrating"
         )
     return judge(np.stack(rows), names, num_simulations - len(rows), rng)
 
@@ -193,9 +198,7 @@ def judge(
     )
 
 
-def sign_flip_test(
-    values: np.ndarray, rng: np.random.Generator, num_flips: int = _FLIPS
-) -> float:
+def sign_flip_test(values: np.ndarray, rng: np.random.Generator, num_flips: int = _FLIPS) -> float:
     """p-value of "the distribution is symmetric about zero", by random flips of signs.
 
     The statistic is the absolute mean. The observed pattern counts as one of the patterns, which

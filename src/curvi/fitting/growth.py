@@ -13,7 +13,7 @@ import numpy as np
 from curvi.core.outcomes import Outcome
 from curvi.fitting import loop
 from curvi.fitting.problems import Resources, VariationalProblem
-from curvi.fitting.replicates import replicates, with_draws
+from curvi.fitting.replicates import replicates, way_down, with_draws
 from curvi.methods import Method, TrustRegion
 from curvi.results.monte_carlo import Replicates
 
@@ -59,43 +59,55 @@ def run_growing(
 
     Every run starts from the optimum of the one before. The number of draws grows by the factor
     that the square-root law asks for, in powers of four. The trace names the draws of each step.
-    ``first`` is a run on the first draws that has been made already.
+    A run that ends on a saddle point is sent down from it once. ``first`` is a run on the first
+    draws that has been made already.
     """
     began = time.perf_counter()
     ended = _run(problem, method, params, resources, budget, began) if first is None else first
-    traces, message = [_labelled(ended, problem)], ""
+    traces = [_labelled(ended, problem)]
+    if not problem.fixed:
+        return Grown(_whole(ended, traces), problem, resources, None)
+    if not isinstance(method, TrustRegion):
+        found = replicates(problem, method, ended.params, resources)
+        return Grown(_whole(ended, traces), problem, resources, found)
+    limit = method.mc_tolerance if grow else None
     while True:
-        if _on_saddle(problem, method, ended, len(traces)):
+        spent = sum(len(table["step"]) for table in traces)
+        down = None
+        if ended.outcome is Outcome.CONVERGED and spent < budget.max_steps:
             down = way_down(problem, method, ended.params, resources)
-            if down is not None:
-                spent = sum(len(table["step"]) for table in traces)
-                ended = _run(problem, method, down, resources, budget, began, spent)
-                traces.append(_labelled(ended, problem))
-        found = replicates(problem, method, ended.params, resources) if problem.fixed else None
-        limit = method.mc_tolerance if grow and isinstance(method, TrustRegion) else None
-        if found is None or limit is None or ended.outcome is not Outcome.CONVERGED:
-            break
+        if down is not None:
+            ended = _run(problem, method, down, resources, budget, began, spent)
+            traces.append(_labelled(ended, problem))
+            spent += len(ended.trace["step"])
+        found = replicates(problem, method, ended.params, resources)
+        if limit is None or ended.outcome is not Outcome.CONVERGED:
+            return Grown(_whole(ended, traces), problem, resources, found)
         error = _largest(problem, ended.params, found)
         if error is None or error <= limit:
-            break
+            return Grown(_whole(ended, traces), problem, resources, found)
         count = next_count(problem, resources, error / limit)
-        spent = sum(len(table["step"]) for table in traces)
         if count is None or spent >= budget.max_steps or _late(budget, began):
-            message = (
-                f"Converged on {problem.plan.num_draws} draws, but they leave the mean a "
-                f"Monte-Carlo error of {error:.2g} posterior sds, above {limit:g}, and more draws "
-                "are beyond the budget or the memory of a fit. Pass num_draws= to go further, or "
-                "choose a family with fewer parameters."
-            )
-            ended = ended._replace(outcome=Outcome.IMPRECISE)
-            break
+            ended = _whole(ended, traces)._replace(outcome=Outcome.IMPRECISE)
+            return Grown(ended, problem, resources, found, _too_few(problem, error, limit))
         key = jax.random.fold_in(jax.random.fold_in(resources.key, _STREAM), count)
         problem, resources = with_draws(problem, resources, count, key)
         ended = _run(problem, method, ended.params, resources, budget, began, spent)
         traces.append(_labelled(ended, problem))
+
+
+def _too_few(problem: VariationalProblem, error: float, limit: float) -> str:
+    return (
+        f"Converged on {problem.plan.num_draws} draws, but they leave the mean a Monte-Carlo error "
+        f"of {error:.2g} posterior sds, above {limit:g}, and more draws are beyond the budget or "
+        "the memory of a fit. Pass num_draws= to go further, or choose a family with fewer "
+        "parameters."
+    )
+
+
+def _whole(ended: loop.LoopResult, traces: list[dict[str, np.ndarray]]) -> loop.LoopResult:
     trace = _joined(traces)
-    ended = ended._replace(trace=trace, steps=len(trace["step"]))
-    return Grown(ended, problem, resources, found, message)
+    return ended._replace(trace=trace, steps=len(trace["step"]))
 
 
 def next_count(problem: VariationalProblem, resources: Resources, excess: float) -> int | None:

@@ -19,6 +19,7 @@ _MANY, _FEW = 16, 8  # sets of draws; the few where a step is expensive
 _CHEAP = 1e7  # numbers that one pass over draws and rows touches
 _STEPS = 3  # a step that is refused is tried again in a smaller region
 _STREAM = 0x3C
+_NUDGE = 1e-3  # size of a move of the draws that breaks their symmetry
 
 
 def replicates(
@@ -47,11 +48,14 @@ def way_down(
 ) -> Any | None:
     """Parameters below a saddle point, or None where the curvature is positive.
 
-    At an exact saddle the gradient is zero and a Newton step goes nowhere. On other draws it is
-    not zero, and one step meets the direction of negative curvature and goes down along it.
+    At an exact saddle the gradient is zero and a Newton step goes nowhere. On draws that are moved
+    a little it is not zero in any direction, while the curvature is nearly the same: one step
+    then meets the direction of negative curvature and goes down along it.
     """
     key = jax.random.fold_in(jax.random.fold_in(resources.key, _STREAM), _MANY)
-    other = resources._replace(noise=draws_of(problem, key))
+    loose = replace(problem, plan=replace(problem.plan, kind="iid"))
+    moved = draws_of(problem, resources.key) if resources.noise is None else resources.noise
+    other = resources._replace(noise=moved + _NUDGE * draws_of(loose, key))
     carry = loop.start(problem, method, params, other)
     tolerance = jnp.zeros((), problem.density.dtype)
     carry = loop.run_chunk(problem, method, carry, other, jnp.asarray(1, jnp.int32), tolerance)
