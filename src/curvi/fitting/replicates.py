@@ -1,4 +1,4 @@
-"""One Newton step from the optimum on each of several new sets of draws."""
+"""The optimum on each of several new sets of draws, by Newton steps from the one that is known."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from curvi.results.monte_carlo import Replicates
 
 _MANY, _FEW = 16, 8  # sets of draws; the few where a step is expensive
 _CHEAP = 1e7  # numbers that one pass over draws and rows touches
-_STEPS = 3  # a step that is refused is tried again in a smaller region
+_STEPS = 6  # most Newton steps from the optimum of one set of draws towards that of another
+_LINEAR = 1e-3  # nats per parameter: steps that gain less are short enough for one to be exact
 _STREAM = 0x3C
+_LOOKS = 3  # steps in which negative curvature is looked for: each solves its system loosely
 _NUDGE = 1e-3  # size of a move of the draws that breaks their symmetry
 
 
@@ -49,8 +51,8 @@ def way_down(
     """Parameters below a saddle point, or None where the curvature is positive.
 
     At an exact saddle the gradient is zero and a Newton step goes nowhere. On draws that are moved
-    a little it is not zero in any direction, while the curvature is nearly the same: one step
-    then meets the direction of negative curvature and goes down along it.
+    a little it is not zero in any direction, while the curvature is nearly the same: a few steps
+    then meet the direction of negative curvature and go down along it.
     """
     key = jax.random.fold_in(jax.random.fold_in(resources.key, _STREAM), _MANY)
     loose = replace(problem, plan=replace(problem.plan, kind="iid"))
@@ -58,8 +60,9 @@ def way_down(
     other = resources._replace(noise=moved + _NUDGE * draws_of(loose, key))
     carry = loop.start(problem, method, params, other)
     tolerance = jnp.zeros((), problem.density.dtype)
-    carry = loop.run_chunk(problem, method, carry, other, jnp.asarray(1, jnp.int32), tolerance)
-    if bool(carry.trace.negative_curvature[0]) and bool(carry.state.moves > 0):
+    stop = jnp.asarray(_LOOKS, jnp.int32)
+    carry = loop.run_chunk(problem, method, carry, other, stop, tolerance)
+    if bool(carry.trace.negative_curvature[:_LOOKS].any()) and bool(carry.state.moves > 0):
         return method.answer(carry.state)
     return None
 
@@ -80,13 +83,12 @@ def _moved_mean(
     problem: VariationalProblem, method: TrustRegion, params: Any, resources: Resources
 ) -> np.ndarray:
     carry = loop.start(problem, method, params, resources)
-    tolerance = jnp.zeros((), problem.density.dtype)
-    for stop in range(1, _STEPS + 1):
-        carry = loop.run_chunk(
-            problem, method, carry, resources, jnp.asarray(stop, jnp.int32), tolerance
-        )
-        if bool(carry.state.moves > 0):
-            return np.asarray(method.answer(carry.state).mean)
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    tolerance = jnp.asarray(_LINEAR * max(size, 10), problem.density.dtype)
+    stop = jnp.asarray(_STEPS, jnp.int32)
+    carry = loop.run_chunk(problem, method, carry, resources, stop, tolerance)
+    if bool(carry.state.moves > 0):
+        return np.asarray(method.answer(carry.state).mean)
     return np.full(params.mean.shape, np.nan)
 
 

@@ -61,7 +61,7 @@ def smoothed_weights(log_ratio: np.ndarray) -> ImportanceWeights:
     else:
         from arviz_stats.base.array import array_stats
 
-        logs, shape = array_stats.psislw(shifted)
+        logs, shape = array_stats.psislw(-shifted)  # it takes log likelihoods, as for LOO
         weights[finite] = np.exp(np.asarray(logs))
         khat = float(shape)
     weights /= weights.sum()

@@ -22,6 +22,7 @@ from functools import cached_property
 import numpy as np
 
 FEWEST_SETS = 8
+_ENOUGH_TO_POOL = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,8 @@ def replicate_spread(replicates: np.ndarray, sd: np.ndarray) -> np.ndarray:
     of many is far too large. They are therefore shrunk towards their average as far as their
     scatter is explained by that error (the linear Bayes rule, its constants by moments): with
     v the relative variance of the true variances, the weight of a coordinate's own
-    estimate is :math:`v / (v + (1 + v)\,2/(n-1))`.
+    estimate is :math:`v / (v + (1 + v)\,2/(n-1))`. Below ten coordinates v cannot be told, and
+    nothing is shrunk.
     """
     freedom = len(replicates) - 1
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -64,7 +66,7 @@ def replicate_spread(replicates: np.ndarray, sd: np.ndarray) -> np.ndarray:
     if not np.isfinite(variance).all():
         return np.sqrt(variance)
     average = variance.mean()
-    if variance.size == 1 or average == 0:
+    if variance.size < _ENOUGH_TO_POOL or average == 0:
         return np.sqrt(variance)
     scatter = np.var(variance, ddof=1) / average**2
     true = max((scatter + 1) / (1 + 2 / freedom) - 1, 0.0)
