@@ -254,10 +254,10 @@ class FitResult:
 
     def _errors(self) -> np.ndarray | None:
         """Monte-Carlo error of every mean in the user's space, in posterior sds."""
-        means = None if self.evidence.replicates is None else self.evidence.replicates.means
-        if means is None:
-            return None
         with precision_of(self.target.dtype):
+            means = None if self.evidence.replicates is None else self.evidence.replicates.means
+            if means is None:
+                return None
             tree = jax.vmap(self._to_user)(jnp.asarray(means, self.target.dtype))
         rows = [np.asarray(leaf).reshape(len(means), -1) for leaf in jax.tree.leaves(tree)]
         return replicate_spread(np.concatenate(rows, axis=1), _flat(self.sd))

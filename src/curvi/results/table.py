@@ -23,7 +23,9 @@ def summary_table(
     for sentence in [text] if isinstance(text, str) else text:
         lines += textwrap.wrap(sentence, 96, initial_indent="  ", subsequent_indent="  ")
     width = max(len(name) for name in facts)
-    lines += [f"{name:<{width}}  {fact}" for name, fact in facts.items()]
+    hanging = " " * (width + 2)
+    for name, fact in facts.items():
+        lines += textwrap.wrap(f"{name:<{width}}  {fact}", 110, subsequent_indent=hanging)
     shown = list(range(len(names)))
     if len(names) > most_rows:
         half = most_rows // 2
