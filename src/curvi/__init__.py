@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from curvi.families import StudentT as StudentT
     from curvi.fitting import SVI as SVI
     from curvi.fitting import OptimiseResult as OptimiseResult
+    from curvi.fitting import calibrate as calibrate
     from curvi.fitting import fit as fit
+    from curvi.fitting import laplace as laplace
     from curvi.fitting import minimise as minimise
     from curvi.methods import DSVI as DSVI
     from curvi.methods import HFSGVI as HFSGVI
@@ -73,6 +75,8 @@ _HOME = {
     "fit": "curvi.fitting",
     "minimise": "curvi.fitting",
     "SVI": "curvi.fitting",
+    "laplace": "curvi.fitting",
+    "calibrate": "curvi.fitting",
     "FitResult": "curvi.results",
     "OptimiseResult": "curvi.fitting",
     "BayesianLogisticRegression": "curvi.estimators",

@@ -15,6 +15,7 @@ class Outcome(enum.IntEnum):
     NON_FINITE = 4
     DIVERGED = 5
     INTERRUPTED = 6
+    IMPRECISE = 7
 
     @property
     def sentence(self) -> str:
@@ -48,5 +49,12 @@ _SENTENCES = {
         "The objective ended far worse than it started; the method is not suited to this problem "
         "as configured. Try method=TrustRegion(), larger batches or more draws."
     ),
-    Outcome.INTERRUPTED: "Interrupted by the user; the last state is returned.",
+    Outcome.INTERRUPTED: (
+        "Interrupted by the user; the last state is returned. Start again from its mean with "
+        "position=, or use it as it is."
+    ),
+    Outcome.IMPRECISE: (
+        "Converged on its draws, but they are too few: their Monte-Carlo error is above the "
+        "tolerance. Pass a larger num_draws, or choose a family with fewer parameters."
+    ),
 }

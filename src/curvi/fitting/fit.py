@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PyTree
 
 from curvi.core import gate
@@ -15,14 +17,17 @@ from curvi.core.errors import InputError
 from curvi.core.outcomes import Outcome
 from curvi.expectation import Draws, fixed_draws, plan_draws
 from curvi.families import Family, MeanField, Params
-from curvi.fitting import loop
+from curvi.fitting.growth import Budget, Grown, run_growing
+from curvi.fitting.inputs import as_target
+from curvi.fitting.laplace import laplace, laplace_params
 from curvi.fitting.minimise import announce, check_options, default_tolerance
 from curvi.fitting.precision import in_precision_of_target
 from curvi.fitting.problems import Resources, VariationalProblem
 from curvi.fitting.progress import observer_for
-from curvi.fitting.start import starting_params
+from curvi.fitting.start import broken_gradient, starting_params
+from curvi.fitting.starts import best_start, run_starts, starting_points
 from curvi.methods import Method, TrustRegion
-from curvi.results import FitResult, evaluate_elbo
+from curvi.results import Evidence, FitResult, evaluate, evaluate_elbo
 from curvi.targets import DataTarget, Target
 
 
@@ -35,6 +40,8 @@ def fit(
     method: Method | None = None,
     draws: str | Draws = "auto",
     num_draws: int | None = None,
+    num_starts: int = 1,
+    init: str = "position",
     batch_size: int | None = None,
     seed: int = 0,
     tolerance: float | None = None,
@@ -57,7 +64,13 @@ def fit(
         TrustRegion by default: no learning rate, stops by itself.
     draws, num_draws
         Kind and number of draws, see :mod:`curvi.expectation.draws`; chosen for the family and
-        the method by default.
+        the method by default. Where their number is left out, TrustRegion grows it until the
+        Monte-Carlo error of the mean is below its ``mc_tolerance``.
+    num_starts : int
+        Starts in one vectorised run: the position, and others one normal draw per coordinate away
+        from it. The best bound wins; a start that fails does not disturb the others.
+    init : {"position", "laplace"}
+        Start around the position as it is, or at the mode with the curvature there.
     batch_size : int, optional
         Rows per step of a DataTarget; all rows by default.
     seed : int
@@ -93,11 +106,13 @@ def fit(
     (True, 8.0, 0.447)
     """
     began = time.perf_counter()
-    target = _as_target(target, position)
+    target = as_target(target, position)
     family = MeanField() if family is None else family
     method = TrustRegion() if method is None else method
     _check_choices(family, method)
     check_options(on_failure, tolerance, time_budget)
+    gate.positive_integer(num_starts, "num_starts")
+    gate.one_of(init, ("position", "laplace"), "init")
     _check_batch(target, batch_size)
     plan = _plan(family, method, target, draws, num_draws, batch_size)
     problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
@@ -107,38 +122,37 @@ def fit(
         width = family.num_noise(target.dimension)
         noise = fixed_draws(jax.random.fold_in(key, 0xD4A), plan, width, family.base, target.dtype)
     resources = Resources(key, target.rows, noise)
-    params = starting_params(problem, target, resources)
+    params = _start(init, problem, target, resources)
     steps = method.default_max_steps if max_steps is None else max_steps
     gate.positive_integer(steps, "max_steps")
     with observer_for(progress, "ELBO", sign=-1.0) as observer:
-        ended = loop.run(
-            problem,
-            method,
-            params,
-            resources,
-            tolerance=default_tolerance(target.dtype) if tolerance is None else tolerance,
-            max_steps=steps,
-            time_budget=time_budget,
-            observer=observer,
-        )
-    result = _judge(problem, method, target, resources, params, ended, began)
+        accuracy = default_tolerance(target.dtype) if tolerance is None else tolerance
+        budget = Budget(accuracy, steps, time_budget, observer)
+        first, bounds = None, None
+        if num_starts > 1:
+            points = starting_points(problem, target, params, resources, num_starts)
+            runs = run_starts(problem, method, points, resources, budget)
+            best, bounds = best_start(target, family, runs, jax.random.fold_in(key, 0xE1B))
+            first, params = runs[best], points[best]
+        grow = num_draws is None and not isinstance(draws, Draws)
+        grown = run_growing(problem, method, params, resources, budget, grow=grow, first=first)
+    result = _judge(grown, method, target, params, began, bounds)
     announce(result, on_failure, stops=method.stops(problem))
     return result
 
 
-def _as_target(target: Any, position: PyTree | None) -> Target | DataTarget:
-    if isinstance(target, Target | DataTarget):
-        if position is None:
-            return target
-        return replace(target, position=position)
-    if not callable(target):
-        raise InputError(
-            f"target is a {type(target).__name__}; give a curvi.Target, a curvi.DataTarget or a "
-            "log density with position="
-        )
-    if position is None:
-        raise InputError("position is missing; a plain log density needs position= to start from")
-    return Target(target, position)
+def _start(
+    init: str, problem: VariationalProblem, target: Target | DataTarget, resources: Resources
+) -> Params:
+    if init == "position":
+        return starting_params(problem, target, resources)
+    found = laplace(target)
+    params = laplace_params(problem.family, found)
+    sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
+    if bool(jnp.isfinite(problem.value(params, sample))):
+        return params
+    # Where the Gaussian at the mode leaves the support, a narrower one may not.
+    return starting_params(problem, replace(target, position=found.mean), resources)
 
 
 def _check_choices(family: Any, method: Any) -> None:
@@ -191,18 +205,20 @@ def _plan(
 
 
 def _judge(
-    problem: VariationalProblem,
+    grown: Grown,
     method: Method,
     target: Target | DataTarget,
-    resources: Resources,
     start: Params,
-    ended: loop.LoopResult,
     began: float,
+    bounds: np.ndarray | None,
 ) -> FitResult:
     """Evaluate the bound on fresh draws, and let a bad one overrule the method's own verdict."""
-    key = jax.random.fold_in(resources.key, 0xE1B)
-    elbo, error = evaluate_elbo(target, problem.family, ended.params, key)
-    outcome, message = ended.outcome, ended.outcome.sentence
+    ended, problem = grown.ended, grown.problem
+    key = jax.random.fold_in(grown.resources.key, 0xE1B)
+    elbo, error, log_ratio = evaluate(target, problem.family, ended.params, key)
+    outcome, message = ended.outcome, grown.message or ended.outcome.sentence
+    if outcome is Outcome.NON_FINITE and not ended.trace["accepted"].any():
+        message = broken_gradient(problem, target, start, grown.resources) + message
     if not _is_finite(elbo):
         outcome = Outcome.NON_FINITE
         message = (
@@ -230,6 +246,13 @@ def _judge(
         draws=problem.plan,
         steps=ended.steps,
         seconds=time.perf_counter() - began,
+        evidence=Evidence(
+            noise=grown.resources.noise,
+            replicates=grown.replicates,
+            log_ratio=log_ratio,
+            key=key,
+            starts=bounds,
+        ),
     )
 
 

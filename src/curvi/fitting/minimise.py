@@ -163,5 +163,6 @@ def announce(result: Any, on_failure: str, *, stops: bool) -> None:
     outcome = result.outcome
     if outcome.is_failure and on_failure == "raise":
         raise NumericalError(result.message, result)
-    if on_failure != "return" and (outcome.is_failure or (outcome is Outcome.BUDGET and stops)):
+    short = outcome is Outcome.IMPRECISE or (outcome is Outcome.BUDGET and stops)
+    if on_failure != "return" and (outcome.is_failure or short):
         warnings.warn(result.message, NotConvergedWarning, stacklevel=3)

@@ -16,6 +16,7 @@ from curvi.families import Params
 from curvi.fitting.problems import Resources, VariationalProblem
 from curvi.targets import DataTarget, Target
 
+_TRIED = 8  # draws at which a broken gradient is looked for
 _WIDTHS = (1.0, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-6)
 
 
@@ -49,12 +50,45 @@ def starting_params(
         If it is finite there but not around it, however close; the message names the draw, and
         the coordinate whose gradient is not finite.
     """
-    values = np.asarray(_values_by_width(problem, target.start, resources))
-    if not np.isfinite(values).any():
+    best = best_width(problem, target.start, resources)
+    if best is None:
         target.check_start()
         raise NumericalError(_diagnosis(problem, target, resources))
-    best = _WIDTHS[int(np.nanargmin(np.where(np.isfinite(values), values, np.inf)))]
     return problem.family.init(target.start, best)
+
+
+def best_width(
+    problem: VariationalProblem, position: Float[Array, " d"], resources: Resources
+) -> float | None:
+    """The starting width with the best bound around a position; None where none is finite."""
+    values = np.asarray(_values_by_width(problem, position, resources))
+    if not np.isfinite(values).any():
+        return None
+    return _WIDTHS[int(np.nanargmin(np.where(np.isfinite(values), values, np.inf)))]
+
+
+def broken_gradient(
+    problem: VariationalProblem, target: Target | DataTarget, params: Params, resources: Resources
+) -> str:
+    """Name the coordinate whose gradient is not finite where the log density is; or nothing.
+
+    That is what a run which could not take a single step suffers from most often: the square
+    root or the norm of a zero, and ``jnp.where`` around a branch that is not finite.
+    """
+    noise = problem.sample(resources, jnp.asarray(0, jnp.int32)).noise
+    noise = noise.reshape(-1, noise.shape[-1])
+    points = [params.mean, *(problem.family.transform(params, e) for e in noise[:_TRIED])]
+    for z in points:
+        value, gradient = jax.value_and_grad(target.log_prob)(z)
+        bad = np.flatnonzero(~np.isfinite(np.asarray(gradient)))
+        if np.isfinite(value) and len(bad):
+            name = coordinate_names(target.position)[bad[0]]
+            return (
+                f"The log density is finite at the start but its gradient in {name} is not: look "
+                "for the square root or the norm of zero, or for jnp.where around a branch that "
+                "is not finite. "
+            )
+    return ""
 
 
 def _guilty_leaf(target: Target | DataTarget, z: Float[Array, " d"]) -> str:

@@ -72,16 +72,23 @@ class TrustRegion(Method):
         Cap on conjugate-gradient steps within one Newton step.
     curvature_batch_size : int, optional
         Rows in the curvature sample of stochastic steps; as many as in the batch by default.
+    mc_tolerance : float, optional
+        Monte-Carlo error of the mean, in posterior sds, that ``curvi.fit`` accepts. Where fixed
+        draws have a larger one and their number was left to curvi, it fits again on more of
+        them, starting from where it stands. None never does.
     """
 
     cg_steps: int = 1000
     curvature_batch_size: int | None = None
+    mc_tolerance: float | None = 0.05
 
     def __post_init__(self) -> None:
         """Refuse caps that are no counts."""
         gate.positive_integer(self.cg_steps, "cg_steps")
         if self.curvature_batch_size is not None:
             gate.positive_integer(self.curvature_batch_size, "curvature_batch_size")
+        if self.mc_tolerance is not None:
+            gate.positive_number(self.mc_tolerance, "mc_tolerance")
 
     def stops(self, problem: Problem) -> bool:
         """Always: by the Newton decrement, or by the standard error of the gain."""

@@ -1,9 +1,9 @@
-"""The bound on fresh draws, with its standard error."""
+"""The bound on fresh draws with its standard error, and the importance ratios that come with it."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,14 @@ _WORK = 3e8  # rows times draws beyond which fewer draws are used
 _TOGETHER = 32
 
 
+class Evaluation(NamedTuple):
+    """The bound, its standard error, and log p - log q at each of the draws behind them."""
+
+    elbo: float
+    elbo_se: float
+    log_ratio: np.ndarray
+
+
 @partial(jax.jit, static_argnames=("density", "family"))
 def _energies(
     density: Density | RowDensity,
@@ -26,28 +34,51 @@ def _energies(
     params: Params,
     rows: PyTree,
     noise: Float[Array, "blocks together noise"],
-) -> tuple[Float[Array, "blocks together"], Float[Array, ""]]:
-    values = jax.lax.map(lambda block: energies(density, family, params, block, rows), noise)
-    return values, family.entropy(params)
+) -> tuple[Float[Array, "blocks together"], Float[Array, "blocks together"], Float[Array, ""]]:
+    dimension = params.mean.shape[0]
+
+    def log_q(epsilon: Float[Array, " noise"]) -> Float[Array, ""]:
+        if family.num_noise(dimension) == dimension:
+            return family.base.log_prob(epsilon) - family.scale.log_det(params.scale)
+        return family.log_prob(params, family.transform(params, epsilon))
+
+    def block(epsilons: Float[Array, "together noise"]) -> tuple[Array, Array]:
+        values = energies(density, family, params, epsilons, rows)
+        return values, jax.vmap(log_q)(epsilons)
+
+    values, logs = jax.lax.map(block, noise)
+    return values, logs, family.entropy(params)
 
 
-def evaluate_elbo(
-    target: Target | DataTarget, family: Family, params: Any, key: PRNGKeyArray
-) -> tuple[float, float]:
-    """Evidence lower bound and its standard error from independent draws.
-
-    1,024 draws, or fewer (64 at least) when there are very many rows.
-    """
+def evaluation_noise(
+    target: Target | DataTarget, family: Family, key: PRNGKeyArray
+) -> Float[np.ndarray, "draws noise"]:
+    """Independent draws of the base: 1,024, or fewer (64 at least) for very many rows."""
     num_draws = _DRAWS
     if isinstance(target, DataTarget):
         num_draws = int(np.clip(_WORK / target.num_rows, _FEWEST_DRAWS, _DRAWS))
         num_draws -= num_draws % _TOGETHER
     width = family.num_noise(target.dimension)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key), np.uint32))
-    draws = host_sample(rng, num_draws, width, family.base).astype(target.dtype)
-    noise = jnp.asarray(draws.reshape(-1, _TOGETHER, width))
-    values, entropy = _energies(target.density, family, params, target.rows, noise)
+    return host_sample(rng, num_draws, width, family.base).astype(target.dtype)
+
+
+def evaluate(
+    target: Target | DataTarget, family: Family, params: Any, key: PRNGKeyArray
+) -> Evaluation:
+    """Evaluate q against the target on independent draws."""
+    draws = evaluation_noise(target, family, key)
+    noise = jnp.asarray(draws.reshape(-1, _TOGETHER, draws.shape[1]))
+    values, logs, entropy = _energies(target.density, family, params, target.rows, noise)
     column = np.asarray(values, np.float64).ravel()
     with np.errstate(invalid="ignore", over="ignore"):  # a bound that is not finite is judged later
-        error = float(column.std(ddof=1) / num_draws**0.5)
-        return float(np.asarray(entropy, np.float64) - column.mean()), error
+        error = float(column.std(ddof=1) / len(column) ** 0.5)
+        elbo = float(np.asarray(entropy, np.float64) - column.mean())
+        return Evaluation(elbo, error, -column - np.asarray(logs, np.float64).ravel())
+
+
+def evaluate_elbo(
+    target: Target | DataTarget, family: Family, params: Any, key: PRNGKeyArray
+) -> tuple[float, float]:
+    """Evidence lower bound and its standard error from independent draws."""
+    return evaluate(target, family, params, key)[:2]

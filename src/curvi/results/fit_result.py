@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -12,15 +13,28 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi.core import gate
+from curvi.core.errors import NumericalError
 from curvi.core.outcomes import Outcome
 from curvi.core.trees import coordinate_names, precision_of
 from curvi.expectation import Draws, fixed_draws
 from curvi.families import Family, Params
 from curvi.methods import Method
+from curvi.results import linear_response as response
+from curvi.results.evaluate import evaluate, evaluation_noise
+from curvi.results.evidence import Evidence, draws_for_curvature
+from curvi.results.importance import (
+    ImportanceWeights,
+    Moments,
+    smoothed_weights,
+    weighted_moments,
+)
+from curvi.results.monte_carlo import replicate_spread
 from curvi.results.table import summary_table
+from curvi.results.verdict import cautions, headline
 from curvi.targets import DataTarget, Target
 
 _MOMENT_DRAWS = 4096  # for means and sds through a non-linear constraint
+_MOST_RESPONSES = 100  # coordinates up to which a summary solves for all linear-response sds
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +56,8 @@ class FitResult:
         The plan of draws that was used.
     seconds : float
         Wall-clock time of the whole call, compilation included.
+    evidence : Evidence
+        The material of the verdict: fixed draws, importance ratios, the bounds of all starts.
     """
 
     target: Target | DataTarget = field(repr=False)
@@ -56,6 +72,7 @@ class FitResult:
     draws: Draws
     steps: int
     seconds: float
+    evidence: Evidence = field(default_factory=Evidence, repr=False)
 
     @property
     def converged(self) -> bool:
@@ -100,10 +117,91 @@ class FitResult:
         """Posterior standard deviations in the user's space."""
         return self._moments[1]
 
-    def covariance(self) -> Float[Array, "dimension dimension"]:
-        """Dense covariance of the unconstrained coordinates, in flattening order."""
+    @cached_property
+    def mc_error(self) -> float | None:
+        """Monte-Carlo error of the mean in posterior sds, the largest over coordinates.
+
+        None after a fit on fresh draws or minibatches, whose answer is no optimum on fixed draws.
+        """
+        if self.evidence.replicates is None:
+            return None
         with precision_of(self.target.dtype):
-            return self.family.covariance(self.params)
+            error = self.evidence.replicates.error(np.asarray(self.family.sd(self.params)))
+        return None if error is None else float(error.max())
+
+    @cached_property
+    def _weights(self) -> ImportanceWeights:
+        log_ratio = self.evidence.log_ratio
+        if log_ratio is None:
+            with precision_of(self.target.dtype):
+                log_ratio = evaluate(self.target, self.family, self.params, self._key).log_ratio
+        return smoothed_weights(log_ratio)
+
+    @property
+    def _key(self) -> PRNGKeyArray:
+        return jax.random.key(0) if self.evidence.key is None else self.evidence.key
+
+    @property
+    def khat(self) -> float:
+        """Pareto k of the importance ratios of q; above 0.7 q misses part of the target."""
+        return self._weights.khat
+
+    @property
+    def relative_ess(self) -> float:
+        """Effective sample size of draws from q as draws from the target, over their number."""
+        return self._weights.relative_ess
+
+    def importance(self) -> Moments:
+        """Mean and sd corrected by Pareto-smoothed importance weights; good while k < 0.7."""
+        with precision_of(self.target.dtype):
+            noise = jnp.asarray(evaluation_noise(self.target, self.family, self._key))
+            flat = jax.vmap(lambda e: self.family.transform(self.params, e))(noise)
+            return weighted_moments(jax.vmap(self._to_user)(flat), self._weights.weights)
+
+    def covariance(self, *, linear_response: bool = False) -> Float[Array, "dimension dimension"]:
+        """Dense covariance of the unconstrained coordinates, in flattening order.
+
+        That of q itself, or the linear-response one, which has the correlations and the sds that
+        q is missing and is exact for a Gaussian target.
+
+        Raises
+        ------
+        NumericalError
+            For linear response where the Hessian of the bound is not positive definite; the
+            message names the flat directions.
+        """
+        with precision_of(self.target.dtype):
+            if not linear_response:
+                return self.family.covariance(self.params)
+            return response.coordinate_covariance(self.target, self.family, self._point)
+
+    def linear_response(self, fn: Callable[[PyTree], PyTree] | None = None) -> PyTree:
+        """Linear-response sd of functions of the parameters, without a dense matrix.
+
+        Parameters
+        ----------
+        fn : callable, optional
+            Takes a position in the user's space and returns a number, an array or a pytree, in
+            JAX. By default the position itself: one sd for every parameter.
+
+        Returns
+        -------
+        pytree
+            Sds, in the structure of what ``fn`` returns.
+
+        Raises
+        ------
+        NumericalError
+            Where the Hessian of the bound is not positive definite.
+        """
+        fn = _itself if fn is None else fn
+        with precision_of(self.target.dtype):
+            return response.response_sd(self.target, self.family, self._point, fn)
+
+    @cached_property
+    def _point(self) -> response.Point:
+        noise = draws_for_curvature(self.evidence, self.target, self.family)
+        return response.Point(self.params, self.target.rows, noise)
 
     def sample(self, num_draws: int, seed: int = 0) -> PyTree:
         """Draws from q in the user's space, with a leading axis."""
@@ -130,19 +228,68 @@ class FitResult:
 
         return to_blackjax(self, num_chains, seed=seed)
 
-    def summary(self, names: list[str] | None = None) -> str:
-        """The verdict, the bound, and a table of means and sds, with your names if given."""
-        return summary_table(
-            verdict=("converged" if self.converged else "NOT CONVERGED", self.message),
-            facts={
-                "ELBO": f"{self.elbo:.4f} (se {self.elbo_se:.4f})",
-                "family": f"{self.family}, {self.draws.num_draws} {self.draws.kind} draws"
-                + (", fresh every step" if self.draws.fresh else ", fixed"),
-                "method": f"{self.method}, {self.steps} steps, {self.seconds:.2f} s",
-            },
-            names=coordinate_names(self.mean) if names is None else names,
-            columns={"mean": _flat(self.mean), "sd": _flat(self.sd)},
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What not to trust although the fit converged; one sentence each, empty if all is well."""
+        return cautions(
+            mc_error=self.mc_error, weights=self._weights, starts=self.evidence.spread_of_starts
         )
+
+    def summary(self, names: list[str] | None = None) -> str:
+        """The verdict, the facts behind it, and a table of parameters, with your names if given.
+
+        The table has means, sds, linear-response sds (up to 100 parameters), and the Monte-Carlo
+        error of each mean in posterior sds (where draws were fixed).
+        """
+        columns = {"mean": _flat(self.mean), "sd": _flat(self.sd)}
+        responses, why = self._responses()
+        if responses is not None:
+            columns["lr sd"] = responses
+        errors = self._errors()
+        if errors is not None:
+            columns["mc error"] = errors
+        facts = {
+            "ELBO": f"{self.elbo:.4f} (se {self.elbo_se:.4f})",
+            "fit of q": f"Pareto k {self.khat:.2f}, relative ESS {self.relative_ess:.3f}",
+            "mc error": f"{self.mc_error:.2g} posterior sds at most"
+            if self.mc_error is not None
+            else "none: it is defined for an optimum on fixed draws and all rows",
+            "family": f"{self.family}, {self.draws.num_draws} {self.draws.kind} draws"
+            + (", fresh every step" if self.draws.fresh else ", fixed"),
+            "method": f"{self.method}, {self.steps} steps, {self.seconds:.2f} s",
+        }
+        if why:
+            facts["lr sd"] = why
+        return summary_table(
+            verdict=(
+                headline(self.outcome, self.warnings),
+                [self.message, *self.warnings],
+            ),
+            facts=facts,
+            names=coordinate_names(self.mean) if names is None else names,
+            columns=columns,
+        )
+
+    def _responses(self) -> tuple[np.ndarray | None, str]:
+        """Linear-response sds of all parameters, or why there are none."""
+        if not self.converged:
+            return None, "none: the fit has not converged"
+        if self.target.dimension > _MOST_RESPONSES:
+            return None, f"left out above {_MOST_RESPONSES} parameters; call linear_response()"
+        try:
+            return _flat(self.linear_response()), ""
+        except NumericalError as error:
+            return None, f"refused: {error}"
+
+    def _errors(self) -> np.ndarray | None:
+        """Monte-Carlo error of every mean in the user's space, in posterior sds."""
+        with precision_of(self.target.dtype):
+            means = None if self.evidence.replicates is None else self.evidence.replicates.means
+            if means is None:
+                return None
+            tree = jax.vmap(self._to_user)(jnp.asarray(means, self.target.dtype))
+        rows = [np.asarray(leaf).reshape(len(means), -1) for leaf in jax.tree.leaves(tree)]
+        return replicate_spread(np.concatenate(rows, axis=1), _flat(self.sd))
 
     def plot(self, names: list[str] | None = None) -> Any:
         """Figure with the bound against time, and means with intervals of two sds."""
@@ -155,6 +302,10 @@ class FitResult:
             sd=_flat(self.sd),
             title=f"{type(self.family).__name__}: {self.outcome.name.lower()}",
         )
+
+
+def _itself(position: PyTree) -> PyTree:
+    return position
 
 
 def _flat(tree: PyTree) -> np.ndarray:

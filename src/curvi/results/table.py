@@ -11,17 +11,21 @@ _MOST_ROWS = 40
 
 def summary_table(
     *,
-    verdict: tuple[str, str],
+    verdict: tuple[str, str | list[str]],
     facts: dict[str, str],
     names: list[str],
     columns: dict[str, np.ndarray],
     most_rows: int = _MOST_ROWS,
 ) -> str:
     """Format a verdict, some facts and one row per name."""
-    head, sentence = verdict
-    lines = [head, *textwrap.wrap(sentence, 96, initial_indent="  ", subsequent_indent="  ")]
+    head, text = verdict
+    lines = [head]
+    for sentence in [text] if isinstance(text, str) else text:
+        lines += textwrap.wrap(sentence, 96, initial_indent="  ", subsequent_indent="  ")
     width = max(len(name) for name in facts)
-    lines += [f"{name:<{width}}  {fact}" for name, fact in facts.items()]
+    hanging = " " * (width + 2)
+    for name, fact in facts.items():
+        lines += textwrap.wrap(f"{name:<{width}}  {fact}", 110, subsequent_indent=hanging)
     shown = list(range(len(names)))
     if len(names) > most_rows:
         half = most_rows // 2

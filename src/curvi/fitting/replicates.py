@@ -1,0 +1,100 @@
+"""The optimum on each of several new sets of draws, by Newton steps from the one that is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from curvi.expectation import fixed_draws
+from curvi.fitting import loop
+from curvi.fitting.problems import Resources, VariationalProblem
+from curvi.methods import Method, TrustRegion
+from curvi.results.monte_carlo import Replicates
+
+_MANY, _FEW = 16, 8  # sets of draws; the few where a step is expensive
+_CHEAP = 1e7  # numbers that one pass over draws and rows touches
+_STEPS = 6  # most Newton steps from the optimum of one set of draws towards that of another
+_LINEAR = 1e-3  # nats per parameter: steps that gain less are short enough for one to be exact
+_STREAM = 0x3C
+_LOOKS = 3  # steps in which negative curvature is looked for: each solves its system loosely
+_NUDGE = 1e-3  # size of a move of the draws that breaks their symmetry
+
+
+def replicates(
+    problem: VariationalProblem, method: Method, params: Any, resources: Resources
+) -> Replicates:
+    """Where the optimum would be on other draws of the same kind and number.
+
+    The steps are those of :class:`TrustRegion` in the code that the fit has compiled already:
+    only the values of the draws differ. The optimum itself is one more replicate.
+    """
+    method = method if isinstance(method, TrustRegion) else TrustRegion()
+
+    def compute() -> np.ndarray:
+        rows = [np.asarray(params.mean)]
+        for index in range(_number_of_sets(problem, resources)):
+            key = jax.random.fold_in(jax.random.fold_in(resources.key, _STREAM), index)
+            other = resources._replace(noise=draws_of(problem, key))
+            rows.append(_moved_mean(problem, method, params, other))
+        return np.stack(rows)
+
+    return Replicates(compute)
+
+
+def way_down(
+    problem: VariationalProblem, method: TrustRegion, params: Any, resources: Resources
+) -> Any | None:
+    """Parameters below a saddle point, or None where the curvature is positive.
+
+    At an exact saddle the gradient is zero and a Newton step goes nowhere. On draws that are moved
+    a little it is not zero in any direction, while the curvature is nearly the same: a few steps
+    then meet the direction of negative curvature and go down along it.
+    """
+    key = jax.random.fold_in(jax.random.fold_in(resources.key, _STREAM), _MANY)
+    loose = replace(problem, plan=replace(problem.plan, kind="iid"))
+    moved = draws_of(problem, resources.key) if resources.noise is None else resources.noise
+    other = resources._replace(noise=moved + _NUDGE * draws_of(loose, key))
+    carry = loop.start(problem, method, params, other)
+    tolerance = jnp.zeros((), problem.density.dtype)
+    stop = jnp.asarray(_LOOKS, jnp.int32)
+    carry = loop.run_chunk(problem, method, carry, other, stop, tolerance)
+    if bool(carry.trace.negative_curvature[:_LOOKS].any()) and bool(carry.state.moves > 0):
+        return method.answer(carry.state)
+    return None
+
+
+def _number_of_sets(problem: VariationalProblem, resources: Resources) -> int:
+    num_rows = 1 if resources.rows is None else jax.tree.leaves(resources.rows)[0].shape[0]
+    touched = problem.plan.num_draws * problem.dimension * num_rows
+    return _MANY if touched <= _CHEAP else _FEW
+
+
+def draws_of(problem: VariationalProblem, key: Any) -> jax.Array:
+    """Fixed draws by the problem's plan."""
+    width = problem.family.num_noise(problem.dimension)
+    return fixed_draws(key, problem.plan, width, problem.family.base, problem.density.dtype)
+
+
+def _moved_mean(
+    problem: VariationalProblem, method: TrustRegion, params: Any, resources: Resources
+) -> np.ndarray:
+    carry = loop.start(problem, method, params, resources)
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    tolerance = jnp.asarray(_LINEAR * max(size, 10), problem.density.dtype)
+    stop = jnp.asarray(_STEPS, jnp.int32)
+    carry = loop.run_chunk(problem, method, carry, resources, stop, tolerance)
+    if bool(carry.state.moves > 0):
+        return np.asarray(method.answer(carry.state).mean)
+    return np.full(params.mean.shape, np.nan)
+
+
+def with_draws(
+    problem: VariationalProblem, resources: Resources, num_draws: int, key: Any
+) -> tuple[VariationalProblem, Resources]:
+    """The same problem on another number of draws."""
+    larger = replace(problem, plan=replace(problem.plan, num_draws=num_draws))
+    return larger, resources._replace(noise=draws_of(larger, key))

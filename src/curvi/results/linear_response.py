@@ -1,0 +1,234 @@
+r"""Linear response: the covariance that the optimum itself implies, without a dense matrix.
+
+Tilt the target by :math:`t\,g(z)` and the optimum moves; the rate at which :math:`E_q[g]` moves
+with it is a covariance (Giordano, Broderick, Jordan 2018). With H the Hessian of the negative
+bound at the optimum and :math:`b_g = \partial E_q[g] / \partial\theta`,
+
+.. math:: \mathrm{Cov}(g, h) \approx b_g^\top H^{-1} b_h .
+
+For a Gaussian target this is the exact covariance even where q is mean field. Systems with H
+are solved by block conjugate gradients: one Hessian-vector product, vectorised over a block of
+functions, at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from curvi.core.errors import NumericalError
+from curvi.core.fingerprint import fingerprint
+from curvi.core.trees import Unravel, ravel
+from curvi.curvature import CGOutcome, FromFunctions, conjugate_gradient, hessian, projected
+from curvi.expectation import neg_elbo
+from curvi.families import Family, Params
+from curvi.results.directions import flat_direction
+from curvi.targets import DataTarget, Density, RowDensity, Target
+
+_BLOCK = 64  # systems solved together at most
+_NUMBERS = 3e7  # held by one vectorised product at most
+_MOST_STEPS = 10_000
+
+
+class Point(NamedTuple):
+    """Where the Hessian is taken: the parameters, all rows and the fixed draws."""
+
+    params: Params
+    rows: PyTree
+    noise: Float[Array, "draws noise"]
+
+
+@dataclass(frozen=True)
+class Functional:
+    """``E_q[g]`` on the fixed draws, with what g reads so that it compares by value."""
+
+    density: Density | RowDensity
+    family: Family
+    fn: Callable[[PyTree], PyTree]
+    constrain: Callable[[PyTree], PyTree] | None
+    reads: tuple[Any, ...]
+
+    def value(self, params: Params, noise: Float[Array, "draws noise"]) -> PyTree:
+        """The average of ``fn`` over the draws, in its own structure."""
+
+        def one(epsilon: Float[Array, " noise"]) -> PyTree:
+            position = self.density.unravel(self.family.transform(params, epsilon))
+            return self.fn(position if self.constrain is None else self.constrain(position))
+
+        return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), jax.vmap(one)(noise))
+
+
+@partial(jax.jit, static_argnames="functional")
+def gradients(functional: Functional, point: Point) -> Params:
+    """``b_g`` of every output of a functional: parameters with a leading axis of outputs."""
+    return jax.jacrev(lambda p: ravel(functional.value(p, point.noise)))(point.params)
+
+
+class Solved(NamedTuple):
+    """Solutions of a block of systems, and why each of them ended."""
+
+    solution: Params
+    outcome: Array
+    direction: Params
+
+
+@partial(jax.jit, static_argnames=("density", "family"))
+def _solve_block(
+    density: Density | RowDensity, family: Family, point: Point, rhs: Params
+) -> Solved:
+    params = point.params
+    _, _, curvature = hessian(
+        lambda p: neg_elbo(density, family, p, point.noise, point.rows), params
+    )
+    project = partial(family.project, params)
+    natural = family.metric(params)
+    metric = FromFunctions(natural.apply, natural.solve, project)
+    tolerance = 1e-6 if jnp.finfo(params.mean.dtype).bits > 32 else 1e-4
+
+    def solve(one: Params) -> Solved:
+        found = conjugate_gradient(
+            projected(curvature, project),
+            project(one),
+            preconditioner=metric,
+            natural_norm=True,
+            relative_tolerance=tolerance,
+            max_steps=min(_MOST_STEPS, 100 * params.mean.size + 1000),
+        )
+        return Solved(found.solution, found.outcome, found.direction)
+
+    return jax.vmap(solve)(rhs)
+
+
+def block_size(target: Target | DataTarget, num_draws: int) -> int:
+    """How many systems to solve together, by the memory that their products take."""
+    num_rows = target.num_rows if isinstance(target, DataTarget) else 1
+    return int(np.clip(_NUMBERS / (num_draws * max(num_rows, target.dimension)), 1, _BLOCK))
+
+
+def solve(
+    target: Target | DataTarget,
+    family: Family,
+    point: Point,
+    count: int,
+    block_of: Callable[[Array], Params],
+    keep: Callable[[Params], PyTree],
+) -> PyTree:
+    """``H^-1 b`` for ``count`` right-hand sides, block by block.
+
+    ``block_of(index)`` makes the right-hand sides of some indices, and ``keep(solutions)`` says
+    what to keep of a block, so that nothing of size count x parameters has to exist at once. One
+    more system with a random right-hand side is solved with the first block: it meets every
+    direction of negative curvature, which a chosen one may be blind to.
+
+    Raises
+    ------
+    NumericalError
+        If H is not positive definite, with the names of the coordinates that are flat.
+    """
+    size = min(block_size(target, point.noise.shape[0]), count)
+    probe = jax.tree.map(lambda leaf: leaf[None], _probe(family, point))
+    parts = []
+    for begin in range(0, count, size):
+        # The last block is filled up, so that all blocks share one compilation.
+        index = jnp.minimum(jnp.arange(begin, begin + size), count - 1)
+        rhs = jax.tree.map(lambda b, r: jnp.concatenate([b, r]), block_of(index), probe)
+        solved = _solve_block(target.density, family, point, rhs)
+        _refuse_failures(target, family, point, solved)
+        used = min(size, count - begin)
+        parts.append(keep(jax.tree.map(lambda leaf, used=used: leaf[:used], solved.solution)))
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+
+
+def _probe(family: Family, point: Point) -> Params:
+    leaves, structure = jax.tree.flatten(point.params)
+    rng = np.random.default_rng(0)
+    noise = [jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype) for leaf in leaves]
+    tangent = family.project(point.params, jax.tree.unflatten(structure, noise))
+    return family.project(point.params, family.metric(point.params).apply(tangent))
+
+
+def _refuse_failures(
+    target: Target | DataTarget, family: Family, point: Point, solved: Solved
+) -> None:
+    codes = np.asarray(solved.outcome)
+    fine = np.isin(codes, [CGOutcome.CONVERGED.value, CGOutcome.STALLED.value])
+    if fine.all():
+        return
+    worst = int(np.flatnonzero(~fine)[0])
+    if codes[worst] == CGOutcome.NEGATIVE_CURVATURE.value:
+        direction = jax.tree.map(lambda leaf: leaf[worst], solved.direction)
+        names = flat_direction(target, family, point, direction)
+        raise NumericalError(
+            "linear response needs a positive definite Hessian, and the bound does not curve "
+            f"upwards along {names}: the fit has not converged to a maximum, or the data say "
+            "nothing there; fit again from another start, or give that direction a prior"
+        )
+    raise NumericalError(
+        f"linear response could not be solved: {CGOutcome(int(codes[worst])).sentence} "
+        "Try float64, or rescale the parameters"
+    )
+
+
+def response_covariance(
+    target: Target | DataTarget, family: Family, point: Point, rhs: Params
+) -> Float[Array, "outputs outputs"]:
+    """``B' H^-1 B`` for right-hand sides B, symmetric."""
+
+    def block_of(index: Array) -> Params:
+        return jax.tree.map(lambda leaf: leaf[index], rhs)
+
+    def keep(solution: Params) -> Array:
+        pairs = zip(jax.tree.leaves(solution), jax.tree.leaves(rhs), strict=True)
+        first, *others = (x.reshape(x.shape[0], -1) @ b.reshape(b.shape[0], -1).T for x, b in pairs)
+        return sum(others, first)
+
+    matrix = solve(target, family, point, rhs.mean.shape[0], block_of, keep)
+    return 0.5 * (matrix + matrix.T)
+
+
+def coordinate_covariance(
+    target: Target | DataTarget, family: Family, point: Point
+) -> Float[Array, "dimension dimension"]:
+    """The block of H^-1 that belongs to the means: the covariance of the coordinates."""
+    params = point.params
+    dimension = params.mean.shape[0]
+
+    def block_of(index: Array) -> Params:
+        mean = (index[:, None] == jnp.arange(dimension)[None, :]).astype(params.mean.dtype)
+        return Params(
+            mean,
+            jax.tree.map(
+                lambda leaf: jnp.zeros((len(index), *leaf.shape), leaf.dtype), params.scale
+            ),
+        )
+
+    matrix = solve(target, family, point, dimension, block_of, lambda solution: solution.mean)
+    return 0.5 * (matrix + matrix.T)
+
+
+def response_sd(
+    target: Target | DataTarget, family: Family, point: Point, fn: Callable[[PyTree], PyTree]
+) -> PyTree:
+    """Linear-response sd of every output of ``fn(position)``, in the structure of its result."""
+    reads = (fingerprint(fn), fingerprint(target.constrain))
+    functional = Functional(target.density, family, fn, target.constrain, reads)
+    rhs = gradients(functional, point)
+    count = rhs.mean.shape[0]
+
+    def block_of(index: Array) -> Params:
+        return jax.tree.map(lambda leaf: leaf[index], rhs)
+
+    solution = solve(target, family, point, count, block_of, lambda block: block)
+    pairs = zip(jax.tree.leaves(rhs), jax.tree.leaves(solution), strict=True)
+    first, *others = (jnp.sum((b * x).reshape(count, -1), axis=1) for b, x in pairs)
+    outputs = jax.eval_shape(functional.value, point.params, point.noise)
+    leaves, structure = jax.tree.flatten(outputs)
+    unravel = Unravel(structure, tuple(leaf.shape for leaf in leaves))
+    return unravel(jnp.sqrt(sum(others, first)))
