@@ -75,8 +75,8 @@ def response_at_scale(dimension: int = 10_000, outputs: int = 20) -> dict:
     import curvi
 
     target = curvi.Target(chain, np.zeros(dimension))
-    result, first_fit = timed(lambda: curvi.fit(target, num_draws=32, progress=False))
-    _, warm_fit = timed(lambda: curvi.fit(target, num_draws=32, seed=1, progress=False))
+    result, first_fit = timed(lambda: curvi.fit(target, progress=False))
+    _, warm_fit = timed(lambda: curvi.fit(target, seed=1, progress=False))
 
     def quantities(position):
         return jnp.mean(position.reshape(outputs, -1), axis=1)

@@ -35,6 +35,9 @@ from curvi.targets import DataTarget, Density, RowDensity, Target
 _BLOCK = 64  # systems solved together at most
 _NUMBERS = 3e7  # held by one vectorised product at most
 _MOST_STEPS = 10_000
+# Relative residuals. The error of a variance b'x is of second order in its residual, that of an
+# entry of the solution is of first order; single precision reaches no more than the last.
+_FOR_VARIANCES, _FOR_ENTRIES, _SINGLE = 1e-4, 1e-6, 1e-4
 
 
 class Point(NamedTuple):
@@ -79,9 +82,9 @@ class Solved(NamedTuple):
     direction: Params
 
 
-@partial(jax.jit, static_argnames=("density", "family"))
+@partial(jax.jit, static_argnames=("density", "family", "tolerance"))
 def _solve_block(
-    density: Density | RowDensity, family: Family, point: Point, rhs: Params
+    density: Density | RowDensity, family: Family, point: Point, rhs: Params, tolerance: float
 ) -> Solved:
     params = point.params
     _, _, curvature = hessian(
@@ -90,7 +93,7 @@ def _solve_block(
     project = partial(family.project, params)
     natural = family.metric(params)
     metric = FromFunctions(natural.apply, natural.solve, project)
-    tolerance = 1e-6 if jnp.finfo(params.mean.dtype).bits > 32 else 1e-4
+    rounding = 0.0 if jnp.finfo(params.mean.dtype).bits > 32 else _SINGLE
 
     def solve(one: Params) -> Solved:
         found = conjugate_gradient(
@@ -98,7 +101,7 @@ def _solve_block(
             project(one),
             preconditioner=metric,
             natural_norm=True,
-            relative_tolerance=tolerance,
+            relative_tolerance=max(tolerance, rounding),
             max_steps=min(_MOST_STEPS, 100 * params.mean.size + 1000),
         )
         return Solved(found.solution, found.outcome, found.direction)
@@ -119,13 +122,14 @@ def solve(
     count: int,
     block_of: Callable[[Array], Params],
     keep: Callable[[Params], PyTree],
+    tolerance: float,
 ) -> PyTree:
     """``H^-1 b`` for ``count`` right-hand sides, block by block.
 
     ``block_of(index)`` makes the right-hand sides of some indices, and ``keep(solutions)`` says
     what to keep of a block, so that nothing of size count x parameters has to exist at once. One
-    more system with a random right-hand side is solved with the first block: it meets every
-    direction of negative curvature, which a chosen one may be blind to.
+    more system with a random right-hand side is solved with every block: it meets any direction
+    of negative curvature, which a chosen one may be blind to.
 
     Raises
     ------
@@ -139,7 +143,7 @@ def solve(
         # The last block is filled up, so that all blocks share one compilation.
         index = jnp.minimum(jnp.arange(begin, begin + size), count - 1)
         rhs = jax.tree.map(lambda b, r: jnp.concatenate([b, r]), block_of(index), probe)
-        solved = _solve_block(target.density, family, point, rhs)
+        solved = _solve_block(target.density, family, point, rhs, tolerance)
         _refuse_failures(target, family, point, solved)
         used = min(size, count - begin)
         parts.append(keep(jax.tree.map(lambda leaf, used=used: leaf[:used], solved.solution)))
@@ -176,23 +180,6 @@ def _refuse_failures(
     )
 
 
-def response_covariance(
-    target: Target | DataTarget, family: Family, point: Point, rhs: Params
-) -> Float[Array, "outputs outputs"]:
-    """``B' H^-1 B`` for right-hand sides B, symmetric."""
-
-    def block_of(index: Array) -> Params:
-        return jax.tree.map(lambda leaf: leaf[index], rhs)
-
-    def keep(solution: Params) -> Array:
-        pairs = zip(jax.tree.leaves(solution), jax.tree.leaves(rhs), strict=True)
-        first, *others = (x.reshape(x.shape[0], -1) @ b.reshape(b.shape[0], -1).T for x, b in pairs)
-        return sum(others, first)
-
-    matrix = solve(target, family, point, rhs.mean.shape[0], block_of, keep)
-    return 0.5 * (matrix + matrix.T)
-
-
 def coordinate_covariance(
     target: Target | DataTarget, family: Family, point: Point
 ) -> Float[Array, "dimension dimension"]:
@@ -209,7 +196,7 @@ def coordinate_covariance(
             ),
         )
 
-    matrix = solve(target, family, point, dimension, block_of, lambda solution: solution.mean)
+    matrix = solve(target, family, point, dimension, block_of, lambda x: x.mean, _FOR_ENTRIES)
     return 0.5 * (matrix + matrix.T)
 
 
@@ -225,7 +212,7 @@ def response_sd(
     def block_of(index: Array) -> Params:
         return jax.tree.map(lambda leaf: leaf[index], rhs)
 
-    solution = solve(target, family, point, count, block_of, lambda block: block)
+    solution = solve(target, family, point, count, block_of, lambda x: x, _FOR_VARIANCES)
     pairs = zip(jax.tree.leaves(rhs), jax.tree.leaves(solution), strict=True)
     first, *others = (jnp.sum((b * x).reshape(count, -1), axis=1) for b, x in pairs)
     outputs = jax.eval_shape(functional.value, point.params, point.noise)
