@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from curvi import families as families
     from curvi.core.errors import CurviError as CurviError
     from curvi.core.errors import InputError as InputError
+    from curvi.core.errors import MisfitWarning as MisfitWarning
     from curvi.core.errors import NotConvergedWarning as NotConvergedWarning
     from curvi.core.errors import NumericalError as NumericalError
     from curvi.core.outcomes import Outcome as Outcome
@@ -89,6 +90,7 @@ _HOME = {
     "InputError": "curvi.core.errors",
     "NumericalError": "curvi.core.errors",
     "NotConvergedWarning": "curvi.core.errors",
+    "MisfitWarning": "curvi.core.errors",
 }
 _STAGES = (
     "core",

@@ -33,3 +33,7 @@ class NumericalError(CurviError, ArithmeticError):
 
 class NotConvergedWarning(UserWarning):
     """A run ended without convergence, and its result was returned all the same."""
+
+
+class MisfitWarning(UserWarning):
+    """A run converged, but the fitted distribution does not match the target."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from curvi.core import gate
-from curvi.core.errors import InputError
+from curvi.core.errors import InputError, MisfitWarning
 from curvi.core.outcomes import Outcome
 from curvi.expectation import Draws, fixed_draws, plan_draws
 from curvi.families import Family, MeanField, Params
@@ -28,6 +29,7 @@ from curvi.fitting.start import broken_gradient, starting_params
 from curvi.fitting.starts import best_start, run_starts, starting_points
 from curvi.methods import Method, TrustRegion
 from curvi.results import Evidence, FitResult, evaluate, evaluate_elbo
+from curvi.results.verdict import misfit_sentence
 from curvi.targets import DataTarget, Target
 
 
@@ -90,6 +92,13 @@ def fit(
     -------
     FitResult
 
+    Warns
+    -----
+    MisfitWarning
+        If the fit converged but importance ratios say that q misses the target.
+    NotConvergedWarning
+        If a budget ran out.
+
     Raises
     ------
     InputError
@@ -138,6 +147,9 @@ def fit(
         grown = run_growing(problem, method, params, resources, budget, grow=grow, first=first)
     result = _judge(grown, method, target, params, began, bounds)
     announce(result, on_failure, stops=method.stops(problem))
+    if result.converged and on_failure != "return" and result.misfit:
+        sentence = misfit_sentence(result.khat, result.relative_ess)
+        warnings.warn(sentence, MisfitWarning, stacklevel=2)
     return result
 
 

@@ -23,8 +23,10 @@ from curvi.results import linear_response as response
 from curvi.results.evaluate import evaluate, evaluation_noise
 from curvi.results.evidence import Evidence, draws_for_curvature
 from curvi.results.importance import (
+    ENOUGH_ESS,
     ImportanceWeights,
     Moments,
+    raw_relative_ess,
     smoothed_weights,
     weighted_moments,
 )
@@ -150,6 +152,14 @@ class FitResult:
     def relative_ess(self) -> float:
         """Effective sample size of draws from q as draws from the target, over their number."""
         return self._weights.relative_ess
+
+    @property
+    def misfit(self) -> bool:
+        """Whether q misses the target: k > 0.7 and relative ESS < 0.9, or relative ESS < 0.1."""
+        ratios = self.evidence.log_ratio
+        if ratios is not None and raw_relative_ess(ratios) >= ENOUGH_ESS:
+            return False
+        return self._weights.misfit
 
     def importance(self) -> Moments:
         """Mean and sd corrected by Pareto-smoothed importance weights; good while k < 0.7."""

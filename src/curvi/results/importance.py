@@ -46,6 +46,15 @@ class Moments(NamedTuple):
     sd: PyTree
 
 
+def raw_relative_ess(log_ratio: np.ndarray) -> float:
+    """Relative ESS without smoothing: a first look that needs no library."""
+    finite = log_ratio[np.isfinite(log_ratio)]
+    if not finite.size:
+        return 0.0
+    weights = np.exp(finite - finite.max())
+    return float(weights.sum() ** 2 / (log_ratio.size * np.sum(weights**2)))
+
+
 def smoothed_weights(log_ratio: np.ndarray) -> ImportanceWeights:
     """Pareto-smooth the ratios with arviz-stats.
 

@@ -22,15 +22,20 @@ def cautions(
             "num_draws, or leave it out and let it grow."
         )
     if weights is not None and weights.misfit:
-        found.append(
-            f"q does not match the target (Pareto k {weights.khat:.2f}, relative ESS "
-            f"{weights.relative_ess:.2g}; good fits have k below {WORST_K} or ESS above "
-            f"{ENOUGH_ESS}): sds and tails may be wrong; use linear_response, a richer family such "
-            "as FullRank(), or num_starts in case there are several optima."
-        )
+        found.append(misfit_sentence(weights.khat, weights.relative_ess))
     if starts is not None:
         found += _of_starts(*starts)
     return tuple(found)
+
+
+def misfit_sentence(khat: float, relative_ess: float) -> str:
+    """What a misfit is and what to do about it."""
+    return (
+        f"q does not match the target (Pareto k {khat:.2f}, relative ESS {relative_ess:.2g}; good "
+        f"fits have k below {WORST_K} or ESS above {ENOUGH_ESS}): sds and tails may be wrong; use "
+        "linear_response, a richer family such as FullRank(), or num_starts in case there are "
+        "several optima."
+    )
 
 
 def _of_starts(best: float, worst: float, failed: int, count: int) -> list[str]:
