@@ -33,7 +33,7 @@ PLAIN = MLPObjective(decoder_l2=1e-4)
 GRID = list(
     itertools.product(
         (5e-4, 1e-3, 2e-3, 4e-3), (100, 200, 500), (None, 0.01), ("constant", "cosine"),
-        (True, False)
+        (True, False),
     )
 )  # fmt: skip
 HORIZON_EPOCHS = 20
@@ -155,7 +155,7 @@ def defaults(budget: float) -> list[dict]:
             row = {"data": name, "method": method, "bound": model.elbo_,
                    "seconds_to_best": float(seconds[int(np.nanargmax(bounds))]),
                    "squared_error": float(np.mean((model.reconstruct(X) - X) ** 2)),
-                   "path": np.column_stack([seconds, bounds]).tolist()}  # fmt: skip
+                   "path": np.stack([seconds, bounds], axis=1).tolist()}  # fmt: skip
             rows.append(row)
             print(
                 "    " + ", ".join(f"{k}: {v}" for k, v in row.items() if k != "path"), flush=True

@@ -99,25 +99,19 @@ METHODS = {
 @pytest.mark.parametrize(
     "name", ["kfac", "hf", pytest.param("hf-hessian", marks=pytest.mark.slow), "adam"]
 )
-def test_every_method_raises_the_bound_and_repeats_its_bits(key, dtype, name):
+def test_every_method_raises_the_bound(key, dtype, name):
     objective, params, X = problem_of(key, dtype)
 
-    def run():
-        with jax.numpy_dtype_promotion("standard" if name == "adam" else "strict"):
-            return curvi.minimise(
+    with jax.numpy_dtype_promotion("standard" if name == "adam" else "strict"):
+        result = curvi.minimise(
                 objective, params, method=METHODS[name], data=X, batch_size=50, max_steps=100,
                 seed=5, progress=False,
             )  # fmt: skip
 
-    result = run()
     first = float(objective(params, X, key))
     last = float(objective(result.params, X, key))
     # From about 12 log 2 + KL the mean image alone saves a tenth of a nat per pixel.
     assert last < first - 0.5
-    if name == "kfac":
-        again = run()
-        for a, b in zip(jax.tree.leaves(result.params), jax.tree.leaves(again.params), strict=True):
-            np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.float64_only

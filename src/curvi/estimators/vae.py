@@ -20,6 +20,7 @@ from curvi.models.vae.networks import ACTIVATIONS, VAEParams, initial_params
 
 _FEWEST_VALIDATION_ROWS = 10
 _MARGIN = 0.02  # first guesses of probabilities stay this far from 0 and 1
+_FIRST_SIGNAL = 0.1  # size of the first decoded images around their mean, in sds of the data
 
 Model = TypeVar("Model", bound="VAE")
 
@@ -191,7 +192,11 @@ class VAE(UsesVAE):
         if self.likelihood == "bernoulli":
             safe = np.clip(mean, _MARGIN, 1 - _MARGIN)
             mean = np.log(safe) - np.log1p(-safe)
-        last = params.decoder[-1].at[-1].set(jnp.asarray(mean, X.dtype))
+        last = params.decoder[-1]
+        if isinstance(self.objective_.likelihood, Gaussian):
+            # Random weights of unit size would paint noise many times the data's own spread.
+            last = last * (_FIRST_SIGNAL * self.objective_.likelihood.scale)
+        last = last.at[-1].set(jnp.asarray(mean, X.dtype))
         return params._replace(decoder=(*params.decoder[:-1], last))
 
     def _likelihood(self, X: np.ndarray) -> Bernoulli | Gaussian:

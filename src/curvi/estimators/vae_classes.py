@@ -39,10 +39,10 @@ class SemiSupervisedVAE(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    latent, hidden, activation, likelihood, variance, decoder_l2, batch_size, max_epochs,
-    time_budget, random_state, verbose
-        As for :class:`~curvi.estimators.vae.VAE`; a step sees ``batch_size`` unlabelled and as
-        many labelled rows.
+    latent, hidden, activation, likelihood, variance, decoder_l2
+        The networks, as for :class:`~curvi.estimators.vae.VAE`.
+    batch_size, max_epochs, time_budget, random_state, verbose
+        Training, likewise; a step sees ``batch_size`` unlabelled and as many labelled rows.
     label_weight : float, optional
         Weight of the classifier's loss; by default a tenth of the number of labels, 1 to 100.
     method : a method of curvi, optional
