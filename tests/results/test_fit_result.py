@@ -192,3 +192,15 @@ def test_a_number_of_draws_that_is_no_count_is_refused():
     result = result_of(target, curvi.MeanField(), curvi.MeanField().init(target.start))
     with pytest.raises(InputError, match="num_draws is 0; it must be a positive integer"):
         result.sample(0)
+
+
+@pytest.mark.float64_only
+def test_the_draw_report_measures_what_a_gaussian_target_gives_in_closed_form():
+    """``log p`` of a standard normal at z ~ N(0, 1) has the variance 1/2 per coordinate."""
+    result = curvi.fit(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(2), progress=False)
+    report = result.draw_report(4000)
+    # The slopes in a mean and a log sd are z and z^2: variances 1 and 2 in each coordinate.
+    assert abs(report.value - 1.0) < 0.25
+    assert abs(report.gradient - 6.0) < 1.5
+    assert report.sharp == float("inf")
+    assert "no bound" in str(report)

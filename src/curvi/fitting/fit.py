@@ -41,7 +41,7 @@ def fit(
     family: Family | None = None,
     method: Method | None = None,
     draws: str | Draws = "auto",
-    num_draws: int | None = None,
+    num_draws: int | str | None = None,
     num_starts: int = 1,
     init: str = "position",
     batch_size: int | None = None,
@@ -66,8 +66,8 @@ def fit(
         TrustRegion by default: no learning rate, stops by itself.
     draws, num_draws
         Kind and number of draws, see :mod:`curvi.expectation.draws`; chosen for the family and
-        the method by default. Where their number is left out, TrustRegion grows it until the
-        Monte-Carlo error of the mean is below its ``mc_tolerance``.
+        the method by default. Where their number is left out, or ``"auto"``, TrustRegion grows
+        it until the Monte-Carlo error of the mean is below its ``mc_tolerance``.
     num_starts : int
         Starts in one vectorised run: the position, and others one normal draw per coordinate away
         from it. The best bound wins; a start that fails does not disturb the others.
@@ -115,6 +115,9 @@ def fit(
     (True, 8.0, 0.447)
     """
     began = time.perf_counter()
+    if isinstance(num_draws, str):
+        gate.one_of(num_draws, ("auto",), "num_draws")
+        num_draws = None
     target = as_target(target, position)
     family = MeanField() if family is None else family
     method = TrustRegion() if method is None else method

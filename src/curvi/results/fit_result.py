@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from curvi.bounds import VarianceReport
 from curvi.core import gate
 from curvi.core.errors import NumericalError
 from curvi.core.outcomes import Outcome
@@ -237,6 +238,23 @@ class FitResult:
         from curvi.results.blackjax_door import to_blackjax
 
         return to_blackjax(self, num_chains, seed=seed)
+
+    def draw_report(
+        self, num_draws: int = 256, *, lipschitz: float = float("inf"), seed: int = 0
+    ) -> VarianceReport:
+        """How much one independent draw moves the estimates of the bound and of its gradient.
+
+        Measured at the fitted parameters, beside the bounds of Theorem 2 where ``lipschitz``, a
+        proved constant of the log density as a function of the noise, is given
+        (:mod:`curvi.bounds` has those of logistic rows and of networks).
+        """
+        gate.positive_integer(num_draws, "num_draws")
+        from curvi.results.draws import variance_of_draws
+
+        with precision_of(self.target.dtype):
+            return variance_of_draws(
+                self.target, self.family, self.params, max(2, num_draws), lipschitz, seed
+            )
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
