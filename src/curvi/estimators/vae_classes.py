@@ -25,8 +25,6 @@ from curvi.models.vae.evaluate import in_blocks
 
 _DTYPES = (np.float64, np.float32)
 _MARGIN = 0.02
-_LABEL_WEIGHT = 0.1  # of the classifier's loss, times the number of labels
-_MOST_LABEL_WEIGHT = 100.0
 
 Model = TypeVar("Model", bound="SemiSupervisedVAE")
 
@@ -43,8 +41,8 @@ class SemiSupervisedVAE(ClassifierMixin, BaseEstimator):
         The networks, as for :class:`~curvi.estimators.vae.VAE`.
     batch_size, max_epochs, time_budget, random_state, verbose
         Training, likewise; a step sees ``batch_size`` unlabelled and as many labelled rows.
-    label_weight : float, optional
-        Weight of the classifier's loss; by default a tenth of the number of labels, 1 to 100.
+    label_weight : float
+        Weight of the classifier's own loss on labelled rows, against bounds in nats per row.
     method : a method of curvi, optional
         By default Adam with averaged weights: the sum over classes is not a plain stack of layers,
         so KFAC does not apply here.
@@ -62,11 +60,11 @@ class SemiSupervisedVAE(ClassifierMixin, BaseEstimator):
         latent: int = 20,
         hidden: Sequence[int] = (300,),
         *,
-        activation: str = "softplus",
+        activation: str = "gelu",
         likelihood: str = "bernoulli",
         variance: str | float = "pixel",
         decoder_l2: float = 1e-4,
-        label_weight: float | None = None,
+        label_weight: float = 10.0,
         batch_size: int = 100,
         max_epochs: int = 20,
         time_budget: float | None = None,
@@ -121,12 +119,11 @@ class SemiSupervisedVAE(ClassifierMixin, BaseEstimator):
             mean = np.log(safe) - np.log1p(-safe)
         bernoulli = self.likelihood == "bernoulli"
         likelihood = Bernoulli() if bernoulli else Gaussian(self.variance, float(f"{scale:.3g}"))
-        weight = min(max(1.0, _LABEL_WEIGHT * labels), _MOST_LABEL_WEIGHT)
         self.objective_ = ClassObjective(
             likelihood,
             len(self.classes_),
             labels / len(X),
-            float(self.label_weight or weight),
+            gate.positive_number(self.label_weight, "label_weight"),
             float(self.decoder_l2),
             self.activation,
         )
@@ -144,7 +141,7 @@ class SemiSupervisedVAE(ClassifierMixin, BaseEstimator):
             self.objective_,
             params,
             rows,
-            method=self.method or Averaged(FirstOrder(optax.adam(1e-3))),
+            method=self.method or Averaged(FirstOrder(optax.adam(2e-3))),
             schedule=Schedule(
                 batch_size=self.batch_size,
                 max_epochs=self.max_epochs,
