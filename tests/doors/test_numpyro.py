@@ -17,6 +17,9 @@ from tests.doors import models
 
 ROWS = np.linspace(-1.0, 2.0, 12)
 
+# The default family is mean field, and some of these models have correlated parameters.
+pytestmark = pytest.mark.filterwarnings("ignore:q does not match")
+
 
 @pytest.fixture(scope="module")
 def fitted(dtype):

@@ -16,6 +16,9 @@ from tests.doors import models
 
 pm = models.import_pymc()
 
+# The default family is mean field, and some of these models have correlated parameters.
+pytestmark = pytest.mark.filterwarnings("ignore:q does not match")
+
 
 @pytest.fixture(scope="module")
 def fitted():

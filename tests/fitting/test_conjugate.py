@@ -44,6 +44,7 @@ def test_full_rank_is_exact_on_linear_regression(key, dtype):
     assert np.abs(relative).max() < 1e-5
 
 
+@pytest.mark.filterwarnings("ignore:q does not match")
 def test_mean_field_variances_are_the_inverse_diagonal_of_the_precision(key, dtype):
     model = gaussian(CORRELATED, CENTRE)
     result = curvi.fit(model.target(dtype), seed=seed_of(key))

@@ -47,7 +47,8 @@ def test_one_start_more_or_less_leaves_the_optimum_alone(key, dtype):
 def test_laplace_is_exact_on_a_gaussian(key, dtype):
     model = linear(generator(key))
     found = curvi.laplace(model.target(dtype))
-    limit = 1e-6 if dtype == jnp.float64 else 1e-2
+    # A gain of 1e-8 nats (1e-5 in float32) that is left is a distance of sqrt(2e-8) sds.
+    limit = 2e-4 if dtype == jnp.float64 else 1e-2
     sd = np.sqrt(np.diag(model.covariance))
     assert np.abs((np.asarray(found.mean) - model.mean) / sd).max() < limit
     np.testing.assert_allclose(found.sd, sd, rtol=limit)

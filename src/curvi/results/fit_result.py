@@ -275,7 +275,8 @@ class FitResult:
             columns["lr sd"] = responses
         errors = self._errors()
         if errors is not None:
-            columns["mc error"] = errors
+            # One digit: it is an error of an error, and differs from machine to machine.
+            columns["mc error"] = np.asarray([float(f"{error:.1g}") for error in errors])
         facts = {
             "ELBO": f"{self.elbo:.4f} (se {self.elbo_se:.4f})",
             "fit of q": f"Pareto k {self.khat:.2f}, relative ESS {self.relative_ess:.3f}",
