@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import resource
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -71,7 +72,9 @@ def report(call: str) -> None:
     """Do what was asked and print what it took."""
     name, _, argument = call.partition(" ")
     found = fit_blocks(int(argument)) if name == "blocks" else fit_sparse()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not ru_maxrss, which a process inherits from its parent on Linux.
+    status = Path("/proc/self/status").read_text()
+    peak = 1024 * int(next(re.finditer(r"VmHWM:\s+(\d+) kB", status))[1])
     print(json.dumps({**found, "peak_bytes": peak}))
 
 

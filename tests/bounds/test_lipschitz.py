@@ -64,7 +64,7 @@ def test_no_reconstruction_is_steeper_than_its_bound(seed):
     rng = np.random.default_rng(seed)
     first, second = rng.normal(size=(5, 2)), rng.normal(size=(7, 5))
     images, sds = rng.uniform(size=(3, 7)), np.exp(rng.normal(size=(3, 2)))
-    constants = bounds.reconstruction_lipschitz([first, second], sds, images)
+    constants = bounds.reconstruction_lipschitz([first, second], images, sds=sds)
 
     def term(noise, image, sd):
         logits = second @ jnp.tanh(first @ (sd * noise))
@@ -74,7 +74,7 @@ def test_no_reconstruction_is_steeper_than_its_bound(seed):
         noise = jnp.asarray(rng.standard_normal((100, 2)))
         gradients = np.asarray(gradient_of(term)(noise, image, sd))
         assert np.max(np.linalg.norm(gradients, axis=1)) <= constant * ROUNDING
-    one = bounds.reconstruction_lipschitz([first, second], sds[0], images)
+    one = bounds.reconstruction_lipschitz([first, second], images, scale=sds[0])
     assert np.all(one[:1] <= constants[:1] * ROUNDING)  # |W R| <= |W| max R
 
 
@@ -84,10 +84,17 @@ def gradient_of(term):
 
 def test_a_gaussian_likelihood_has_no_bound():
     layers, images = [np.ones((4, 2))], np.full((3, 4), 7.0)
-    found = bounds.reconstruction_lipschitz(layers, np.ones(2), images, likelihood="gaussian")
+    found = bounds.reconstruction_lipschitz(layers, images, scale=np.ones(2), likelihood="gaussian")
     assert np.all(np.isinf(found))
     assert bounds.network_lipschitz([np.ones((1, 2))], np.ones(2), output="exp") == math.inf
     assert bounds.network_lipschitz([np.zeros((1, 2))], np.ones(2), output="exp") == 0.0
+    assert bounds.unit_lipschitz(np.zeros((1, 2)), np.ones(2), activation="exp") == 0.0
+
+
+def test_one_square_factor_for_all_rows_is_not_taken_for_rows_of_sds():
+    factor = np.array([[1.0, 0.0], [1.0, 1.0]])
+    two = bounds.reconstruction_lipschitz([np.eye(2)], np.ones((2, 2)), scale=factor)
+    np.testing.assert_allclose(two, math.sqrt(2) * np.linalg.norm(factor, 2))
 
 
 @given(SEEDS)
@@ -145,7 +152,10 @@ def test_the_report_sets_the_measured_variance_beside_the_bound(key):
         (lambda: bounds.unit_lipschitz([[1.0]], [math.inf]), "finite"),
         (lambda: bounds.unit_lipschitz([[1.0]], [1.0], activation="swish"), "activation"),
         (lambda: bounds.network_lipschitz([], [1.0]), "empty"),
-        (lambda: bounds.reconstruction_lipschitz([[[1.0]]], [1.0], [[2.0]]), r"\[0, 1\]"),
+        (lambda: bounds.reconstruction_lipschitz([[[1.0]]], [[2.0]], scale=[1.0]), r"\[0, 1\]"),
+        (lambda: bounds.reconstruction_lipschitz([[[1.0]]], [[0.5]]), "either scale"),
+        (lambda: bounds.reconstruction_lipschitz([[[1.0]]], [[0.5]], sds=[[1.0], [1.0]]), "shape"),
+        (lambda: bounds.logistic_lipschitz([[1.0]], [1.0], [-1.0]), "negative"),
     ],
 )
 def test_what_has_no_constant_is_refused(call, sentence):

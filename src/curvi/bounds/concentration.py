@@ -46,7 +46,7 @@ def variance_bound(lipschitz: float, *, constant: str = "sharp") -> float:
     >>> variance_bound(2.0), round(variance_bound(2.0, constant="paper"), 4)
     (4.0, 9.8696)
     """
-    return _parameter(lipschitz, constant) ** 2
+    return _square(_parameter(lipschitz, constant))
 
 
 def moment_bound(lipschitz: float, rate: float, *, constant: str = "sharp") -> float:
@@ -57,7 +57,7 @@ def moment_bound(lipschitz: float, rate: float, *, constant: str = "sharp") -> f
     """
     if not isinstance(rate, Real) or not math.isfinite(rate):
         raise InputError(f"rate is {rate!r}; it must be a finite number")
-    exponent = 0.5 * (float(rate) * _parameter(lipschitz, constant)) ** 2 if rate else 0.0
+    exponent = 0.5 * _square(float(rate) * _parameter(lipschitz, constant)) if rate else 0.0
     return math.exp(exponent) if exponent < 700 else math.inf
 
 
@@ -84,7 +84,7 @@ def tail_bound(
     parameter = _parameter(lipschitz, constant)
     if parameter == 0:
         return 0.0
-    return min(1.0, 2 * math.exp(-0.5 * num_draws * (error / parameter) ** 2))
+    return min(1.0, 2 * math.exp(-0.5 * num_draws * _square(error / parameter)))
 
 
 def draws_needed(
@@ -110,7 +110,7 @@ def draws_needed(
     parameter = _parameter(lipschitz, constant)
     if not math.isfinite(parameter):
         raise InputError("lipschitz is infinite; no number of draws comes with a guarantee")
-    needed = 2 * math.log(2 / _probability(probability)) * (parameter / error) ** 2
+    needed = 2 * math.log(2 / _probability(probability)) * _square(parameter / error)
     if not math.isfinite(needed):
         raise InputError(f"error is {error}; no representable number of draws reaches it")
     return max(1, math.ceil(needed))
@@ -137,6 +137,11 @@ def error_bound(
     gate.positive_integer(num_draws, "num_draws")
     factor = math.sqrt(2 * math.log(2 / _probability(probability)) / num_draws)
     return _parameter(lipschitz, constant) * factor
+
+
+def _square(value: float) -> float:
+    """Infinity where ``value ** 2`` would raise."""
+    return value * value
 
 
 def _parameter(lipschitz: Any, constant: str) -> float:

@@ -59,7 +59,9 @@ def unit_lipschitz(
     array([1.25])
     """
     product = _scaled(_matrix(weights, "weights"), scale)
-    return _slope(activation) * np.linalg.norm(product, axis=1)
+    return np.asarray(
+        [_times(_slope(activation), norm) for norm in np.linalg.norm(product, axis=1)]
+    )
 
 
 def layer_lipschitz(weights: Any, scale: Any = None, *, activation: str = "tanh") -> float:
@@ -95,9 +97,10 @@ def network_lipschitz(
 
 def reconstruction_lipschitz(
     layers: Sequence[Any],
-    scale: Any,
     images: Any,
     *,
+    scale: Any = None,
+    sds: Any = None,
     activation: str = "tanh",
     likelihood: str = "bernoulli",
 ) -> Float[np.ndarray, " rows"]:
@@ -108,7 +111,7 @@ def reconstruction_lipschitz(
     For a Gaussian likelihood, a squared error of an unbounded decoder, the slope has no bound
     and the answer is infinity: Theorem 2 promises nothing there.
 
-    ``scale`` holds sds (rows, latent), or one R for all rows.
+    Give ``sds``, (rows, latent), one diagonal R per row, or ``scale``, one R for all rows.
     """
     gate.one_of(likelihood, ("bernoulli", "gaussian"), "likelihood")
     pixels = np.atleast_2d(np.asarray(images, np.float64))
@@ -117,22 +120,23 @@ def reconstruction_lipschitz(
     if np.any(~((pixels >= 0) & (pixels <= 1))):
         raise InputError("images must lie in [0, 1] for Bernoulli pixels")
     reach = np.linalg.norm(np.maximum(pixels, 1 - pixels), axis=1)
-    sds = np.asarray(scale, np.float64)
     first = _matrix(layers[0], "weights")
-    if sds.shape == (pixels.shape[0], first.shape[1]) and sds.ndim == 2:
-        # |W R_i| <= |W| max_j R_ij: one singular value for all rows.
-        inner = np.linalg.norm(first, 2) * np.max(np.abs(sds), axis=1)
+    if (scale is None) == (sds is None):
+        raise InputError("give either scale, one R for all rows, or sds, one row of sds per image")
+    if sds is None:
+        inner = np.full(pixels.shape[0], np.linalg.norm(_scaled(first, scale), 2))
     else:
-        inner = np.full(pixels.shape[0], np.linalg.norm(_scaled(first, sds), 2))
-    slope = _slope(activation) if len(layers) > 1 else 1.0
-    rest = (
-        network_lipschitz(
-            layers[1:], np.ones(_matrix(layers[1], "weights").shape[1]), activation=activation
-        )
-        if len(layers) > 1
-        else 1.0
-    )
-    return reach * inner * slope * rest
+        rows = _matrix(sds, "sds")
+        if rows.shape != (pixels.shape[0], first.shape[1]):
+            raise InputError(f"sds has shape {rows.shape}; it must be (images, latent)")
+        # |W R_i| <= |W| max_j R_ij: one singular value for all rows.
+        inner = np.linalg.norm(first, 2) * np.max(np.abs(rows), axis=1)
+    rest = 1.0
+    if len(layers) > 1:
+        inputs = _matrix(layers[1], "weights").shape[1]
+        beyond = network_lipschitz(layers[1:], np.ones(inputs), activation=activation)
+        rest = _times(_slope(activation), beyond)
+    return np.asarray([_times(_times(a, b), rest) for a, b in zip(reach, inner, strict=True)])
 
 
 def logistic_row_lipschitz(X: Any, scale: Any) -> Float[np.ndarray, " rows"]:
@@ -151,6 +155,8 @@ def logistic_lipschitz(X: Any, scale: Any, weight: Any = None) -> float:
     """
     product = _scaled(_matrix(X, "X"), scale)
     weights = np.ones(product.shape[0]) if weight is None else np.asarray(weight, np.float64)
+    if weights.shape != product.shape[:1] or not np.all(weights >= 0):
+        raise InputError("weight must hold one number per row, none of them negative")
     rows = np.linalg.norm(product, axis=1)
     return float(min(weights @ rows, np.linalg.norm(weights) * np.linalg.norm(product, 2)))
 

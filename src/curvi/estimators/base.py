@@ -16,7 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from curvi.core import gate
 from curvi.core.errors import InputError
 from curvi.estimators.blocks import RowBlocks, cut
-from curvi.estimators.columns import Columns, columns_of
+from curvi.estimators.columns import Columns, canonical, columns_of
 from curvi.estimators.observations import Arrays, Observations, Stream
 from curvi.estimators.posterior import posterior_of
 from curvi.families import Family, FullRank, LowRank, MeanField
@@ -220,8 +220,10 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         X, y = validate_data(
             self, X, y, accept_sparse="csr", dtype=_DTYPES, y_numeric=False, multi_output=False
         )
-        if sparse.issparse(X) and self.batch_size is not None:
-            raise InputError("batch_size needs a dense X; leave it out for a sparse one")
+        if sparse.issparse(X):
+            if self.batch_size is not None:
+                raise InputError("batch_size needs a dense X; leave it out for a sparse one")
+            X = canonical(X)
         weight = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
         used = weight > 0
         if not used.any():
@@ -313,4 +315,4 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         """Mean and variance of the linear predictors of new rows, in float64."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=_DTYPES, reset=False)
-        return self._posterior.predictor(X)
+        return self._posterior.predictor(canonical(X) if sparse.issparse(X) else X)

@@ -39,7 +39,6 @@ class Columns:
         if not sparse.issparse(X):
             return DenseDesign(self.dense(X))
         table = sparse.csr_array(X)
-        table.sort_indices()
         rows = np.repeat(np.arange(table.shape[0], dtype=np.int32), np.diff(table.indptr))
         dtype = table.dtype
         return SparseDesign(
@@ -96,17 +95,28 @@ class Moments(NamedTuple):
         return Moments(total, self.mean + share * gap, variance + share * (1 - share) * gap**2)
 
 
+def canonical(X: Any) -> Any:
+    """A sparse table with one entry per place, in order; a copy where the given one is not."""
+    if X.has_canonical_format:
+        return X
+    X = X.copy()
+    X.sum_duplicates()
+    return X
+
+
 def columns_of(moments: Moments, dtype: Any, *, standardize: bool, intercept: bool) -> Columns:
     """How columns of these moments are fitted; a constant column keeps the scale one.
 
-    Without an intercept columns are scaled but not centred, since nothing could take up the
-    shift.
+    Without an intercept columns are scaled by their root mean square and not centred, since
+    nothing could take up the shift.
     """
     mean, variance = moments.mean, moments.variance
     centre, scale = np.zeros_like(mean), np.ones_like(mean)
     if standardize:
-        constant = variance <= (10 * np.finfo(dtype).eps * np.abs(mean)) ** 2
-        scale = np.where(constant, 1.0, np.sqrt(variance))
+        # What is not centred has the size of its root mean square, not of its sd.
+        square = variance if intercept else variance + mean**2
+        constant = square <= (10 * np.finfo(dtype).eps * np.abs(mean)) ** 2
+        scale = np.where(constant, 1.0, np.sqrt(square))
         centre = mean if intercept else centre
     with np.errstate(over="ignore"):
         mean_square = (variance + (mean - centre) ** 2) / scale**2

@@ -48,7 +48,8 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
     Notes
     -----
     With ``standardize=True`` y is centred and scaled inside as well, and ``prior_scale`` is in
-    sds of y per sd of a feature. Everything that is returned is in your units, the bound too.
+    sds of y per sd of a feature (without an intercept nothing is centred, and root mean squares
+    stand for sds). Everything that is returned is in your units, the bound too.
 
     Examples
     --------
@@ -133,6 +134,8 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
         dtype = data.dtype
         total, mean, variance = data.responses(lambda y: self._encode(y, dtype))
         shift, spread = float(mean[0]), float(np.sqrt(variance[0]))
+        if not columns.intercept:  # what is not centred has the size of its root mean square
+            spread = float(np.hypot(spread, shift))
         flat = spread <= np.finfo(dtype).eps * abs(shift)
         unit = 1.0 if flat else spread
         scale = unit if self.standardize else 1.0
@@ -154,7 +157,10 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
         self._response_units = (shift, scale)
         self.noise_sd_ = scale * float(np.sqrt(fitted.noise))
         jacobian = total * np.log(scale)  # the density of y is per unit of y
-        return replace(fitted, elbo=fitted.elbo - jacobian, elbos=fitted.elbos - jacobian)
+        trace = {**fitted.trace, "elbo": fitted.trace["elbo"] - jacobian}
+        trace["value"] = fitted.trace["value"] + jacobian
+        elbos = fitted.elbos - jacobian
+        return replace(fitted, elbo=fitted.elbo - jacobian, elbos=elbos, trace=trace)
 
     def _slopes(self, blocks: np.ndarray) -> np.ndarray:
         return blocks[..., 0, :] * self._response_units[1]

@@ -142,7 +142,13 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
         self.classes_ = labels
 
     def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
-        index = np.searchsorted(self.classes_, y)
+        index = np.minimum(np.searchsorted(self.classes_, y), self.classes_.shape[0] - 1)
+        strange = np.flatnonzero(self.classes_[index] != y)
+        if strange.size:
+            raise InputError(
+                f"y[{strange[0]}] is {y[strange[0]]!r}, which was not there in the first pass; "
+                "every pass must give the same rows"
+            )
         if self.classes_.shape[0] > 2:
             return index.astype(np.int32)
         return np.where(index == 1, 1.0, -1.0).astype(dtype)

@@ -225,18 +225,21 @@ def _from_coarse_to_fine(
 ) -> loop.LoopResult:
     """Newton steps on cheaper bounds first, for a good start at a fraction of the price.
 
-    The trace holds the steps on all rows, and the time of all steps.
+    The trace holds the steps on all rows, and the time of all steps; ``steps`` counts them all.
     """
-    spent, traces = 0.0, []
+    spent, used, traces = 0.0, 0, []
     for stage in (*bound.coarser(), bound):
+        if stage is not bound and used + 1 >= steps:
+            continue  # the last step is for the bound itself
         run = minimise_dense(
             stage,
             start,
             tolerance=accuracy if stage is bound else max(accuracy, _ROUGH),
-            max_steps=steps,
+            max_steps=steps - used - (stage is not bound),
             eps=eps,
             observer=observer,
         )
+        used += run.steps
         if stage is bound or np.isfinite(bound.value(run.params)):
             start = run.params
         if stage.has_all_rows:
@@ -244,7 +247,7 @@ def _from_coarse_to_fine(
         spent += run.seconds
     trace = {name: np.concatenate([part[name] for part in traces]) for name in traces[0]}
     trace["step"] = np.arange(trace["step"].size)
-    return run._replace(trace=trace, steps=trace["step"].size, seconds=spent)
+    return run._replace(trace=trace, steps=used, seconds=spent)
 
 
 def fit_compiled(

@@ -60,8 +60,8 @@ def reconstruction_variance(
         layers = [np.asarray(layer[:-1]).T for layer in params.decoder]
     constants = reconstruction_lipschitz(
         layers,
-        np.asarray(sd),
         rows,
+        sds=np.asarray(sd),
         activation=objective.activation,
         likelihood="bernoulli" if isinstance(objective.likelihood, Bernoulli) else "gaussian",
     )
