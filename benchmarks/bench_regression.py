@@ -20,7 +20,7 @@ from benchmarks.common import NEEDS_DATA, data_folder
 from curvi.experiments.logistic import steps_to
 from curvi.experiments.methods import LARGE, SMALL, load_rows, newton_run
 from curvi.experiments.runs import design, errors, run_setting
-from curvi.models.glm import Bernoulli, DenseBound
+from curvi.models.glm import Bernoulli, DenseBound, WholeTable
 
 REFERENCE = -10780.496  # optimum of the normal-prior bound on a9a
 NORMAL_NATS, LARGE_NATS, SMALL_NATS = 15.0, 30.0, 2.0
@@ -49,9 +49,8 @@ def numpyro_run(X, y, rate, batch, goal, budget):
     from numpyro.optim import Adam
 
     matrix = design(X)
-    exact = DenseBound(
-        False, np.ones(matrix.shape[1]), Bernoulli(), matrix, y.astype(float), np.ones(len(y))
-    )
+    table = WholeTable(matrix, y.astype(float), np.ones(len(y)))
+    exact = DenseBound(False, np.ones(matrix.shape[1]), Bernoulli(), table)
     data = jnp.asarray(matrix, jnp.float32)
     label = jnp.asarray(y > 0, jnp.int32)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 
 import curvi
+from curvi.models.glm import dense
 
 ESTIMATORS = (
     curvi.BayesianLogisticRegression,
@@ -109,3 +111,53 @@ def test_a_sparse_table_gives_the_dense_answer(estimator, dtype):
     np.testing.assert_allclose(
         thin.predict(sparse.csr_array(X)), dense.predict(X), rtol=tolerance, atol=tolerance
     )
+
+
+@pytest.mark.float64_only
+def test_entries_of_a_sparse_table_that_share_a_place_are_summed_and_the_table_is_left_alone():
+    rng = np.random.default_rng(8)
+    X = rng.normal(size=(40, 3))
+    y = rng.logistic(size=40) < X[:, 0]
+    halves = sparse.csr_array(
+        (np.repeat(X.ravel() / 2, 2), np.tile([2, 2, 1, 1, 0, 0], 40), np.arange(0, 241, 6)),
+        shape=(40, 3),
+    )
+    before = halves.indices.copy()
+    split = curvi.BayesianLogisticRegression().fit(halves, y)
+    np.testing.assert_array_equal(halves.indices, before)
+    whole = curvi.BayesianLogisticRegression().fit(sparse.csr_array(X[:, ::-1]), y)
+    np.testing.assert_allclose(split.coef_, whole.coef_, rtol=1e-6)
+    np.testing.assert_allclose(split.coef_sd_, whole.coef_sd_, rtol=1e-6)
+    np.testing.assert_allclose(split.predict_proba(halves), whole.predict_proba(X[:, ::-1]))
+
+
+@pytest.mark.float64_only
+def test_without_an_intercept_a_far_away_response_is_still_explained():
+    rng = np.random.default_rng(9)
+    X = np.abs(rng.normal(size=(200, 2))) + 5
+    y = 1000 + rng.normal(size=200)
+    model = curvi.BayesianLinearRegression(fit_intercept=False).fit(X, y)
+    best = np.linalg.lstsq(X, y, rcond=None)[0]
+    assert model.converged_
+    np.testing.assert_allclose(model.predict(X), X @ best, rtol=0.02)
+
+
+@pytest.mark.float64_only
+def test_a_budget_of_steps_holds_over_all_stages(monkeypatch):
+    monkeypatch.setattr(dense, "_FEW_ROWS", 8)
+    rng = np.random.default_rng(10)
+    X = rng.normal(size=(90, 3))
+    y = rng.logistic(size=90) < X[:, 0]
+    coarse = curvi.BayesianLogisticRegression().fit(X, y)
+    blocks = [(X[:37], y[:37]), (X[37:], y[37:])]
+    streamed = curvi.BayesianLogisticRegression().fit_blocks(blocks)
+    for budget in (1, 2, 5):
+        model = curvi.BayesianLogisticRegression(max_iter=budget)
+        with pytest.warns(ConvergenceWarning):
+            model.fit(X, y)
+        assert model.n_iter_ <= budget
+    monkeypatch.undo()
+    fine = curvi.BayesianLogisticRegression().fit(X, y)
+    for model in (coarse, streamed):
+        assert model.converged_
+        np.testing.assert_allclose(model.coef_, fine.coef_, rtol=1e-4, atol=1e-6)

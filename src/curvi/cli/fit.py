@@ -24,9 +24,9 @@ class FitCommand:
     one, features are standardised inside and coefficients are in the units of the table.
     """
 
-    table: Annotated[Path | None, tyro.conf.Positional] = None
+    table: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE.csv")] = None
     """CSV file: a header, then numbers (gzip and bzip2 are unpacked). The target may be text."""
-    target: str | None = None
+    target: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
     """Column of the table to explain."""
     model: Literal["auto", "logistic", "poisson", "linear"] = "auto"
     """Of a table. auto: logistic for classes, linear for real numbers; counts have to be named."""
@@ -40,7 +40,7 @@ class FitCommand:
     """Sd of the normal prior of every coefficient, of standardised features."""
     family: Literal["mean-field", "full-rank", "low-rank"] = "mean-field"
     """Variational family: the structure of the posterior covariance."""
-    rank: int = 5
+    rank: int = 10
     """Rank of the low-rank family."""
     seed: int = 0
     """Seed of all randomness."""
@@ -87,7 +87,7 @@ class FitCommand:
             write_atomically(self.out / "summary.txt", result.summary(names) + "\n")
             write_atomically(self.out / "fit.png", png_bytes(result.plot(names)))
             print(f"\nwritten to {self.out}: config.json, fit.png, summary.txt")
-        return 0
+        return 0 if result.converged else 1
 
     def _run_table(self, path: Path) -> int:
         from curvi.cli.report import write_report

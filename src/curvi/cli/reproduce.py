@@ -16,7 +16,7 @@ import tyro
 class ReproduceCommand:
     """Reproduce tables and figures of the paper, its numbers beside ours."""
 
-    name: Annotated[str, tyro.conf.Positional]
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """table1, logistic, coefficients, frey, olivetti, mnist, bounds, or all."""
     seeds: int = 5
     """Seeds per method; medians and ranges are reported."""

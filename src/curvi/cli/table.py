@@ -84,6 +84,7 @@ class FittedTable:
                     row["selected"] = "yes" if kept else "no"
                 table.append(row)
             last = {**head, "name": "intercept", "mean": _number(offsets[block])}
+            last["sd"] = _number(np.atleast_1d(fitted.intercept_sd_)[block])
             table.append({key: last.get(key, "") for key in table[-1]})
         return table
 

@@ -21,7 +21,12 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.chmod(0o644)  # mkstemp makes files that only their owner can read
+        if path.exists():
+            temporary.chmod(path.stat().st_mode & 0o777)  # a private file stays private
+        else:
+            mask = os.umask(0)
+            os.umask(mask)
+            temporary.chmod(0o666 & ~mask)  # mkstemp makes files that only their owner can read
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

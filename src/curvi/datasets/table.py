@@ -19,6 +19,7 @@ from curvi.datasets.errors import DataFormatError, refusal
 MAX_TABLE_BYTES = 512 * 2**20
 MAX_COLUMNS = 100_000
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_MISSING = ("nan", "inf", "infinity", "na", "n/a", "null", "none", "?")
 _SHOWN = 40  # characters of a bad cell that a message repeats
 
 
@@ -138,8 +139,8 @@ def _rows(
             what = f"has {len(cells)} cells, but the header names {len(header)} columns"
             raise refusal(name, f"line {line}", what, "give every line one cell per column")
         label = cells[at].strip()
-        if not label:
-            raise _bad_cell(name, line, header[at], "")
+        if not label or label.lower().lstrip("+-") in _MISSING:
+            raise _bad_cell(name, line, header[at], label)
         labels.append(label)
         rows.append(_numbers(cells, name, line, header, wanted))
     return rows, labels
@@ -170,7 +171,7 @@ def _bad_cell(name: str, line: int, column: str, cell: str) -> DataFormatError:
     where = f"line {line}, column {_quoted(column)}"
     if not cell:
         return refusal(name, where, "is empty", "fill it in, or drop the row")
-    if cell.lower().lstrip("+-") in ("nan", "inf", "infinity", "na", "null", "none"):
+    if cell.lower().lstrip("+-") in _MISSING:
         return refusal(name, where, f"is {cell}", "fill it in, or drop the row")
     if _NUMBER.fullmatch(cell):
         return refusal(name, where, f"{_quoted(cell)} overflows", "rescale the column")

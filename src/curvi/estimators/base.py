@@ -239,11 +239,12 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         rank = min(self.rank, columns - 1)
         return LowRank(rank) if self.covariance == "low-rank" and rank > 0 else MeanField()
 
-    def _options(self, columns: Columns, total_weight: float) -> Options:
+    def _options(self, columns: Columns, curvature: float) -> Options:
+        """``curvature`` bounds that of all rows together in their predictors."""
         starts = self.num_starts or (1 if self.prior == "normal" else 4)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         return Options(
-            method=self._engine(columns, total_weight),
+            method=self._engine(columns, curvature),
             num_starts=starts,
             batch_size=self.batch_size,
             tolerance=self.tol,
@@ -252,15 +253,15 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
             progress=bool(self.verbose),
         )
 
-    def _engine(self, columns: Columns, total_weight: float) -> Method | None:
+    def _engine(self, columns: Columns, curvature: float) -> Method | None:
         if self.method == "hf":
             return HFSGVI()
         if self.method == "lbfgs":
             return LBFGS()
         if self.method == "dsvi":
-            # The largest curvature is at most a quarter of the trace of X'X.
-            curvature = 0.25 * total_weight * (columns.mean_square.sum() + columns.intercept)
-            return DSVI(learning_rate=float(f"{1 / (curvature + self.prior_scale**-2):.1g}"))
+            # The largest eigenvalue of a weighted X'X is at most its trace.
+            largest = curvature * (columns.mean_square.sum() + columns.intercept)
+            return DSVI(learning_rate=float(f"{1 / (largest + self.prior_scale**-2):.1g}"))
         return None
 
     def _precision(self, columns: Columns, dtype: Any) -> np.ndarray:

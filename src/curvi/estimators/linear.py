@@ -143,6 +143,11 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
             shift = 0.0
         least = _LEAST_NOISE[dtype.itemsize] * (unit / scale) ** 2
         noise = -least if self.noise_scale is None else (self.noise_scale / scale) ** 2
+        if dtype.type(noise) == 0:
+            raise InputError(
+                f"noise_scale is {self.noise_scale}, too small for {dtype}; use float64 or a "
+                "larger one"
+            )
 
         def encode(y: np.ndarray) -> np.ndarray:
             return ((self._encode(y, dtype) - shift) / scale).astype(dtype)
@@ -152,7 +157,10 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
             self._family(columns.count),
             data.rows(columns, self._precision(columns, dtype), noise, encode),
             relevance=self.prior == "ard",
-            options=self._options(columns, float(total / abs(noise))),
+            # Noise that is not known is at most that of y, and falls on the way.
+            options=self._options(
+                columns, float(total / (noise if noise > 0 else (unit / scale) ** 2))
+            ),
         )
         self._response_units = (shift, scale)
         self.noise_sd_ = scale * float(np.sqrt(fitted.noise))

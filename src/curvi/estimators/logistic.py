@@ -158,7 +158,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
         prior = self._precision(columns, data.dtype)
         rows = data.rows(columns, prior, 1.0, lambda y: self._encode(y, data.dtype))
         family, relevance = self._family(columns.count), self.prior == "ard"
-        options = self._options(columns, data.columns.total)
+        options = self._options(columns, 0.25 * data.columns.total)
         if classes > 2:
             if isinstance(rows, StreamedRows):
                 raise InputError(
