@@ -27,6 +27,7 @@ test: lint  ## lint, then the suite in float64 and again in float32
 
 test-slow: $(TEST)  ## the tests that take minutes
 	CURVI_TEST_DTYPE=float64 $(PYTEST) -m slow
+	CURVI_TEST_DTYPE=float64 CURVI_TEST_EXAMPLES=20 $(PYTEST) tests/expectation tests/curvature tests/families
 
 lint: $(TEST)  ## style, format and types
 	$(BIN)/ruff check .
