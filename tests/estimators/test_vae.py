@@ -1,12 +1,14 @@
 """The auto-encoder as an estimator."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 
 import curvi
+from curvi.models.vae.train import _Keeper
 
 SMALL = {"latent": 2, "hidden": (16,), "max_epochs": 60, "random_state": 0}
 
@@ -63,6 +65,29 @@ def test_the_same_seed_gives_the_same_bits(fitted, digits):
     again = clone(fitted).fit(digits)
     for a, b in zip(jax.tree.leaves(fitted.params_), jax.tree.leaves(again.params_), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("method", ["kfac", "adagrad"])
+def test_the_recorded_bound_is_free_of_the_penalty(method):
+    X = (np.random.default_rng(0).random((200, 16)) < 0.5).astype(np.float64)
+    model = curvi.VAE(latent=2, hidden=(8,), decoder_l2=1.0, max_epochs=1, random_state=0,
+                      validation_fraction=0, method=method).fit(X)  # fmt: skip
+    assert float(model.objective_.penalty(model.params_)) > 4
+    # Means of 200 rows with sds of about 3 nats, from other draws of the code.
+    assert abs(model.elbo_ - model.score(X)) < 1.5
+
+
+@pytest.mark.float64_only
+def test_a_first_look_without_a_number_does_not_hide_later_ones():
+    keeper = _Keeper(
+        lambda p, rows, key: jnp.mean(p * rows), jnp.ones(3), jnp.ones(3), 3, jax.random.key(0),
+        jnp.zeros(3),
+    )  # fmt: skip
+    looks = (np.nan, 5.0, 4.0, np.inf, 4.5, 4.6)
+    stops = [keeper(step, 0.0, jnp.full(3, value)) for step, value in enumerate(looks)]
+    np.testing.assert_array_equal(keeper.best, jnp.full(3, 4.0))
+    assert stops == [False, False, False, False, False, True]
 
 
 @pytest.mark.float64_only
