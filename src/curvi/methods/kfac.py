@@ -82,6 +82,9 @@ class KFAC(Method):
         it, sqrt(entries / rows): the first gradients of a run are far above it.
     average_window : int
         Steps in the average that is returned, at most; 0 returns the last parameters.
+    directions : int, optional
+        For ``curvi.VAE``, whose images are rotated to principal coordinates: the encoder reads at
+        most so many of the leading ones. None keeps all. Other objectives do not use it.
     """
 
     step_size: float = 0.05
@@ -94,6 +97,7 @@ class KFAC(Method):
     factor_memory: float = 0.9
     clip: float = 1.5
     average_window: int = 1800
+    directions: int | None = 300
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
@@ -104,6 +108,8 @@ class KFAC(Method):
         for name in ("momentum", "factor_memory"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)!r}; it must be in [0, 1)")
+        if self.directions is not None:
+            gate.positive_integer(self.directions, "directions")
         if self.average_window != 0:
             gate.positive_integer(self.average_window, "average_window")
 

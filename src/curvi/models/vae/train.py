@@ -80,7 +80,7 @@ def train(
 
     ``X`` is an array, or a pytree of arrays that share their leading axis. The built-in networks
     under :class:`~curvi.methods.KFAC` are trained in principal coordinates of the images and
-    mapped back afterwards.
+    mapped back afterwards; only ``method.directions`` of them are read by the encoder.
     """
     if isinstance(objective, MLPObjective) and isinstance(method, KFAC) and not objective.white:
         return _train_rotated(objective, params, X, method, schedule, validation)
@@ -120,7 +120,7 @@ def _train_rotated(
     validation: Any,
 ) -> Trained:
     X = np.asarray(X)
-    rotation = principal_rotation(X, damping=method.damping)
+    rotation = principal_rotation(X, directions=method.directions, damping=method.damping)
     held = None
     if validation is not None:
         held = (rotation.features(np.asarray(validation)), np.asarray(validation))
