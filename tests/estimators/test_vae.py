@@ -1,12 +1,17 @@
 """The auto-encoder as an estimator."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 
 import curvi
+from curvi.estimators.vae_classes import _missing
+from curvi.models.vae.rotation import principal_rotation
+from curvi.models.vae.train import _Keeper
 
 SMALL = {"latent": 2, "hidden": (16,), "max_epochs": 60, "random_state": 0}
 
@@ -63,6 +68,29 @@ def test_the_same_seed_gives_the_same_bits(fitted, digits):
     again = clone(fitted).fit(digits)
     for a, b in zip(jax.tree.leaves(fitted.params_), jax.tree.leaves(again.params_), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("method", ["kfac", "adagrad"])
+def test_the_recorded_bound_is_free_of_the_penalty(method):
+    X = (np.random.default_rng(0).random((200, 16)) < 0.5).astype(np.float64)
+    model = curvi.VAE(latent=2, hidden=(8,), decoder_l2=1.0, max_epochs=1, random_state=0,
+                      validation_fraction=0, method=method).fit(X)  # fmt: skip
+    assert float(model.objective_.penalty(model.params_)) > 4
+    # Means of 200 rows with sds of about 3 nats, from other draws of the code.
+    assert abs(model.elbo_ - model.score(X)) < 1.5
+
+
+@pytest.mark.float64_only
+def test_a_first_look_without_a_number_does_not_hide_later_ones():
+    keeper = _Keeper(
+        lambda p, rows, key: jnp.mean(p * rows), jnp.ones(3), jnp.ones(3), 3, jax.random.key(0),
+        jnp.zeros(3),
+    )  # fmt: skip
+    looks = (np.nan, 5.0, 4.0, np.inf, 4.5, 4.6)
+    stops = [keeper(step, 0.0, jnp.full(3, value)) for step, value in enumerate(looks)]
+    np.testing.assert_array_equal(keeper.best, jnp.full(3, 4.0))
+    assert stops == [False, False, False, False, False, True]
 
 
 @pytest.mark.float64_only
@@ -124,12 +152,105 @@ def test_bad_input_is_refused_with_a_sentence(digits, change, options, message):
 
 
 @pytest.mark.float64_only
+def test_the_encoder_reads_the_directions_it_was_given(digits):
+    """Rows moved along a direction that was left out keep their codes."""
+    model = curvi.VAE(
+        latent=2, hidden=(8,), max_epochs=1, method=curvi.KFAC(directions=3), random_state=0,
+        validation_fraction=0, likelihood="gaussian",
+    ).fit(digits)  # fmt: skip
+    directions = np.linalg.svd(digits - digits.mean(axis=0), full_matrices=False)[2]
+    codes = model.transform(digits)
+    moved = [np.abs(model.transform(digits + directions[i]) - codes).max() for i in (2, 3)]
+    assert moved[0] > 1e-4
+    assert moved[1] < 1e-8
+    rank = np.linalg.matrix_rank(digits - digits.mean(axis=0))
+    assert principal_rotation(digits, directions=None).map.shape == (64, rank)
+
+
+@pytest.mark.float64_only
+def test_the_number_of_draws_can_be_chosen_from_a_pilot_epoch(digits):
+    options = {**SMALL, "max_epochs": 2, "method": "adagrad"}
+    model = curvi.VAE(**options, num_draws="auto").fit(digits)
+    assert 1 <= model.num_draws_ <= 16
+    assert model.objective_.num_draws == model.num_draws_
+    with pytest.raises(curvi.InputError, match="num_draws"):
+        curvi.VAE(**options, num_draws="many").fit(digits)
+
+
+@pytest.mark.float64_only
 def test_a_code_larger_than_the_data_is_announced(digits):
     with pytest.warns(UserWarning, match="latent is 9 but X has 8 columns"):
         model = curvi.VAE(latent=9, hidden=(4,), max_epochs=1).fit(digits[:, 8:16])
     assert np.isfinite(model.transform(digits[:, 8:16])).all()
     with pytest.raises(curvi.InputError, match="latent=2"):
         model.manifold(3)
+
+
+def two_groups():
+    generator = np.random.default_rng(0)
+    group = np.arange(60) % 2
+    chance = np.where(group == 1, 0.9, 0.1)[:, None]
+    return (generator.random((60, 8)) < chance).astype(np.float64), group
+
+
+CLASSES = {"latent": 2, "hidden": (4,), "max_epochs": 40, "batch_size": 60, "random_state": 0}
+
+
+@pytest.mark.float64_only
+def test_names_of_classes_may_be_missing():
+    X, group = two_groups()
+    names = np.asarray(["low", "high"])[group]
+    y = [name if row < 20 else -1 for row, name in enumerate(names)]  # NumPy makes it "-1"
+    with jax.numpy_dtype_promotion("standard"):
+        model = curvi.SemiSupervisedVAE(**CLASSES).fit(X, y)
+    assert model.classes_.tolist() == ["high", "low"]
+    assert model.outcome_.name == "BUDGET"
+    assert np.isfinite(model.elbo_)
+    assert model.score(X, names) > 0.8
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["a", "-1", "b"],
+        np.asarray(["a", -1, "b"], object),
+        np.asarray(["a", None, "b"], object),
+        np.asarray(["a", np.nan, "b"], object),
+        np.asarray([b"a", b"-1", b"b"]),
+        [0.0, np.nan, 1.0],
+        [0, -1, 1],
+    ],
+)
+def test_every_way_to_leave_a_label_out_is_understood(labels):
+    assert _missing(np.asarray(labels)).tolist() == [False, True, False]
+
+
+@pytest.mark.float64_only
+def test_labels_of_one_class_or_several_kinds_are_refused():
+    X, _ = two_groups()
+    for y in (np.zeros(60), np.asarray([(1, 2), "b", None] * 20, object)):
+        with pytest.raises(curvi.InputError, match="y "):
+            curvi.SemiSupervisedVAE(**CLASSES).fit(X, y)
+
+
+@pytest.mark.float64_only
+def test_a_classifier_whose_training_breaks_says_so():
+    X, group = two_groups()
+    method = curvi.FirstOrder(optax.sgd(1e200))
+    with pytest.raises(curvi.NumericalError):
+        curvi.SemiSupervisedVAE(**{**CLASSES, "max_epochs": 100}, method=method).fit(X, group)
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize(
+    "options",
+    [{"hidden": ()}, {"hidden": "64"}, {"activation": "step"}, {"batch_size": 0}, {"max_epochs": 0},
+     {"decoder_l2": -1.0}],
+)  # fmt: skip
+def test_bad_options_of_the_classifier_are_refused(options):
+    with pytest.raises(curvi.InputError, match=next(iter(options))):
+        curvi.SemiSupervisedVAE(**{**CLASSES, **options}).fit(*two_groups())
 
 
 @pytest.mark.slow

@@ -9,16 +9,18 @@ import pytest
 import curvi
 from curvi.methods.kfac import _backward, _factors, _inverse_root
 from curvi.models.vae import Bernoulli, Gaussian, MLPObjective, initial_params
+from curvi.models.vae.problem import EpochProblem, EpochResources
 
 
-def problem_of(key, dtype, likelihood=None, variances=0):
+def problem_of(key, dtype, likelihood=None, variances=0, **options):
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     codes = generator.standard_normal((300, 2))
     X = 1 / (1 + np.exp(-3 * codes @ generator.standard_normal((2, 12))))
     params = initial_params(
         generator, inputs=12, hidden=(8,), latent=2, variances=variances, dtype=dtype
     )
-    return MLPObjective(likelihood=likelihood or Bernoulli()), params, jnp.asarray(X, dtype)
+    objective = MLPObjective(likelihood=likelihood or Bernoulli(), **options)
+    return objective, params, jnp.asarray(X, dtype)
 
 
 @pytest.mark.float64_only
@@ -35,40 +37,46 @@ def test_inputs_and_deltas_of_the_layers_give_the_gradient(key, likelihood, vari
         np.testing.assert_allclose(rows.T @ delta, reference, atol=1e-12)
 
 
-@pytest.mark.slow
 @pytest.mark.float64_only
-def test_the_probe_has_the_trace_of_the_gauss_newton_matrix_on_average(key):
-    """For one row a layer's block is a a' x d d', whose trace is |a|^2 E|d|^2 over signs."""
-    objective, params, X = problem_of(key, np.float64)
+@pytest.mark.parametrize("num_draws", [pytest.param(1, marks=pytest.mark.slow), 3])
+def test_the_factors_have_the_trace_of_the_gauss_newton_matrix_on_average(key, num_draws):
+    """For one row and equal draws a layer's block is a a' x E[d d'] over signs."""
+    objective, params, X = problem_of(key, np.float64, num_draws=num_draws)
+    # Codes without spread: the M draws of the row are the same.
+    params = params._replace(heads=params.heads.at[:, 2:].set(0.0).at[-1, 2:].set(-1e6))
     one, repeats = X[:1], 1000
-    block = objective.gauss_newton(params, one, key)[2].dense()
+    block = jax.jit(lambda p: objective.gauss_newton(p, one, key)[2].dense())(params)
     sizes = [leaf.size for leaf in jax.tree.leaves(params)]
     starts = np.concatenate([[0], np.cumsum(sizes)])
-    _, _, inputs = _backward(objective, params, one, key)
-    for index, rows in enumerate(inputs):
-        exact = np.trace(
-            block[starts[index] : starts[index + 1], starts[index] : starts[index + 1]]
-        )
-        draws = _traces(objective, params, one, key, index, repeats)
-        estimate = float(jnp.sum(rows**2)) * draws
+    draws = np.asarray(_traces(objective, params, one, jax.random.split(key, repeats)))
+    for index, estimate in enumerate(draws):
+        part = slice(starts[index], starts[index + 1])
+        exact = np.trace(block[part, part])
         error = estimate.std() / np.sqrt(repeats)
-        assert abs(estimate.mean() - exact) < 6 * error + 1e-9 * exact
+        assert abs(estimate.mean() - exact) < 6 * error + 1e-3 * exact
 
 
-def _traces(objective, params, one, key, index, repeats):
-    """Trace of the output factor over independent signs and one fixed draw of the code."""
-    from curvi.methods.kfac import _forward
+def _traces(objective, params, one, keys):
+    """Trace of A x G of every layer, one row per layer, one column per key."""
 
-    outputs, pull, _ = _forward(objective, params, one, key)
-    leaves, structure = jax.tree.flatten(objective.curvature(outputs))
+    def traces(key):
+        first, second = _factors(objective, params, one, key)
+        outer = [jnp.sum(g) if g.shape[0] == 1 else jnp.trace(g) for g in second]
+        return jnp.stack([jnp.trace(a) * g for a, g in zip(first, outer, strict=True)])
 
-    def trace(seed):
-        keys = jax.random.split(jax.random.fold_in(key, seed), len(leaves))
-        signs = [jnp.sqrt(w) * jax.random.rademacher(k, w.shape, w.dtype)
-                 for w, k in zip(leaves, keys, strict=True)]  # fmt: skip
-        return jnp.sum(pull(structure.unflatten(signs))[0][index] ** 2)
+    return jax.jit(jax.vmap(traces, out_axes=1))(keys)
 
-    return np.asarray(jax.jit(jax.vmap(trace))(jnp.arange(repeats)))
+
+@pytest.mark.float64_only
+def test_a_strong_penalty_does_not_overshoot(key):
+    """Weights of zero give 12 log 2: the penalty of 1 must not leave them above it."""
+    objective, params, X = problem_of(key, np.float64, decoder_l2=1.0)
+    X = (X > 0.5).astype(X.dtype)
+    result = curvi.minimise(
+        objective, params, method=curvi.KFAC(), data=X, batch_size=100, max_steps=600,
+        progress=False,
+    )  # fmt: skip
+    assert float(objective(result.params, X, key)) < 12 * np.log(2) + 1
 
 
 @pytest.mark.float64_only
@@ -115,6 +123,30 @@ def test_every_method_raises_the_bound(key, dtype, name):
 
 
 @pytest.mark.float64_only
+def test_factors_without_memory_are_the_last_estimate_and_values_hold_the_penalty(key):
+    objective, params, X = problem_of(key, np.float64, decoder_l2=1.0)
+    method, problem = curvi.KFAC(factor_memory=0.0, factor_every=1), EpochProblem(objective, 50)
+    resources = EpochResources(key, X, jnp.ones(1, jnp.uint32))
+    state = method.init(problem, params, resources)
+    zero = jnp.asarray(0.0)
+    advance = jax.jit(lambda state, now: method.step(problem, state, resources, now, zero))
+    for step in (0, 1):
+        now, before = jnp.asarray(step, jnp.int32), state
+        state, info = advance(state, now)
+
+    @jax.jit
+    def references(params):
+        value = problem.value(params, problem.sample(resources, now))
+        sample = problem.sample(resources, now, 1, method.factor_rows)
+        return value, _factors(objective, params, *sample)
+
+    value, expected = references(before.params)
+    np.testing.assert_allclose(info.value, value, rtol=1e-12)
+    found = (state.curvature.input_factors, state.curvature.output_factors)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), found, expected)
+
+
+@pytest.mark.float64_only
 def test_an_objective_without_layers_is_refused_by_kfac(key):
     with pytest.raises(curvi.InputError, match="layers"):
         curvi.minimise(lambda p, b, k: jnp.sum(p**2), jnp.ones(2), method=curvi.KFAC())
@@ -128,6 +160,8 @@ def test_an_objective_without_layers_is_refused_by_kfac(key):
     [
         lambda: curvi.KFAC(step_size=0.0),
         lambda: curvi.KFAC(momentum=1.0),
+        lambda: curvi.KFAC(average_window=-1),
+        lambda: curvi.KFAC(average_window=1.5),
         lambda: curvi.HessianFree(curvature="other"),
         lambda: curvi.HessianFree(preconditioner="other"),
         lambda: curvi.Averaged(curvi.KFAC(), window=0),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
@@ -11,12 +13,14 @@ import numpy as np
 import optax
 
 from curvi.core import gate
-from curvi.core.errors import InputError, NotConvergedWarning, NumericalError
+from curvi.core.errors import InputError
 from curvi.core.trees import precision_of
+from curvi.estimators.vae_training import TrainsVAE
 from curvi.estimators.vae_use import UsesVAE
 from curvi.methods import KFAC, LBFGS, Averaged, FirstOrder, HessianFree, Method
 from curvi.models.vae import Bernoulli, Gaussian, MLPObjective, Schedule, Trained, train
-from curvi.models.vae.networks import ACTIVATIONS, VAEParams, initial_params
+from curvi.models.vae.networks import VAEParams, initial_params
+from curvi.models.vae.variance import best_num_draws
 
 _FEWEST_VALIDATION_ROWS = 10
 _MARGIN = 0.02  # first guesses of probabilities stay this far from 0 and 1
@@ -25,7 +29,7 @@ _FIRST_SIGNAL = 0.1  # size of the first decoded images around their mean, in sd
 Model = TypeVar("Model", bound="VAE")
 
 
-class VAE(UsesVAE):
+class VAE(TrainsVAE, UsesVAE):
     r"""Variational auto-encoder with multilayer perceptrons, trained by curvature.
 
     The bound of section 3 of the paper,
@@ -45,8 +49,10 @@ class VAE(UsesVAE):
     variance : {"pixel", "one"} or float
         Of a Gaussian likelihood: learned for every pixel, learned once, or fixed. A learned
         variance stays above 2e-6 of the data's, so pixels that never change do no harm.
-    num_draws : int
-        M, draws of the code per row and step.
+    num_draws : int or "auto"
+        M, draws of the code per row and step. "auto" measures after one pilot epoch which M makes
+        the gradient least noisy for its work (:func:`~curvi.models.vae.variance.best_num_draws`);
+        the pilot counts as one of ``max_epochs`` and its weights are the start of the rest.
     decoder_l2 : float
         Weight of the L2 penalty on the decoder, per row.
     init_scale : float, optional
@@ -60,7 +66,10 @@ class VAE(UsesVAE):
         Part of the rows held out; training stops after ``patience`` looks at their bound without
         a new best, and the best parameters are kept. 0 trains to the end.
     method : {"kfac", "hf", "lbfgs", "adam", "adagrad"} or a method of curvi
-        How to go downhill.
+        How to go downhill. Under "kfac" the encoder reads principal coordinates of the images,
+        at most the first 300: what it says about an image never depends on the other directions.
+        ``KFAC(directions=None)`` keeps all of them, at the price of longer steps. The decoder
+        explains all pixels either way.
     random_state : int, RandomState or None
         The same integer gives the same bits.
     verbose : int
@@ -74,6 +83,8 @@ class VAE(UsesVAE):
         step, epoch, seconds, elbo, validation_elbo: one entry per look.
     elbo_ : float
         Best validation bound per row, or the last training bound.
+    num_draws_ : int
+        M of the training.
     n_iter_, outcome_, message_, result_
         Steps, how training ended, in one sentence, and everything else.
 
@@ -95,7 +106,7 @@ class VAE(UsesVAE):
         activation: str = "tanh",
         likelihood: str = "bernoulli",
         variance: str | float = "pixel",
-        num_draws: int = 1,
+        num_draws: int | str = 1,
         decoder_l2: float = 1e-4,
         init_scale: float | None = None,
         batch_size: int | None = None,
@@ -152,7 +163,7 @@ class VAE(UsesVAE):
         kept = X[order[held:]]
         self.objective_ = MLPObjective(
             likelihood=self._likelihood(kept),
-            num_draws=self.num_draws,
+            num_draws=1 if self.num_draws == "auto" else int(self.num_draws),
             decoder_l2=float(self.decoder_l2),
             activation=self.activation,
         )
@@ -165,14 +176,37 @@ class VAE(UsesVAE):
             seed=self.seed_,
             progress=bool(self.verbose),
         )
+        start = self._start(kept)
+        if self.num_draws == "auto":
+            start, schedule = self._pilot(start, kept, method, schedule)
+        self.num_draws_ = self.objective_.num_draws
         return train(
             self.objective_,
-            self._start(kept),
+            start,
             kept,
             method=method,
             schedule=schedule,
             validation=X[order[:held]] if held else None,
         )
+
+    def _pilot(
+        self, start: VAEParams, X: np.ndarray, method: Method, schedule: Schedule
+    ) -> tuple[VAEParams, Schedule]:
+        """One epoch with one draw, M from the noise at its end, and what is left of the budget."""
+        began = time.perf_counter()
+        one = replace(schedule, max_epochs=1)
+        params = train(self.objective_, start, X, method=method, schedule=one).params
+        draws = best_num_draws(
+            self.objective_, params, X, batch_size=schedule.batch_size, seed=self.seed_
+        )
+        self.objective_ = replace(self.objective_, num_draws=draws)
+        left = schedule.time_budget
+        if left is not None:
+            left = max(left - (time.perf_counter() - began), 0.0)
+        epochs = max(1, schedule.max_epochs - 1)
+        # Another seed: the noise of the pilot must not come again.
+        seed = (schedule.seed + 1) % (2**31 - 1)
+        return params, replace(schedule, max_epochs=epochs, time_budget=left, seed=seed)
 
     def _start(self, X: np.ndarray) -> VAEParams:
         """First weights; without ``init_scale`` the output biases explain the mean image."""
@@ -220,44 +254,19 @@ class VAE(UsesVAE):
             return Averaged(FirstOrder(optax.adam(1e-3))), small
         return FirstOrder(optax.adagrad(0.03)), small
 
-    def _publish(self, trained: Trained) -> None:
-        self.result_, self.params_ = trained, trained.params
-        self.history_, self.n_iter_ = trained.history, trained.steps
-        self.outcome_, self.message_ = trained.outcome, trained.outcome.sentence
-        bounds = trained.history["validation_elbo"]
-        known = bounds[np.isfinite(bounds)]
-        last = trained.history["elbo"][-1] if len(trained.history["elbo"]) else float("nan")
-        self.elbo_ = float(known.max()) if len(known) else float(last)
-        if trained.outcome.is_failure:
-            if len(known) == 0:
-                raise NumericalError(self.message_, trained)
-            warnings.warn(self.message_, NotConvergedWarning, stacklevel=3)
-
     def _check_parameters(self) -> None:
-        for name in ("latent", "num_draws", "max_epochs", "patience"):
-            gate.positive_integer(getattr(self, name), name)
-        self._check_layers()
-        gate.one_of(self.activation, tuple(ACTIVATIONS), "activation")
-        gate.one_of(self.likelihood, ("bernoulli", "gaussian"), "likelihood")
+        self._check_networks()
+        gate.positive_integer(self.patience, "patience")
+        if self.num_draws != "auto":
+            gate.positive_integer(self.num_draws, "num_draws")
         if not isinstance(self.method, Method):
             gate.one_of(self.method, ("kfac", "hf", "lbfgs", "adam", "adagrad"), "method")
-        for name in ("init_scale", "time_budget"):
-            if getattr(self, name) is not None:
-                gate.positive_number(getattr(self, name), name)
-        if self.batch_size is not None:
-            gate.positive_integer(self.batch_size, "batch_size")
-        if self.decoder_l2 != 0:
-            gate.positive_number(self.decoder_l2, "decoder_l2")
+        if self.init_scale is not None:
+            gate.positive_number(self.init_scale, "init_scale")
         if not 0 <= self.validation_fraction < 1:
             raise InputError(
                 f"validation_fraction is {self.validation_fraction!r}; it must be in [0, 1)"
             )
-
-    def _check_layers(self) -> None:
-        if isinstance(self.hidden, str) or not isinstance(self.hidden, Sequence) or not self.hidden:
-            raise InputError(f"hidden is {self.hidden!r}; give a sequence of sizes, as in (500,)")
-        for size in self.hidden:
-            gate.positive_integer(size, "a size in hidden")
 
     def _check_data(self, X: np.ndarray) -> None:
         if len(X) < 2:

@@ -18,8 +18,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from curvi.core import gate
 from curvi.core.errors import InputError
 from curvi.core.trees import precision_of
+from curvi.estimators.vae_training import TrainsVAE
 from curvi.methods import Averaged, FirstOrder, Method
-from curvi.models.vae import Bernoulli, Gaussian, Schedule, train
+from curvi.models.vae import Bernoulli, Gaussian, Schedule, Trained, train
 from curvi.models.vae.classes import ClassObjective, ClassParams, MixedRows, initial_class_params
 from curvi.models.vae.evaluate import in_blocks
 
@@ -29,7 +30,7 @@ _MARGIN = 0.02
 Model = TypeVar("Model", bound="SemiSupervisedVAE")
 
 
-class SemiSupervisedVAE(ClassifierMixin, BaseEstimator):
+class SemiSupervisedVAE(TrainsVAE, ClassifierMixin, BaseEstimator):
     """Classify with a generative model p(y) p(z) p(x | z, y) when few rows have labels.
 
     The class of an unlabelled row is summed out exactly, so that all rows shape the classifier
@@ -51,8 +52,9 @@ class SemiSupervisedVAE(ClassifierMixin, BaseEstimator):
     ----------
     classes_ : array
         Labels, in order.
-    params_, history_, result_
-        Weights, training bound, everything else.
+    params_, history_, elbo_, n_iter_, outcome_, message_, result_
+        As for :class:`~curvi.estimators.vae.VAE`; ``elbo_`` is the last training bound, less
+        ``label_weight`` times the classifier's own loss.
     """
 
     def __init__(
@@ -87,31 +89,38 @@ class SemiSupervisedVAE(ClassifierMixin, BaseEstimator):
         self.verbose = verbose
 
     def fit(self: Model, X: Any, y: Any) -> Model:
-        """Train on rows and labels; a label of -1 means that there is none."""
-        gate.one_of(self.likelihood, ("bernoulli", "gaussian"), "likelihood")
-        gate.positive_integer(self.latent, "latent")
+        """Train on rows and labels; -1, "-1", None and NaN mean that there is none.
+
+        Raises
+        ------
+        InputError
+            For options or rows that cannot be used, or fewer than two classes.
+        NumericalError
+            If the bound turned non-finite again and again.
+        """
+        self._check_networks()
+        gate.positive_number(self.label_weight, "label_weight")
         if self.method is not None and not isinstance(self.method, Method):
             raise InputError(f"method is {self.method!r}; give a method such as curvi.LBFGS()")
         X = self._rows(X, reset=True)
         labels = np.asarray(y)
         if labels.shape != (len(X),):
             raise InputError(f"y has shape {labels.shape}; it needs one label per row, ({len(X)},)")
-        known = labels != -1
-        self.classes_, encoded = np.unique(labels[known], return_inverse=True)
-        if len(self.classes_) < 2:
-            raise InputError("y names fewer than two classes; -1 marks rows without a label")
+        known = ~_missing(labels)
+        self.classes_, encoded = _classes(labels[known])
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         generator = np.random.default_rng(seed)
         # Every row has a labelled partner; labelled rows take turns.
         partner = np.resize(generator.permutation(int(known.sum())), len(X))
         rows = MixedRows(X, X[known][partner], encoded[partner].astype(np.int32))
         with precision_of(X.dtype):
-            self._train(rows, generator, seed, int(known.sum()))
+            trained = self._train(rows, generator, seed, int(known.sum()))
+        self._publish(trained)
         return self
 
     def _train(
         self, rows: MixedRows, generator: np.random.Generator, seed: int, labels: int
-    ) -> None:
+    ) -> Trained:
         X = np.asarray(rows.x)
         mean, scale = X.mean(axis=0), float(np.sqrt(X.var(axis=0).mean()))
         if self.likelihood == "bernoulli":
@@ -123,7 +132,7 @@ class SemiSupervisedVAE(ClassifierMixin, BaseEstimator):
             likelihood,
             len(self.classes_),
             labels / len(X),
-            gate.positive_number(self.label_weight, "label_weight"),
+            float(self.label_weight),
             float(self.decoder_l2),
             self.activation,
         )
@@ -137,20 +146,19 @@ class SemiSupervisedVAE(ClassifierMixin, BaseEstimator):
             variances=X.shape[1] if learned is None else learned,
             output_bias=mean.astype(X.dtype),
         )
-        self.result_ = train(
+        return train(
             self.objective_,
             params,
             rows,
             method=self.method or Averaged(FirstOrder(optax.adam(2e-3))),
             schedule=Schedule(
-                batch_size=self.batch_size,
+                batch_size=self.batch_size or 100,
                 max_epochs=self.max_epochs,
                 time_budget=self.time_budget,
                 seed=seed,
                 progress=bool(self.verbose),
             ),
         )
-        self.params_, self.history_ = self.result_.params, self.result_.history
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """q(y | x), one column per class."""
@@ -173,6 +181,38 @@ class SemiSupervisedVAE(ClassifierMixin, BaseEstimator):
                 "in [0, 1]: divide grey levels by their maximum, or use likelihood='gaussian'"
             )
         return X
+
+
+def _missing(labels: np.ndarray) -> np.ndarray:
+    """Rows without a label; NumPy turns the -1 of a mixed list into a string."""
+    if labels.dtype.kind in "US":
+        return labels == np.asarray("-1", labels.dtype.kind)
+    if labels.dtype.kind == "f":
+        return np.isnan(labels) | (labels == -1)
+    if labels.dtype.kind == "O":
+        return np.asarray([_is_missing(label) for label in labels], bool)
+    return labels == -1
+
+
+def _is_missing(label: Any) -> bool:
+    try:
+        nan = isinstance(label, float | np.floating) and bool(np.isnan(label))
+        return label is None or nan or bool(label == -1) or bool(label == "-1")
+    except TypeError:  # a missing value of pandas has no truth
+        return True
+
+
+def _classes(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Classes in order, and the number of each row's class."""
+    if labels.dtype.kind == "O":
+        mixed = len({isinstance(label, str) for label in labels}) > 1
+        if mixed or any(np.ndim(label) != 0 for label in labels):
+            raise InputError("y has labels of several kinds; use numbers, or use strings")
+        labels = np.asarray(labels.tolist())  # strings or numbers again
+    classes, encoded = np.unique(labels, return_inverse=True)
+    if len(classes) < 2:
+        raise InputError("y names fewer than two classes; -1 marks rows without a label")
+    return classes, encoded
 
 
 @partial(jax.jit, static_argnames=("objective",))

@@ -21,13 +21,12 @@ _AVERAGED = 0.3  # part of the run so far that is averaged
 
 
 class Curvature(NamedTuple):
-    """Kronecker factors of every layer, their roots, and the preconditioned penalty."""
+    """Kronecker factors of every layer and their inverse roots."""
 
     input_factors: tuple[Array, ...]
     output_factors: tuple[Array, ...]
     input_roots: tuple[Array, ...]
     output_roots: tuple[Array, ...]
-    shrink: tuple[Array, ...]
 
 
 class KFACState(NamedTuple):
@@ -83,6 +82,9 @@ class KFAC(Method):
         it, sqrt(entries / rows): the first gradients of a run are far above it.
     average_window : int
         Steps in the average that is returned, at most; 0 returns the last parameters.
+    directions : int, optional
+        For ``curvi.VAE``, whose images are rotated to principal coordinates: the encoder reads at
+        most so many of the leading ones. None keeps all. Other objectives do not use it.
     """
 
     step_size: float = 0.05
@@ -95,6 +97,7 @@ class KFAC(Method):
     factor_memory: float = 0.9
     clip: float = 1.5
     average_window: int = 1800
+    directions: int | None = 300
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
@@ -105,6 +108,10 @@ class KFAC(Method):
         for name in ("momentum", "factor_memory"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)!r}; it must be in [0, 1)")
+        if self.directions is not None:
+            gate.positive_integer(self.directions, "directions")
+        if self.average_window != 0:
+            gate.positive_integer(self.average_window, "average_window")
 
     @property
     def needs_fresh_draws(self) -> bool:
@@ -131,12 +138,7 @@ class KFAC(Method):
             else jnp.eye(m.shape[1], dtype=m.dtype)
             for m, layer in zip(matrices, layers, strict=True)
         )
-        slopes = objective.penalty_slopes(params)
-        shrink = tuple(
-            jnp.zeros((0, 0), m.dtype) if slope is None else jnp.zeros_like(m)
-            for m, slope in zip(matrices, slopes, strict=True)
-        )
-        curvature = Curvature(inputs, outputs, inputs, outputs, shrink)
+        curvature = Curvature(inputs, outputs, inputs, outputs)
         return KFACState(params, tuple(jnp.zeros_like(m) for m in matrices), curvature, params)
 
     def answer(self, state: KFACState) -> Any:
@@ -156,10 +158,15 @@ class KFAC(Method):
         now = step.astype(value.dtype)
         rate = self.step_size * jnp.sqrt(self.plateau / jnp.maximum(now, self.plateau))
         matrices = objective.matrices(state.params)
+        slopes = objective.penalty_slopes(state.params)
         momentum, moved = [], []
         for index, layer in enumerate(layers):
             update = _preconditioned(layer, curvature, index, inputs[index], deltas[index])
-            update = update * self._clipped(update, deltas[index].shape[0])
+            slope = slopes[index]
+            if slope is not None:  # at every step: an old slope goes on pulling past its minimum
+                roots = curvature.input_roots[index], curvature.output_roots[index]
+                update = update + _both_sides(roots[0], slope, roots[1])
+            update = update * self._clipped(update, inputs[0].shape[0])
             past = self.momentum * state.momentum[index] + (1 - self.momentum) * update
             momentum.append(past)
             moved.append(matrices[index] - rate * past)
@@ -169,6 +176,7 @@ class KFAC(Method):
         average = average_towards(state.average, params, window) if self.average_window else params
         proposal = KFACState(params, tuple(momentum), curvature, average)
         norm = optax.tree.norm(tuple(momentum))
+        value = value + objective.penalty(state.params)
         info = make_info(value, grad_norm=norm, accepted=finite, finite=finite)
         return select(finite, proposal, state), info
 
@@ -185,7 +193,7 @@ class KFAC(Method):
         early = 2 * step < self.plateau
         factor_due = step % jnp.where(early, max(1, self.factor_every // 3), self.factor_every) == 0
         root_due = step % jnp.where(early, max(1, self.root_every // 6), self.root_every) == 0
-        memory = jnp.where(early, self.factor_memory - 0.1, self.factor_memory)
+        memory = jnp.where(early, max(self.factor_memory - 0.1, 0.0), self.factor_memory)
         memory = jnp.where(step == 0, 0.0, memory)
         curvature = state.curvature
 
@@ -203,19 +211,10 @@ class KFAC(Method):
         def decompose() -> Any:
             roots_in = tuple(_inverse_root(f, self.damping) for f in factors[0])
             roots_out = tuple(_inverse_root(f, self.damping) for f in factors[1])
-            slopes = objective.penalty_slopes(state.params)
-            shrink = tuple(
-                old if slope is None else _both_sides(a, slope, g)
-                for old, slope, a, g in zip(
-                    curvature.shrink, slopes, roots_in, roots_out, strict=True
-                )
-            )
-            return roots_in, roots_out, shrink
+            return roots_in, roots_out
 
         roots = jax.lax.cond(
-            root_due,
-            decompose,
-            lambda: (curvature.input_roots, curvature.output_roots, curvature.shrink),
+            root_due, decompose, lambda: (curvature.input_roots, curvature.output_roots)
         )
         return Curvature(*factors, *roots)
 
@@ -251,11 +250,14 @@ def _factors(objective: Layered, params: Any, batch: Any, key: Any) -> tuple[Any
     ]
     (deltas,) = pull(structure.unflatten(probe))
     first, second = [], []
+    count = inputs[0].shape[0]
     for layer, rows, delta in zip(objective.layers(params), inputs, deltas, strict=True):
         none = jnp.zeros((0, 0), rows.dtype)
         first.append(none if layer.white_input else rows.T @ rows / rows.shape[0])
-        mean = jnp.mean(delta * delta, axis=0, keepdims=True)
-        second.append(mean if layer.diagonal_output else delta.T @ delta / delta.shape[0])
+        # A row of the batch has M draws of the decoder, whose deltas carry 1/sqrt(M): its block
+        # is their sum.
+        diagonal = jnp.sum(delta * delta, axis=0, keepdims=True) / count
+        second.append(diagonal if layer.diagonal_output else delta.T @ delta / count)
     return tuple(first), tuple(second)
 
 
@@ -285,6 +287,4 @@ def _preconditioned(
     if not layer.white_input:
         rows = rows @ curvature.input_roots[index]
     deltas = deltas * right if right.shape[0] == 1 else deltas @ right
-    update = rows.T @ deltas
-    shrink = curvature.shrink[index]
-    return update if shrink.size == 0 else update + shrink
+    return rows.T @ deltas

@@ -56,5 +56,8 @@ class Layered(Protocol):
     def curvature(self, outputs: Any) -> Any:
         """Diagonal of the loss's curvature in the outputs, for single rows."""
 
+    def penalty(self, params: Any) -> Array:
+        """What the objective adds to the loss."""
+
     def penalty_slopes(self, params: Any) -> tuple[Array | None, ...]:
         """Gradient of the penalty in every matrix; None where there is none."""

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from curvi.models.vae import Bernoulli, Gaussian, MLPObjective, initial_params
-from curvi.models.vae.variance import reconstruction_variance, relative_gradient_error
+from curvi.models.vae.variance import (
+    best_num_draws,
+    reconstruction_variance,
+    relative_gradient_error,
+)
 
 pytestmark = pytest.mark.float64_only
 PIXELS, LATENT = 6, 2
@@ -50,3 +58,36 @@ def test_more_rows_average_out_the_noise_of_a_gradient():
         for count in (4, 64)
     )
     assert 2.5 < few / many < 6.0  # 4, and six sds of each estimate
+
+
+def test_different_rows_call_for_one_draw_and_equal_rows_for_many():
+    """Batches of very different rows vary more than draws; equal rows leave draws alone."""
+    objective, params = network(3, Bernoulli())
+    generator = np.random.default_rng(6)
+    different = np.repeat(generator.random((200, 1)) < 0.5, PIXELS, axis=1).astype(float)
+    assert best_num_draws(objective, params, different, batch_size=10) == 1
+    equal = 0.5 + 1e-4 * generator.random((200, PIXELS))
+    assert best_num_draws(objective, params, equal, batch_size=10) == 16
+    assert best_num_draws(objective, params, equal, batch_size=10, most=5) == 5
+
+
+def test_the_number_of_draws_follows_from_variances_that_are_known():
+    """g = x + 3 eps has V_b = 1/B and V_d = 9/B: the best M is 3."""
+    objective = _Line()
+    rows = np.random.default_rng(7).standard_normal((5000, 1))
+    found = [best_num_draws(objective, {"a": jnp.zeros(200)}, rows, batch_size=1, seed=seed)
+             for seed in range(3)]  # fmt: skip
+    assert all(2 <= number <= 4 for number in found), found
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Slopes of 200 parameters, each with a fresh draw, whose batches are independent too."""
+
+    num_draws: int = 1
+
+    def __call__(self, params, batch, key):
+        # The row decides 200 standard normal numbers, the key the noise.
+        seed = (jnp.abs(batch[0, 0]) * 1e6).astype(jnp.int32)
+        signal = jax.random.normal(jax.random.fold_in(jax.random.key(0), seed), (200,))
+        return jnp.sum(params["a"] * (signal + 3 * jax.random.normal(key, (200,))))

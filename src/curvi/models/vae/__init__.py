@@ -5,6 +5,7 @@ from curvi.models.vae.mlp import MLPObjective
 from curvi.models.vae.networks import VAEParams, initial_params
 from curvi.models.vae.objective import Outputs, VAEObjective
 from curvi.models.vae.train import Schedule, Trained, train
+from curvi.models.vae.variance import best_num_draws
 
 __all__ = [
     "Bernoulli",
@@ -15,6 +16,7 @@ __all__ = [
     "Trained",
     "VAEObjective",
     "VAEParams",
+    "best_num_draws",
     "initial_params",
     "train",
 ]

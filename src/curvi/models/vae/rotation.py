@@ -70,9 +70,14 @@ class Rotation(NamedTuple):
 
 
 def principal_rotation(
-    X: np.ndarray, *, directions: int = 300, damping: float = 0.01, seed: int = 0
+    X: np.ndarray, *, directions: int | None = 300, damping: float = 0.01, seed: int = 0
 ) -> Rotation:
-    """The rotation of a set of rows; at most ``directions``, the rank, and what is not noise."""
+    """The rotation of a set of rows; at most ``directions``, the rank, and what is not noise.
+
+    ``directions=None`` sets no limit of its own. Beyond 1,500 pixels the directions are those of
+    2,000 rows, so that there are fewer than that.
+    """
+    most = X.shape[1] if directions is None else directions
     rows = np.random.default_rng(seed).permutation(len(X))
     wide = X.shape[1] > _MOST_PIXELS
     X = X[np.sort(rows[: _ROWS_OF_GRAM if wide else _ROWS_OF_COVARIANCE])]
@@ -81,12 +86,12 @@ def principal_rotation(
     if wide or len(X) < X.shape[1]:
         values, left = np.linalg.eigh(centred @ centred.T)
         values, left = values[::-1], left[:, ::-1]
-        kept = _kept(values, min(directions, len(X) - 1))
+        kept = _kept(values, min(most, len(X) - 1))
         vectors = centred.T @ (left[:, :kept] / np.sqrt(values[:kept]))
     else:
         values, vectors = np.linalg.eigh(centred.T @ centred)
         values, vectors = values[::-1], vectors[:, ::-1]
-        kept = _kept(values, min(directions, X.shape[1]))
+        kept = _kept(values, min(most, X.shape[1]))
         vectors = vectors[:, :kept]
     variances = values[:kept] / len(X)
     lift = damping * (variances.sum() + 1) / (kept + 1)

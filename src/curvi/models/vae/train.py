@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from curvi.models.vae.rotation import principal_rotation
 
 _STEPS_BETWEEN_LOOKS = 50  # on small data an epoch is a few steps: look less often than that
 _MOST_VALIDATION_ROWS = 10_000
+_MOST_TRAINING_ROWS = 5_000  # of the bound on training rows
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Trained(NamedTuple):
     ----------
     params : the best parameters by the validation bound, or the last without one
     outcome : how it ended
-    history : arrays, one entry per look: step, epoch, seconds, elbo, validation_elbo
+    history : arrays, one entry per look: step, epoch, seconds, elbo, validation_elbo; both bounds
+        are per row and without the penalty, ``elbo`` on the same 5,000 training rows at most
     steps, seconds : taken and spent
     trace : one entry per step
     """
@@ -77,7 +80,7 @@ def train(
 
     ``X`` is an array, or a pytree of arrays that share their leading axis. The built-in networks
     under :class:`~curvi.methods.KFAC` are trained in principal coordinates of the images and
-    mapped back afterwards.
+    mapped back afterwards; only ``method.directions`` of them are read by the encoder.
     """
     if isinstance(objective, MLPObjective) and isinstance(method, KFAC) and not objective.white:
         return _train_rotated(objective, params, X, method, schedule, validation)
@@ -89,7 +92,7 @@ def train(
     key = jax.random.key(schedule.seed)
     problem = EpochProblem(objective, min(schedule.batch_size, num_rows))
     per_epoch = -(-num_rows // problem.batch_size)
-    keeper = _Keeper(objective, validation, schedule.patience, key, params)
+    keeper = _Keeper(objective, rows, validation, schedule.patience, key, params)
     with observer_for(schedule.progress, "bound", -1.0) as observer:
         ended = loop.run(
             problem,
@@ -103,7 +106,7 @@ def train(
             monitor=keeper,
             monitor_every=per_epoch * max(1, -(-_STEPS_BETWEEN_LOOKS // per_epoch)),
         )
-    history = keeper.history(ended.trace, per_epoch)
+    history = keeper.history(per_epoch)
     best = ended.params if keeper.best is None else keeper.best
     return Trained(best, ended.outcome, history, ended.steps, ended.seconds, ended.trace)
 
@@ -117,7 +120,7 @@ def _train_rotated(
     validation: Any,
 ) -> Trained:
     X = np.asarray(X)
-    rotation = principal_rotation(X, damping=method.damping)
+    rotation = principal_rotation(X, directions=method.directions, damping=method.damping)
     held = None
     if validation is not None:
         held = (rotation.features(np.asarray(validation)), np.asarray(validation))
@@ -137,49 +140,57 @@ class _Keeper:
     """Looks at the validation bound, keeps the best parameters, and says when to stop."""
 
     def __init__(
-        self, objective: Any, validation: Any, patience: int, key: PRNGKeyArray, params: PyTree
+        self,
+        objective: Any,
+        rows: Any,
+        validation: Any,
+        patience: int,
+        key: PRNGKeyArray,
+        params: PyTree,
     ) -> None:
         self.best: Any = None
         self.patience = patience
-        self.looks: list[tuple[int, float, float]] = []
-        self.evaluate = None
+        self.looks: list[tuple[int, float, float, float]] = []
+        # The same draws at every look: differences are due to the parameters.
+        noise_key = jax.random.fold_in(key, 3)
+
+        def evaluator(data: Any, most: int) -> Callable[[PyTree], float]:
+            held = jax.tree.map(lambda leaf: jnp.asarray(leaf[:most]), data)
+            return lambda p: float(_held_out(objective, p, held, noise_key))
+
+        self.train_bound = evaluator(rows, _MOST_TRAINING_ROWS)
+        self.train_bound(params)  # compiles before the clock starts
+        self.held_bound: Callable[[PyTree], float] | None = None
         if validation is not None:
-            held = jax.tree.map(lambda leaf: jnp.asarray(leaf[:_MOST_VALIDATION_ROWS]), validation)
-            # The same draws at every look: differences are due to the parameters.
-            noise_key = jax.random.fold_in(key, 3)
-            self.evaluate = lambda p: float(_held_out(objective, p, held, noise_key))
-            self.evaluate(params)  # compiles before the clock starts
+            self.held_bound = evaluator(validation, _MOST_VALIDATION_ROWS)
+            self.held_bound(params)
 
     def __call__(self, step: int, seconds: float, params: PyTree) -> bool:
         """One look; True after ``patience`` looks without a new best."""
-        value = float("nan") if self.evaluate is None else self.evaluate(params)
-        earlier = [seen for _, _, seen in self.looks]
-        self.looks.append((step, seconds, value))
-        if self.evaluate is None:
+        value = float("nan") if self.held_bound is None else self.held_bound(params)
+        earlier = [look[-1] if np.isfinite(look[-1]) else -np.inf for look in self.looks]
+        self.looks.append((step, seconds, self.train_bound(params), value))
+        if self.held_bound is None:
             return False
         if np.isfinite(value) and value > max(earlier, default=-np.inf):
             self.best = params
-        top = int(np.nanargmax([-np.inf, *earlier, value]))
+        top = int(np.argmax([-np.inf, *earlier, value if np.isfinite(value) else -np.inf]))
         return len(self.looks) - top >= self.patience
 
-    def history(self, trace: dict[str, np.ndarray], per_epoch: int) -> dict[str, np.ndarray]:
-        """The looks as a table, with the mean training bound in between."""
-        steps = np.asarray([step for step, _, _ in self.looks], int)
-        bounds = -np.asarray(trace["value"], float)
-        starts = np.concatenate([[0], steps[:-1]]).astype(int)
-        means = [
-            bounds[a:b].mean() if b > a else np.nan for a, b in zip(starts, steps, strict=True)
-        ]
+    def history(self, per_epoch: int) -> dict[str, np.ndarray]:
+        """The looks as a table."""
+        table = np.asarray(self.looks, float).reshape(-1, 4)
         return {
-            "step": steps,
-            "epoch": steps / per_epoch,
-            "seconds": np.asarray([seconds for _, seconds, _ in self.looks], float),
-            "elbo": np.asarray(means, float),
-            "validation_elbo": np.asarray([value for _, _, value in self.looks], float),
+            "step": table[:, 0].astype(int),
+            "epoch": table[:, 0] / per_epoch,
+            "seconds": table[:, 1],
+            "elbo": table[:, 2],
+            "validation_elbo": table[:, 3],
         }
 
 
 def _bound(objective: Any, params: PyTree, batch: Any, key: PRNGKeyArray) -> Array:
+    """The bound per row: the penalty is no part of it."""
     if hasattr(objective, "penalty"):
         return objective.penalty(params) - objective(params, batch, key)
     return -objective(params, batch, key)

@@ -1,0 +1,63 @@
+"""What the auto-encoders share around their training: gates before it, what it left after it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from curvi.core import gate
+from curvi.core.errors import InputError, NotConvergedWarning, NumericalError
+from curvi.models.vae import Trained
+from curvi.models.vae.networks import ACTIVATIONS
+
+
+class TrainsVAE:
+    """Check the networks and the schedule; publish a run or say how it failed."""
+
+    latent: int
+    hidden: Sequence[int]
+    activation: str
+    likelihood: str
+    decoder_l2: float
+    batch_size: int | None
+    max_epochs: int
+    time_budget: float | None
+
+    def _check_networks(self) -> None:
+        """Everything that both auto-encoders are told about networks and schedule."""
+        for name in ("latent", "max_epochs"):
+            gate.positive_integer(getattr(self, name), name)
+        hidden: Any = self.hidden
+        if isinstance(hidden, str) or not isinstance(hidden, Sequence) or not hidden:
+            raise InputError(f"hidden is {hidden!r}; give a sequence of sizes, as in (500,)")
+        for size in hidden:
+            gate.positive_integer(size, "a size in hidden")
+        gate.one_of(self.activation, tuple(ACTIVATIONS), "activation")
+        gate.one_of(self.likelihood, ("bernoulli", "gaussian"), "likelihood")
+        if self.time_budget is not None:
+            gate.positive_number(self.time_budget, "time_budget")
+        if self.batch_size is not None:
+            gate.positive_integer(self.batch_size, "batch_size")
+        if self.decoder_l2 != 0:
+            gate.positive_number(self.decoder_l2, "decoder_l2")
+
+    def _publish(self, trained: Trained) -> None:
+        """Attributes of a run; a failed one warns, or raises if it left nothing to use."""
+        self.result_, self.params_ = trained, trained.params
+        self.history_, self.n_iter_ = trained.history, trained.steps
+        self.outcome_, self.message_ = trained.outcome, trained.outcome.sentence
+        bounds = trained.history["validation_elbo"]
+        known = bounds[np.isfinite(bounds)]
+        last = trained.history["elbo"][-1] if len(trained.history["elbo"]) else float("nan")
+        self.elbo_ = float(known.max()) if len(known) else float(last)
+        leaves = jax.tree.leaves(trained.params)
+        if not all(bool(np.isfinite(np.asarray(leaf)).all()) for leaf in leaves):
+            raise NumericalError("the weights are not finite after training", trained)
+        if trained.outcome.is_failure:
+            if len(known) == 0:
+                raise NumericalError(self.message_, trained)
+            warnings.warn(self.message_, NotConvergedWarning, stacklevel=3)
