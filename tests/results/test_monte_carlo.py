@@ -84,7 +84,24 @@ def test_the_largest_of_many_equal_errors_is_not_the_largest_estimate(key):
 def test_too_few_replicates_that_are_finite_give_no_error():
     rows = np.full((17, 2), np.nan)
     rows[:7] = 1.0
-    assert Replicates(lambda: rows).error(np.ones(2)) is None
+    found = Replicates(lambda: rows)
+    assert found.error(np.ones(2)) is None
+    assert found.unsolved == "10 of 17 replicates could not be solved"
+    rows[:15] = np.arange(15.0)[:, None]
+    assert Replicates(lambda: rows).unsolved == ""
+
+
+@pytest.mark.float64_only
+def test_an_error_that_is_unknown_is_never_called_small(key, dtype, monkeypatch):
+    target, seed = skewed(dtype), seed_of(key)
+    monkeypatch.setattr("curvi.fitting.replicates._STEPS", 0)  # no replicate gets anywhere
+    with pytest.warns(curvi.NotConvergedWarning, match="16 of 17 replicates could not be solved"):
+        grown = curvi.fit(target, draws="iid", seed=seed)
+    assert grown.outcome is curvi.Outcome.IMPRECISE
+    given = curvi.fit(target, draws="iid", num_draws=32, seed=seed)
+    assert given.converged
+    assert any("Monte-Carlo error of the mean is unknown" in one for one in given.warnings)
+    assert "unknown: 16 of 17 replicates" in given.summary()
 
 
 def test_no_error_is_reported_without_fixed_draws_and_the_summary_says_why(key, dtype):

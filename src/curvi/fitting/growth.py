@@ -84,7 +84,10 @@ def run_growing(
         if limit is None or ended.outcome is not Outcome.CONVERGED:
             return Grown(_whole(ended, traces), problem, resources, found)
         error = _largest(problem, ended.params, found)
-        if error is None or error <= limit:
+        if error is None:
+            ended = _whole(ended, traces)._replace(outcome=Outcome.IMPRECISE)
+            return Grown(ended, problem, resources, found, _unknown(problem, found))
+        if error <= limit:
             return Grown(_whole(ended, traces), problem, resources, found)
         count = next_count(problem, resources, error / limit)
         if count is None or spent >= budget.max_steps or _late(budget, began):
@@ -102,6 +105,14 @@ def _too_few(problem: VariationalProblem, error: float, limit: float) -> str:
         f"of {error:.2g} posterior sds, above {limit:g}, and more draws are beyond the budget or "
         "the memory of a fit. Pass num_draws= to go further, or choose a family with fewer "
         "parameters."
+    )
+
+
+def _unknown(problem: VariationalProblem, found: Replicates) -> str:
+    return (
+        f"Converged on {problem.plan.num_draws} draws, but {found.unsolved}, so the Monte-Carlo "
+        "error of the mean is unknown. Pass a larger num_draws, or start elsewhere: the bound may "
+        "have its optimum at the edge of the support, or none at all."
     )
 
 

@@ -124,7 +124,8 @@ class FitResult:
     def mc_error(self) -> float | None:
         """Monte-Carlo error of the mean in posterior sds, the largest over coordinates.
 
-        None after a fit on fresh draws or minibatches, whose answer is no optimum on fixed draws.
+        None after a fit on fresh draws or minibatches, whose answer is no optimum on fixed draws,
+        and where too few of the other sets of draws could be solved; ``warnings`` says so then.
         """
         if self.evidence.replicates is None:
             return None
@@ -260,8 +261,19 @@ class FitResult:
     def warnings(self) -> tuple[str, ...]:
         """What not to trust although the fit converged; one sentence each, empty if all is well."""
         return cautions(
-            mc_error=self.mc_error, weights=self._weights, starts=self.evidence.spread_of_starts
+            mc_error=self.mc_error,
+            unsolved=self._unsolved if self.converged else "",
+            weights=self._weights,
+            starts=self.evidence.spread_of_starts,
         )
+
+    @property
+    def _unsolved(self) -> str:
+        replicates = self.evidence.replicates
+        if replicates is None:
+            return ""
+        with precision_of(self.target.dtype):
+            return replicates.unsolved
 
     def summary(self, names: list[str] | None = None) -> str:
         """The verdict, the facts behind it, and a table of parameters, with your names if given.
@@ -280,9 +292,7 @@ class FitResult:
         facts = {
             "ELBO": f"{self.elbo:.4f} (se {self.elbo_se:.4f})",
             "fit of q": f"Pareto k {self.khat:.2f}, relative ESS {self.relative_ess:.3f}",
-            "mc error": f"{self.mc_error:.2g} posterior sds at most"
-            if self.mc_error is not None
-            else "none: it is defined for an optimum on fixed draws and all rows",
+            "mc error": self._mc_fact(),
             "family": f"{self.family}, {self.draws.num_draws} {self.draws.kind} draws"
             + (", fresh every step" if self.draws.fresh else ", fixed"),
             "method": f"{self.method}, {self.steps} steps, {self.seconds:.2f} s",
@@ -298,6 +308,13 @@ class FitResult:
             names=coordinate_names(self.mean) if names is None else names,
             columns=columns,
         )
+
+    def _mc_fact(self) -> str:
+        if self.mc_error is not None:
+            return f"{self.mc_error:.2g} posterior sds at most"
+        if self._unsolved:
+            return f"unknown: {self._unsolved}"
+        return "none: it is defined for an optimum on fixed draws and all rows"
 
     def _responses(self) -> tuple[np.ndarray | None, str]:
         """Linear-response sds of all parameters, or why there are none."""
