@@ -17,7 +17,7 @@ from curvi.core import gate
 from curvi.core.errors import NumericalError
 from curvi.core.outcomes import Outcome
 from curvi.core.trees import coordinate_names, precision_of
-from curvi.expectation import Draws, fixed_draws
+from curvi.expectation import Draws
 from curvi.families import Family, Params
 from curvi.methods import Method
 from curvi.results import linear_response as response
@@ -31,12 +31,12 @@ from curvi.results.importance import (
     smoothed_weights,
     weighted_moments,
 )
+from curvi.results.moments import moment_draws, moments_over
 from curvi.results.monte_carlo import replicate_spread
 from curvi.results.table import summary_table
 from curvi.results.verdict import cautions, headline
 from curvi.targets import DataTarget, Target
 
-_MOMENT_DRAWS = 4096  # for means and sds through a non-linear constraint
 _MOST_RESPONSES = 100  # coordinates up to which a summary solves for all linear-response sds
 
 
@@ -93,22 +93,10 @@ class FitResult:
                 sd = self.family.sd(self.params)
                 return self._to_user(self.params.mean), self._to_user(sd)
         with precision_of(self.target.dtype):
-            draws = self._sample_for_moments()
-            return (
-                jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), draws),
-                jax.tree.map(lambda leaf: jnp.std(leaf, axis=0, ddof=0), draws),
+            noise = moment_draws(self.family, self.params, jax.random.key(0))
+            return moments_over(
+                lambda e: self._to_user(self.family.transform(self.params, e)), noise
             )
-
-    def _sample_for_moments(self) -> PyTree:
-        """Draws whose first two moments are exact, so that linear functions have no noise."""
-        width = self.family.num_noise(self.target.dimension)
-        kind = "whitened" if width < _MOMENT_DRAWS // 4 else "normalised"
-        plan = Draws(kind, _MOMENT_DRAWS)
-        noise = fixed_draws(
-            jax.random.key(0), plan, width, self.family.base, self.params.mean.dtype
-        )
-        flat = jax.vmap(lambda e: self.family.transform(self.params, e))(noise)
-        return jax.vmap(self._to_user)(flat)
 
     @property
     def mean(self) -> PyTree:
