@@ -128,6 +128,15 @@ def two_plates():
             numpyro.sample(f"y{name}", dist.Normal(x, 1), obs=jnp.zeros(10)[index])
 
 
+def outside():
+    """At the start, zero, the factor is zero for every row."""
+    x = numpyro.sample("x", dist.Normal(0, 1))
+    y = jnp.arange(10.0)
+    with numpyro.plate("rows", 10, subsample_size=2) as index:
+        numpyro.sample("y", dist.Normal(x, 1), obs=y[index])
+    numpyro.factor("sum", -x * jnp.sum(y[index]))
+
+
 def observed_only():
     numpyro.sample("x", dist.Normal(0, 1), obs=jnp.zeros(()))
 
@@ -153,6 +162,7 @@ def impossible():
         (with_param, "'shift' is a numpyro.param"),
         (local, "'x' is inside plate 'rows'"),
         (two_plates, "subsamples 2 plates"),
+        (outside, "a site outside plate 'rows' depends on its rows; move it inside"),
         (observed_only, "no latent site"),
         (delta, "is a Delta"),
         (broken, "KeyError: 'age'"),

@@ -69,6 +69,31 @@ def test_shift_and_width_are_told_apart(key):
     assert "NOT CALIBRATED" in found.summary()
 
 
+def test_a_plain_bias_is_found_among_many_coordinates(key):
+    """300 coordinates: 600 tests, whose smallest p-value by 4,999 flips alone would be 0.12."""
+    rng = generator(key)
+    u = rng.random((60, 300))
+    u[:, 7] = rng.uniform(0.6, 1.0, 60)
+    found = judge(u, [f"z[{i}]" for i in range(300)], 0, rng)
+    assert found.bias[7] < 1e-6
+    assert found.p_value < 0.01
+
+
+def test_hoeffding_s_bound_is_never_below_the_exact_p_value(key):
+    """With 12 values of one size all 4,096 patterns are known: the exact p-value is 2 / 4,096."""
+    assert sign_flip_test(np.ones(12), generator(key), num_flips=1) >= 2 / 4096
+    assert sign_flip_test(np.zeros(12), generator(key), num_flips=1) == 1.0
+
+
+def test_a_truth_of_another_shape_is_refused():
+    def wrong(key):
+        truth, data = simulate(key)
+        return truth[:1], data
+
+    with pytest.raises(InputError, match=r"shapes \[\(1,\)\], the target has \[\(2,\)\]"):
+        curvi.calibrate(wrong, build, num_simulations=10)
+
+
 @pytest.mark.slow
 def test_an_exact_posterior_is_calibrated_and_a_wrong_prior_is_not(key):
     seed = seed_of(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -53,6 +54,17 @@ def test_laplace_is_exact_on_a_gaussian(key, dtype):
     assert np.abs((np.asarray(found.mean) - model.mean) / sd).max() < limit
     np.testing.assert_allclose(found.sd, sd, rtol=limit)
     assert found.log_evidence == pytest.approx(model.log_evidence, abs=limit * 10)
+
+
+@pytest.mark.float64_only
+def test_laplace_follows_a_float64_target_where_the_default_is_float32():
+    target = curvi.Target(lambda x: -0.5 * jnp.sum((x - 8) ** 2 / 0.2), jnp.zeros(2))
+    with jax.enable_x64(False):
+        found = curvi.laplace(target)
+        mean, sd = found.mean, found.sd
+    assert mean.dtype == sd.dtype == jnp.float64
+    np.testing.assert_allclose(mean, 8, atol=1e-4)
+    np.testing.assert_allclose(sd, np.sqrt(0.2), rtol=1e-12)
 
 
 @pytest.mark.float64_only

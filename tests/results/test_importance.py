@@ -8,6 +8,7 @@ import pytest
 
 import curvi
 from curvi.results.importance import ImportanceWeights, smoothed_weights
+from curvi.results.verdict import misfit_sentence
 from tests.methods.problems import WIDTH, gaussian, generator
 from tests.results.test_fit_result import result_of
 
@@ -65,3 +66,19 @@ def test_ratios_outside_the_support_have_no_weight(key):
     assert found.weights[3] == 0
     assert found.weights.sum() == pytest.approx(1)
     assert smoothed_weights(np.full(64, np.nan)).relative_ess == 0
+
+
+@pytest.mark.float64_only
+def test_the_sentence_of_a_misfit_never_calls_it_a_good_fit():
+    sentence = misfit_sentence(0.5, 0.05)
+    assert "ESS above 0.9, or k below 0.7 and ESS above 0.1" in sentence
+
+
+@pytest.mark.float64_only
+def test_a_misfit_is_announced_at_the_line_of_the_user():
+    def narrow(position):
+        return -50.0 * (position[0] - position[1]) ** 2 - 0.1 * jnp.sum(position**2)
+
+    with pytest.warns(curvi.MisfitWarning, match="q does not match") as caught:
+        curvi.fit(narrow, jnp.ones(2), num_draws=32)
+    assert [warning.filename for warning in caught] == [__file__]

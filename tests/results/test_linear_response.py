@@ -13,6 +13,7 @@ import curvi
 from curvi.core.errors import NumericalError
 from curvi.expectation import fixed_draws, neg_elbo
 from curvi.results import Evidence
+from curvi.results import linear_response as response
 from tests.methods.problems import WIDTH, generator, linear, logistic
 from tests.results.test_fit_result import result_of
 
@@ -42,6 +43,29 @@ def test_mean_field_with_linear_response_has_the_exact_covariance_of_a_gaussian(
     found = result.linear_response(lambda z: {"sum": jnp.sum(z), "pair": z[:2]})
     np.testing.assert_allclose(found["sum"], model.covariance.sum() ** 0.5, rtol=tolerance(dtype))
     np.testing.assert_allclose(found["pair"], scale[:2], rtol=tolerance(dtype))
+
+
+@pytest.mark.float64_only
+def test_many_functions_are_answered_block_by_block(key, dtype, monkeypatch):
+    """Five systems in blocks of two: no more right-hand sides than that exist at once."""
+    shapes, make = [], response.gradients
+
+    def watched(functional, point, index):
+        found = make(functional, point, index)
+        shapes.append(found.mean.shape)
+        return found
+
+    monkeypatch.setattr(response, "_BLOCK", 2)
+    monkeypatch.setattr(response, "gradients", watched)
+    model = linear(generator(key))
+    family, sd = curvi.MeanField(), np.diag(model.precision) ** -0.5
+    params = family.init(jnp.asarray(model.mean, dtype), jnp.asarray(sd, dtype))
+    directions = generator(key).normal(size=(5, WIDTH))
+    result = judged(model.target(dtype), family, params, key)
+    found = result.linear_response(lambda z: jnp.asarray(directions) @ z)
+    exact = np.einsum("ij,jk,ik->i", directions, model.covariance, directions) ** 0.5
+    np.testing.assert_allclose(found, exact, rtol=tolerance(dtype))
+    assert shapes == [(2, WIDTH)] * 3
 
 
 @pytest.mark.parametrize(

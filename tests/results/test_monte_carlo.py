@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import time
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +18,7 @@ from curvi.fitting.replicates import draws_of, replicates
 from curvi.results.monte_carlo import Replicates, replicate_spread
 from tests.methods.problems import generator, logistic, seed_of
 
+fit_module = importlib.import_module("curvi.fitting.fit")
 SEEDS = 100
 
 
@@ -84,7 +89,26 @@ def test_the_largest_of_many_equal_errors_is_not_the_largest_estimate(key):
 def test_too_few_replicates_that_are_finite_give_no_error():
     rows = np.full((17, 2), np.nan)
     rows[:7] = 1.0
-    assert Replicates(lambda: rows).error(np.ones(2)) is None
+    found = Replicates(lambda: rows)
+    assert found.error(np.ones(2)) is None
+    assert found.unsolved == "10 of 17 replicates could not be solved"
+    rows[:15] = np.arange(15.0)[:, None]
+    assert Replicates(lambda: rows).unsolved == ""
+
+
+@pytest.mark.float64_only
+def test_an_error_that_is_unknown_is_never_called_small(key, dtype, monkeypatch):
+    target, seed = skewed(dtype), seed_of(key)
+    monkeypatch.setattr("curvi.fitting.replicates._STEPS", 0)  # no replicate gets anywhere
+    sentence = "16 of 17 replicates could not be solved"
+    with pytest.warns(curvi.NotConvergedWarning, match=sentence) as caught:
+        grown = curvi.fit(target, draws="iid", seed=seed)
+    assert [warning.filename for warning in caught] == [__file__]  # the user's line, not curvi's
+    assert grown.outcome is curvi.Outcome.IMPRECISE
+    given = curvi.fit(target, draws="iid", num_draws=32, seed=seed)
+    assert given.converged
+    assert any("Monte-Carlo error of the mean is unknown" in one for one in given.warnings)
+    assert "unknown: 16 of 17 replicates" in given.summary()
 
 
 def test_no_error_is_reported_without_fixed_draws_and_the_summary_says_why(key, dtype):
@@ -117,3 +141,21 @@ def test_draws_grow_until_the_error_is_small_unless_their_number_was_given(key, 
     assert stuck.outcome is curvi.Outcome.IMPRECISE
     assert not stuck.converged
     assert any("larger num_draws" in sentence for sentence in given.warnings)
+
+
+@pytest.mark.float64_only
+def test_time_spent_before_the_first_run_counts_against_the_budget(key, dtype, monkeypatch):
+    """Of an hour 50 minutes are gone before the draws could grow."""
+    late, begin = [0.0], fit_module._start
+    clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + late[0])
+
+    def slow_start(*args):
+        late[0] = 3000.0
+        return begin(*args)
+
+    monkeypatch.setattr(fit_module, "_start", slow_start)
+    monkeypatch.setattr(growth, "time", clock)
+    options = {"draws": "iid", "seed": seed_of(key), "on_failure": "return"}
+    result = curvi.fit(skewed(dtype), time_budget=3600.0, **options)
+    assert result.outcome is curvi.Outcome.IMPRECISE
+    assert result.draws.num_draws == 32

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any
 
 
@@ -37,3 +39,15 @@ class NotConvergedWarning(UserWarning):
 
 class MisfitWarning(UserWarning):
     """A run converged, but the fitted distribution does not match the target."""
+
+
+def warn_user(message: str, category: type[Warning]) -> None:
+    """Warn with the line of the caller outside curvi, however deep inside the call is."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == __name__.partition(".")[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from curvi.core.errors import InputError
+from curvi.core.errors import InputError, warn_user
 from curvi.core.trees import Unravel, leaf_names, ravel
 
 
@@ -66,11 +65,10 @@ def warn_if_truncated(arrays: dict[str, Any]) -> None:
     names = [name for name, array in arrays.items() if array.dtype == np.float64]
     if names:
         verb = "is" if len(names) == 1 else "are"
-        warnings.warn(
+        warn_user(
             f"{', '.join(names)} {verb} float64 but JAX computes in float32 here; call "
             'jax.config.update("jax_enable_x64", True) first to keep the precision',
             PrecisionWarning,
-            stacklevel=5,
         )
 
 

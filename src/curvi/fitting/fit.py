@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from curvi.core import gate
-from curvi.core.errors import InputError, MisfitWarning
+from curvi.core.errors import InputError, MisfitWarning, warn_user
 from curvi.core.outcomes import Outcome
 from curvi.expectation import Draws, fixed_draws, plan_draws
 from curvi.families import Family, MeanField, Params
@@ -139,7 +138,7 @@ def fit(
     gate.positive_integer(steps, "max_steps")
     with observer_for(progress, "ELBO", sign=-1.0) as observer:
         accuracy = default_tolerance(target.dtype) if tolerance is None else tolerance
-        budget = Budget(accuracy, steps, time_budget, observer)
+        budget = Budget(accuracy, steps, time_budget, observer, began)
         first, bounds = None, None
         if num_starts > 1:
             points = starting_points(problem, target, params, resources, num_starts)
@@ -152,7 +151,7 @@ def fit(
     announce(result, on_failure, stops=method.stops(problem))
     if result.converged and on_failure != "return" and result.misfit:
         sentence = misfit_sentence(result.khat, result.relative_ess)
-        warnings.warn(sentence, MisfitWarning, stacklevel=2)
+        warn_user(sentence, MisfitWarning)
     return result
 
 

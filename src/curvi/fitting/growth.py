@@ -26,12 +26,19 @@ _MOST_WORK = 4e9  # draws times rows times coordinates: seconds for one pass
 
 @dataclass(frozen=True)
 class Budget:
-    """What all runs of a fit may spend together."""
+    """What all runs of a fit may spend together, since ``began`` on the clock."""
 
     tolerance: float
     max_steps: int
     time_budget: float | None
     observer: Callable[[loop.Progress], None] | None
+    began: float
+
+    def left(self) -> float | None:
+        """Seconds that are left, at least zero; None without a budget of time."""
+        if self.time_budget is None:
+            return None
+        return max(self.time_budget - (time.perf_counter() - self.began), 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +69,7 @@ def run_growing(
     A run that ends on a saddle point is sent down from it once. ``first`` is a run on the first
     draws that has been made already.
     """
-    began = time.perf_counter()
-    ended = _run(problem, method, params, resources, budget, began) if first is None else first
+    ended = _run(problem, method, params, resources, budget) if first is None else first
     traces = [_labelled(ended, problem)]
     if not problem.fixed:
         return Grown(_whole(ended, traces), problem, resources, None)
@@ -77,22 +83,25 @@ def run_growing(
         if ended.outcome is Outcome.CONVERGED and spent < budget.max_steps:
             down = way_down(problem, method, ended.params, resources)
         if down is not None:
-            ended = _run(problem, method, down, resources, budget, began, spent)
+            ended = _run(problem, method, down, resources, budget, spent)
             traces.append(_labelled(ended, problem))
             spent += len(ended.trace["step"])
         found = replicates(problem, method, ended.params, resources)
         if limit is None or ended.outcome is not Outcome.CONVERGED:
             return Grown(_whole(ended, traces), problem, resources, found)
         error = _largest(problem, ended.params, found)
-        if error is None or error <= limit:
+        if error is None:
+            ended = _whole(ended, traces)._replace(outcome=Outcome.IMPRECISE)
+            return Grown(ended, problem, resources, found, _unknown(problem, found))
+        if error <= limit:
             return Grown(_whole(ended, traces), problem, resources, found)
         count = next_count(problem, resources, error / limit)
-        if count is None or spent >= budget.max_steps or _late(budget, began):
+        if count is None or spent >= budget.max_steps or _late(budget):
             ended = _whole(ended, traces)._replace(outcome=Outcome.IMPRECISE)
             return Grown(ended, problem, resources, found, _too_few(problem, error, limit))
         key = jax.random.fold_in(jax.random.fold_in(resources.key, _STREAM), count)
         problem, resources = with_draws(problem, resources, count, key)
-        ended = _run(problem, method, ended.params, resources, budget, began, spent)
+        ended = _run(problem, method, ended.params, resources, budget, spent)
         traces.append(_labelled(ended, problem))
 
 
@@ -102,6 +111,14 @@ def _too_few(problem: VariationalProblem, error: float, limit: float) -> str:
         f"of {error:.2g} posterior sds, above {limit:g}, and more draws are beyond the budget or "
         "the memory of a fit. Pass num_draws= to go further, or choose a family with fewer "
         "parameters."
+    )
+
+
+def _unknown(problem: VariationalProblem, found: Replicates) -> str:
+    return (
+        f"Converged on {problem.plan.num_draws} draws, but {found.unsolved}, so the Monte-Carlo "
+        "error of the mean is unknown. Pass a larger num_draws, or start elsewhere: the bound may "
+        "have its optimum at the edge of the support, or none at all."
     )
 
 
@@ -129,12 +146,8 @@ def _run(
     params: Any,
     resources: Resources,
     budget: Budget,
-    began: float,
     spent: int = 0,
 ) -> loop.LoopResult:
-    left = budget.time_budget
-    if left is not None:
-        left = max(left - (time.perf_counter() - began), 0.0)
     return loop.run(
         problem,
         method,
@@ -142,14 +155,15 @@ def _run(
         resources,
         tolerance=budget.tolerance,
         max_steps=budget.max_steps - spent,
-        time_budget=left,
+        time_budget=budget.left(),
         observer=budget.observer,
     )
 
 
-def _late(budget: Budget, began: float) -> bool:
+def _late(budget: Budget) -> bool:
     """Whether half of the time is gone; the next run takes longer than the ones before it."""
-    return budget.time_budget is not None and time.perf_counter() - began > 0.5 * budget.time_budget
+    left = budget.left()
+    return budget.time_budget is not None and left is not None and left < 0.5 * budget.time_budget
 
 
 def _largest(problem: VariationalProblem, params: Any, found: Replicates) -> float | None:

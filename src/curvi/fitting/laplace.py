@@ -19,12 +19,13 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi.core.errors import InputError, NumericalError
 from curvi.core.outcomes import Outcome
-from curvi.core.trees import coordinate_names
+from curvi.core.trees import coordinate_names, precision_of
 from curvi.curvature import hessian
 from curvi.families import Family, LowerTriangular, Params
 from curvi.fitting import loop
 from curvi.fitting.inputs import as_target
 from curvi.fitting.minimise import default_tolerance
+from curvi.fitting.precision import in_precision_of_target
 from curvi.fitting.problems import ObjectiveProblem, Resources
 from curvi.methods import TrustRegion
 from curvi.targets import DataTarget, Density, RowDensity, Target
@@ -47,13 +48,15 @@ class LaplaceResult:
     @property
     def mean(self) -> PyTree:
         """The mode, in the structure of the position (unconstrained)."""
-        return self.target.density.unravel(self.mode)
+        with precision_of(self.target.dtype):
+            return self.target.density.unravel(self.mode)
 
     @property
     def sd(self) -> PyTree:
         """Standard deviations, in the structure of the position (unconstrained)."""
-        root = jnp.asarray(np.sqrt(np.diag(self.covariance)), self.target.dtype)
-        return self.target.density.unravel(root)
+        with precision_of(self.target.dtype):
+            root = jnp.asarray(np.sqrt(np.diag(self.covariance)), self.target.dtype)
+            return self.target.density.unravel(root)
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ def _value_and_hessian(energy: _Energy, z: Array, rows: PyTree) -> tuple[Array, 
     return value, curvature.dense()
 
 
+@in_precision_of_target
 def laplace(
     target: Target | DataTarget | Callable[[PyTree], Any],
     position: PyTree | None = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi.core import gate
-from curvi.core.errors import InputError, NotConvergedWarning, NumericalError
+from curvi.core.errors import InputError, NotConvergedWarning, NumericalError, warn_user
 from curvi.core.fingerprint import fingerprint
 from curvi.core.outcomes import Outcome
 from curvi.fitting import loop
@@ -165,4 +164,4 @@ def announce(result: Any, on_failure: str, *, stops: bool) -> None:
         raise NumericalError(result.message, result)
     short = outcome is Outcome.IMPRECISE or (outcome is Outcome.BUDGET and stops)
     if on_failure != "return" and (outcome.is_failure or short):
-        warnings.warn(result.message, NotConvergedWarning, stacklevel=3)
+        warn_user(result.message, NotConvergedWarning)

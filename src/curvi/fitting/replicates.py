@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from curvi.core.outcomes import Outcome
 from curvi.expectation import fixed_draws
 from curvi.fitting import loop
 from curvi.fitting.problems import Resources, VariationalProblem
@@ -17,7 +18,7 @@ from curvi.results.monte_carlo import Replicates
 
 _MANY, _FEW = 16, 8  # sets of draws; the few where a step is expensive
 _CHEAP = 1e7  # numbers that one pass over draws and rows touches
-_STEPS = 6  # most Newton steps from the optimum of one set of draws towards that of another
+_STEPS = 12  # most Newton steps from the optimum of one set of draws towards that of another
 _LINEAR = 1e-3  # nats per parameter: steps that gain less are short enough for one to be exact
 _STREAM = 0x3C
 _LOOKS = 3  # steps in which negative curvature is looked for: each solves its system loosely
@@ -87,7 +88,8 @@ def _moved_mean(
     tolerance = jnp.asarray(_LINEAR * max(size, 10), problem.density.dtype)
     stop = jnp.asarray(_STEPS, jnp.int32)
     carry = loop.run_chunk(problem, method, carry, resources, stop, tolerance)
-    if bool(carry.state.moves > 0):
+    converged = int(carry.outcome) == Outcome.CONVERGED.value
+    if converged and bool(carry.state.moves > 0):
         return np.asarray(method.answer(carry.state).mean)
     return np.full(params.mean.shape, np.nan)
 

@@ -92,7 +92,7 @@ def run_starts(
         for index, rows in enumerate(tables):
             rows.append(_rows(carry, index, int(before[index]), seconds, now))
         seconds, length = now, min(2 * length, loop.CAPACITY)
-        late = budget.time_budget is not None and now >= budget.time_budget
+        late = budget.left() == 0.0
         if (codes != Outcome.RUNNING.value).all() or step >= budget.max_steps or late:
             break
     return [_ended(method, carry, index, rows, seconds) for index, rows in enumerate(tables)]

@@ -16,6 +16,7 @@ from curvi.targets import DataTarget, Density, RowDensity, Target
 
 _DRAWS, _FEWEST_DRAWS = 1024, 64
 _WORK = 3e8  # rows times draws beyond which fewer draws are used
+_NUMBERS = 2e7  # in all draws together, likewise
 _TOGETHER = 32
 
 
@@ -53,12 +54,15 @@ def _energies(
 def evaluation_noise(
     target: Target | DataTarget, family: Family, key: PRNGKeyArray
 ) -> Float[np.ndarray, "draws noise"]:
-    """Independent draws of the base: 1,024, or fewer (64 at least) for very many rows."""
-    num_draws = _DRAWS
-    if isinstance(target, DataTarget):
-        num_draws = int(np.clip(_WORK / target.num_rows, _FEWEST_DRAWS, _DRAWS))
-        num_draws -= num_draws % _TOGETHER
+    """Independent draws of the base: 1,024, or fewer (64 at least).
+
+    Fewer for very many rows, where each is expensive, and for very many coordinates, where they
+    would fill the memory.
+    """
     width = family.num_noise(target.dimension)
+    num_rows = target.num_rows if isinstance(target, DataTarget) else 1
+    num_draws = int(np.clip(min(_WORK / num_rows, _NUMBERS / width), _FEWEST_DRAWS, _DRAWS))
+    num_draws -= num_draws % _TOGETHER
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key), np.uint32))
     return host_sample(rng, num_draws, width, family.base).astype(target.dtype)
 

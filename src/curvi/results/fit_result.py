@@ -17,7 +17,7 @@ from curvi.core import gate
 from curvi.core.errors import NumericalError
 from curvi.core.outcomes import Outcome
 from curvi.core.trees import coordinate_names, precision_of
-from curvi.expectation import Draws, fixed_draws
+from curvi.expectation import Draws
 from curvi.families import Family, Params
 from curvi.methods import Method
 from curvi.results import linear_response as response
@@ -31,12 +31,12 @@ from curvi.results.importance import (
     smoothed_weights,
     weighted_moments,
 )
+from curvi.results.moments import moment_draws, moments_over
 from curvi.results.monte_carlo import replicate_spread
 from curvi.results.table import summary_table
 from curvi.results.verdict import cautions, headline
 from curvi.targets import DataTarget, Target
 
-_MOMENT_DRAWS = 4096  # for means and sds through a non-linear constraint
 _MOST_RESPONSES = 100  # coordinates up to which a summary solves for all linear-response sds
 
 
@@ -93,22 +93,10 @@ class FitResult:
                 sd = self.family.sd(self.params)
                 return self._to_user(self.params.mean), self._to_user(sd)
         with precision_of(self.target.dtype):
-            draws = self._sample_for_moments()
-            return (
-                jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), draws),
-                jax.tree.map(lambda leaf: jnp.std(leaf, axis=0, ddof=0), draws),
+            noise = moment_draws(self.family, self.params, jax.random.key(0))
+            return moments_over(
+                lambda e: self._to_user(self.family.transform(self.params, e)), noise
             )
-
-    def _sample_for_moments(self) -> PyTree:
-        """Draws whose first two moments are exact, so that linear functions have no noise."""
-        width = self.family.num_noise(self.target.dimension)
-        kind = "whitened" if width < _MOMENT_DRAWS // 4 else "normalised"
-        plan = Draws(kind, _MOMENT_DRAWS)
-        noise = fixed_draws(
-            jax.random.key(0), plan, width, self.family.base, self.params.mean.dtype
-        )
-        flat = jax.vmap(lambda e: self.family.transform(self.params, e))(noise)
-        return jax.vmap(self._to_user)(flat)
 
     @property
     def mean(self) -> PyTree:
@@ -124,7 +112,8 @@ class FitResult:
     def mc_error(self) -> float | None:
         """Monte-Carlo error of the mean in posterior sds, the largest over coordinates.
 
-        None after a fit on fresh draws or minibatches, whose answer is no optimum on fixed draws.
+        None after a fit on fresh draws or minibatches, whose answer is no optimum on fixed draws,
+        and where too few of the other sets of draws could be solved; ``warnings`` says so then.
         """
         if self.evidence.replicates is None:
             return None
@@ -260,8 +249,19 @@ class FitResult:
     def warnings(self) -> tuple[str, ...]:
         """What not to trust although the fit converged; one sentence each, empty if all is well."""
         return cautions(
-            mc_error=self.mc_error, weights=self._weights, starts=self.evidence.spread_of_starts
+            mc_error=self.mc_error,
+            unsolved=self._unsolved if self.converged else "",
+            weights=self._weights,
+            starts=self.evidence.spread_of_starts,
         )
+
+    @property
+    def _unsolved(self) -> str:
+        replicates = self.evidence.replicates
+        if replicates is None:
+            return ""
+        with precision_of(self.target.dtype):
+            return replicates.unsolved
 
     def summary(self, names: list[str] | None = None) -> str:
         """The verdict, the facts behind it, and a table of parameters, with your names if given.
@@ -280,9 +280,7 @@ class FitResult:
         facts = {
             "ELBO": f"{self.elbo:.4f} (se {self.elbo_se:.4f})",
             "fit of q": f"Pareto k {self.khat:.2f}, relative ESS {self.relative_ess:.3f}",
-            "mc error": f"{self.mc_error:.2g} posterior sds at most"
-            if self.mc_error is not None
-            else "none: it is defined for an optimum on fixed draws and all rows",
+            "mc error": self._mc_fact(),
             "family": f"{self.family}, {self.draws.num_draws} {self.draws.kind} draws"
             + (", fresh every step" if self.draws.fresh else ", fixed"),
             "method": f"{self.method}, {self.steps} steps, {self.seconds:.2f} s",
@@ -298,6 +296,13 @@ class FitResult:
             names=coordinate_names(self.mean) if names is None else names,
             columns=columns,
         )
+
+    def _mc_fact(self) -> str:
+        if self.mc_error is not None:
+            return f"{self.mc_error:.2g} posterior sds at most"
+        if self._unsolved:
+            return f"unknown: {self._unsolved}"
+        return "none: it is defined for an optimum on fixed draws and all rows"
 
     def _responses(self) -> tuple[np.ndarray | None, str]:
         """Linear-response sds of all parameters, or why there are none."""

@@ -13,6 +13,7 @@ functions, at a time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -69,9 +70,12 @@ class Functional:
 
 
 @partial(jax.jit, static_argnames="functional")
-def gradients(functional: Functional, point: Point) -> Params:
-    """``b_g`` of every output of a functional: parameters with a leading axis of outputs."""
-    return jax.jacrev(lambda p: ravel(functional.value(p, point.noise)))(point.params)
+def gradients(functional: Functional, point: Point, index: Array) -> Params:
+    """``b_g`` of some outputs of a functional: parameters with a leading axis of outputs."""
+    values, pull = jax.vjp(lambda p: ravel(functional.value(p, point.noise)), point.params)
+    chosen = index[:, None] == jnp.arange(values.shape[0])[None, :]
+    (found,) = jax.vmap(pull)(chosen.astype(values.dtype))
+    return found
 
 
 class Solved(NamedTuple):
@@ -109,10 +113,11 @@ def _solve_block(
     return jax.vmap(solve)(rhs)
 
 
-def block_size(target: Target | DataTarget, num_draws: int) -> int:
-    """How many systems to solve together, by the memory that their products take."""
+def block_size(target: Target | DataTarget, num_draws: int, count: int) -> int:
+    """How many of ``count`` systems to solve together, by the memory that their products take."""
     num_rows = target.num_rows if isinstance(target, DataTarget) else 1
-    return int(np.clip(_NUMBERS / (num_draws * max(num_rows, target.dimension)), 1, _BLOCK))
+    width = max(num_rows, target.dimension, count)
+    return min(count, int(np.clip(_NUMBERS / (num_draws * width), 1, _BLOCK)))
 
 
 def solve(
@@ -121,13 +126,13 @@ def solve(
     point: Point,
     count: int,
     block_of: Callable[[Array], Params],
-    keep: Callable[[Params], PyTree],
+    keep: Callable[[Params, Params], Array],
     tolerance: float,
-) -> PyTree:
+) -> Array:
     """``H^-1 b`` for ``count`` right-hand sides, block by block.
 
-    ``block_of(index)`` makes the right-hand sides of some indices, and ``keep(solutions)`` says
-    what to keep of a block, so that nothing of size count x parameters has to exist at once. One
+    ``block_of(index)`` makes the right-hand sides of some indices, and ``keep(rhs, solutions)``
+    says what to keep of a block, so that nothing of size count x parameters exists at once. One
     more system with a random right-hand side is solved with every block: it meets any direction
     of negative curvature, which a chosen one may be blind to.
 
@@ -136,7 +141,7 @@ def solve(
     NumericalError
         If H is not positive definite, with the names of the coordinates that are flat.
     """
-    size = min(block_size(target, point.noise.shape[0]), count)
+    size = block_size(target, point.noise.shape[0], count)
     probe = jax.tree.map(lambda leaf: leaf[None], _probe(family, point))
     parts = []
     for begin in range(0, count, size):
@@ -146,8 +151,9 @@ def solve(
         solved = _solve_block(target.density, family, point, rhs, tolerance)
         _refuse_failures(target, family, point, solved)
         used = min(size, count - begin)
-        parts.append(keep(jax.tree.map(lambda leaf, used=used: leaf[:used], solved.solution)))
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+        parts.append(keep(rhs, solved.solution)[:used])
+        parts[-1].block_until_ready()  # or the blocks would queue up in memory
+    return jnp.concatenate(parts)
 
 
 def _probe(family: Family, point: Point) -> Params:
@@ -196,7 +202,7 @@ def coordinate_covariance(
             ),
         )
 
-    matrix = solve(target, family, point, dimension, block_of, lambda x: x.mean, _FOR_ENTRIES)
+    matrix = solve(target, family, point, dimension, block_of, _mean_of, _FOR_ENTRIES)
     return 0.5 * (matrix + matrix.T)
 
 
@@ -206,16 +212,23 @@ def response_sd(
     """Linear-response sd of every output of ``fn(position)``, in the structure of its result."""
     reads = (fingerprint(fn), fingerprint(target.constrain))
     functional = Functional(target.density, family, fn, target.constrain, reads)
-    rhs = gradients(functional, point)
-    count = rhs.mean.shape[0]
-
-    def block_of(index: Array) -> Params:
-        return jax.tree.map(lambda leaf: leaf[index], rhs)
-
-    solution = solve(target, family, point, count, block_of, lambda x: x, _FOR_VARIANCES)
-    pairs = zip(jax.tree.leaves(rhs), jax.tree.leaves(solution), strict=True)
-    first, *others = (jnp.sum((b * x).reshape(count, -1), axis=1) for b, x in pairs)
     outputs = jax.eval_shape(functional.value, point.params, point.noise)
     leaves, structure = jax.tree.flatten(outputs)
     unravel = Unravel(structure, tuple(leaf.shape for leaf in leaves))
-    return unravel(jnp.sqrt(sum(others, first)))
+    count = sum(math.prod(leaf.shape) for leaf in leaves)
+    block_of = partial(gradients, functional, point)
+    return unravel(
+        jnp.sqrt(solve(target, family, point, count, block_of, _products, _FOR_VARIANCES))
+    )
+
+
+def _mean_of(rhs: Params, solution: Params) -> Float[Array, "block dimension"]:
+    del rhs
+    return solution.mean
+
+
+def _products(rhs: Params, solution: Params) -> Float[Array, " block"]:
+    """``b' H^-1 b`` of every system."""
+    pairs = zip(jax.tree.leaves(rhs), jax.tree.leaves(solution), strict=True)
+    first, *others = (jnp.sum((b * x).reshape(len(b), -1), axis=1) for b, x in pairs)
+    return sum(others, first)

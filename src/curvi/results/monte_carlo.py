@@ -33,17 +33,31 @@ class Replicates:
     ----------
     compute : callable
         Returns an array, one row per set of draws and one column per flat coordinate; a row that
-        could not be computed is NaN.
+        could not be solved is NaN.
     """
 
     compute: Callable[[], np.ndarray]
 
     @cached_property
+    def _solved(self) -> tuple[np.ndarray, int]:
+        """The rows that are finite, and the number of all rows."""
+        rows = np.asarray(self.compute(), np.float64)
+        return rows[np.isfinite(rows).all(axis=1)], len(rows)
+
+    @property
     def means(self) -> np.ndarray | None:
         """The rows that are finite, or None where fewer than 8 are."""
-        rows = np.asarray(self.compute(), np.float64)
-        rows = rows[np.isfinite(rows).all(axis=1)]
+        rows, _ = self._solved
         return rows if len(rows) >= FEWEST_SETS else None
+
+    @property
+    def unsolved(self) -> str:
+        """How many could not be solved, in words; empty where that is at most a quarter."""
+        rows, count = self._solved
+        failed = count - len(rows)
+        if self.means is not None and 4 * failed <= count:
+            return ""
+        return f"{failed} of {count} replicates could not be solved"
 
     def error(self, sd: np.ndarray) -> np.ndarray | None:
         """Monte-Carlo error of the mean of every coordinate, in posterior sds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from curvi.core.outcomes import Outcome
-from curvi.results.importance import ENOUGH_ESS, WORST_K, ImportanceWeights
+from curvi.results.importance import ENOUGH_ESS, LEAST_ESS, WORST_K, ImportanceWeights
 
 LARGEST_MC_ERROR = 0.05
 
@@ -11,6 +11,7 @@ LARGEST_MC_ERROR = 0.05
 def cautions(
     *,
     mc_error: float | None,
+    unsolved: str,
     weights: ImportanceWeights | None,
     starts: tuple[float, float, int, int] | None,
 ) -> tuple[str, ...]:
@@ -21,6 +22,9 @@ def cautions(
             f"The Monte-Carlo error of the mean is {mc_error:.2g} posterior sds; pass a larger "
             "num_draws, or leave it out and let it grow."
         )
+    if unsolved:
+        left = "is unknown" if mc_error is None else "is that of the others, and may be larger"
+        found.append(f"{unsolved}, so the Monte-Carlo error of the mean {left}.")
     if weights is not None and weights.misfit:
         found.append(misfit_sentence(weights.khat, weights.relative_ess))
     if starts is not None:
@@ -32,9 +36,9 @@ def misfit_sentence(khat: float, relative_ess: float) -> str:
     """What a misfit is and what to do about it."""
     return (
         f"q does not match the target (Pareto k {khat:.2f}, relative ESS {relative_ess:.2g}; good "
-        f"fits have k below {WORST_K} or ESS above {ENOUGH_ESS}): sds and tails may be wrong; use "
-        "linear_response, a richer family such as FullRank(), or num_starts in case there are "
-        "several optima."
+        f"fits have ESS above {ENOUGH_ESS}, or k below {WORST_K} and ESS above {LEAST_ESS}): sds "
+        "and tails may be wrong; use linear_response, a richer family such as FullRank(), or "
+        "num_starts in case there are several optima."
     )
 
 

@@ -52,7 +52,8 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Target
     ------
     InputError
         For latent discrete sites, ``numpyro.param`` sites, no latent site at all, latent sites
-        inside a subsampled plate, several subsampled plates, or a model that cannot be run.
+        inside a subsampled plate, sites outside it that depend on its rows, several subsampled
+        plates, or a model that cannot be run.
     MissingDependencyError
         If NumPyro is not installed.
     """
@@ -249,6 +250,7 @@ def _data_target(
                 "would need an amortised guide: leave out subsample_size to infer all of them"
             )
     inside = partial(_log_probs, call.model, call.args, call.kwargs, plate, size)
+    _check_outside(inside, plate, size, position)
     return DataTarget(
         partial(_row_log_likelihood, inside),
         np.arange(size),
@@ -257,6 +259,35 @@ def _data_target(
         partial(_constrain, call.model, call.args, call.kwargs, plates),
         labels,
     )
+
+
+def _check_outside(
+    inside: Callable[..., Any], plate: str, size: int, position: dict[str, Array]
+) -> None:
+    """Refuse a part outside the plate that changes with its rows: it belongs to no row.
+
+    It is looked at in two places, because a product with a coordinate hides at a start of zero.
+    """
+    rng = np.random.default_rng(0)
+    moved = {
+        name: leaf + jnp.asarray(rng.uniform(0.1, 0.5, leaf.shape), leaf.dtype)
+        for name, leaf in position.items()
+    }
+    rows = (np.zeros(1, np.int32), np.full(1, size - 1, np.int32), np.arange(size, dtype=np.int32))
+
+    def probe(place: dict[str, Array]) -> list[Array]:
+        return [inside(place, jnp.asarray(some))[1] for some in rows]
+
+    probed = jax.jit(probe)
+    for place in (position, moved):
+        values = np.asarray(probed(place))
+        # The same sums of the same numbers: they differ by rounding at most.
+        close = 1e3 * float(jnp.finfo(_dtype(position)).eps)
+        if not np.allclose(values, values[0], rtol=close, atol=close, equal_nan=True):
+            raise InputError(
+                f"a site outside plate {plate!r} depends on its rows; move it inside the plate, or "
+                "leave out subsample_size"
+            )
 
 
 def _log_probs(
