@@ -145,7 +145,7 @@ class FitResult:
 
     @property
     def misfit(self) -> bool:
-        """Whether q misses the target: k > 0.7 and relative ESS < 0.9, or relative ESS < 0.1."""
+        """Whether q misses the target: k > 0.7 and relative ESS < 0.9, or relative ESS < 0.25."""
         ratios = self.evidence.log_ratio
         if ratios is not None and raw_relative_ess(ratios) >= ENOUGH_ESS:
             return False

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 WORST_K = 0.7
-LEAST_ESS = 0.1  # below this the draws hardly overlap with the target, whatever k says
+LEAST_ESS = 0.25  # below this most draws are wasted on places the target avoids, whatever k says
 ENOUGH_ESS = 0.9
 _CONSTANT = 1e-6  # log ratios that differ by less have no tail to fit
 
@@ -31,7 +31,7 @@ class ImportanceWeights:
 
     @property
     def misfit(self) -> bool:
-        """Whether to warn: k above 0.7 and a relative ESS below 0.9, or one below 0.1.
+        """Whether to warn: k above 0.7 and a relative ESS below 0.9, or one below 0.25.
 
         k alone misfires on fits that are all but exact, whose ratios are constant to rounding.
         """
