@@ -86,13 +86,18 @@ def test_supports_of_every_kind_agree_with_numpyro(key):
         numpyro.sample("ordered", vector)
 
     target = curvi.from_numpyro(model)
-    z = 0.5 * jax.random.normal(key, target.start.shape)
-    position = target.density.unravel(z)
-    with usual_promotion():
-        potential = potential_energy(numpyro.handlers.seed(model, key), (), {}, position)
-        values = target.constrain(position)
-        joint, _ = log_density(numpyro.handlers.seed(model, key), (), {}, values)
-    np.testing.assert_allclose(target.log_prob(z), -potential, rtol=1e-12)
+
+    @jax.jit  # one compilation instead of one for every operation
+    def both(z):
+        position = target.density.unravel(z)
+        with usual_promotion():
+            potential = potential_energy(numpyro.handlers.seed(model, key), (), {}, position)
+            values = target.constrain(position)
+            joint, _ = log_density(numpyro.handlers.seed(model, key), (), {}, values)
+        return potential, values, joint, target.log_prob(z)
+
+    potential, values, joint, found = both(0.5 * jax.random.normal(key, target.start.shape))
+    np.testing.assert_allclose(found, -potential, rtol=1e-12)
     assert np.isfinite(joint)  # every value is inside the support of its site
     assert values["low"] < values["above"] < 2
     assert (np.diff(values["ordered"]) > 0).all()
@@ -211,6 +216,7 @@ def test_svi_run_gives_parameters_that_predictive_and_the_guide_understand(key, 
     assert (np.abs(np.cov(both) - covariance) < 6 * 0.023 * np.outer(sd, sd)).all()
 
 
+@pytest.mark.slow  # the guide over all sites at once is in the test above
 @pytest.mark.float64_only
 def test_low_rank_and_diagonal_guides_get_the_scales_of_the_family(key):
     """Parameters by name give the guide the covariance of the fitted family."""

@@ -21,14 +21,13 @@ def hole(position):
 
 @pytest.mark.float64_only
 def test_the_best_start_wins_and_a_failed_one_does_not_disturb_the_others(key, dtype):
-    """From (2, 5) starts go to either mode, and those that begin beyond 5.5 fail (31 % each)."""
-    start = jnp.asarray([2.0, 5.0], dtype)
-    result = curvi.fit(
-        curvi.Target(hole, start), num_starts=40, seed=seed_of(key), on_failure="return"
-    )
+    """From (2, 5.3) starts go to either mode, and those that begin beyond 5.5 fail (42 % each)."""
+    start = jnp.asarray([2.0, 5.3], dtype)
+    options = {"num_draws": 32, "seed": seed_of(key), "on_failure": "return"}
+    result = curvi.fit(curvi.Target(hole, start), num_starts=26, **options)
     bounds = result.evidence.starts
-    assert bounds.shape == (40,)
-    assert 1 <= np.isnan(bounds).sum() <= 30
+    assert bounds.shape == (26,)
+    assert 1 <= np.isnan(bounds).sum() <= 23  # one in a million: none of 25, or more
     assert result.elbo == pytest.approx(np.nanmax(bounds), abs=1e-6)
     np.testing.assert_allclose(result.mean, [6.0, 0.0], atol=0.02)
     assert any("starts failed" in sentence for sentence in result.warnings)
