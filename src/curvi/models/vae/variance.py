@@ -114,7 +114,8 @@ def best_num_draws(
 
     Two independent sets of draws on each of ``num_batches`` batches measure both:
     :math:`V_d = E \tfrac12 |g_1 - g_2|^2`, and the means of the pairs vary by
-    :math:`V_b + V_d / 2` over batches.
+    :math:`V_b + V_d / 2` over batches. :math:`V_b` is a difference of two estimates: 16 batches do
+    not tell values much below :math:`V_d / 10` from zero, so that a large M is a rough one.
 
     Parameters
     ----------
