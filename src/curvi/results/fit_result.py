@@ -299,7 +299,7 @@ class FitResult:
 
     def _mc_fact(self) -> str:
         if self.mc_error is not None:
-            return f"{self.mc_error:.2g} posterior sds at most"
+            return f"{self.mc_error:.1g} posterior sds at most"
         if self._unsolved:
             return f"unknown: {self._unsolved}"
         return "none: it is defined for an optimum on fixed draws and all rows"
