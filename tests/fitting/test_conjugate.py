@@ -55,6 +55,7 @@ def test_mean_field_variances_are_the_inverse_diagonal_of_the_precision(key, dty
     np.testing.assert_allclose(result.covariance(), np.diag(np.asarray(result.sd) ** 2), rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:q does not match")  # mean field of correlated coordinates
 @pytest.mark.float64_only
 def test_rescaling_the_coordinates_rescales_the_fit(key, dtype):
     """Metamorphic: features times s give coefficients, and sds, divided by s."""

@@ -20,6 +20,7 @@ _MANY, _FEW = 16, 8  # sets of draws; the few where a step is expensive
 _CHEAP = 1e7  # numbers that one pass over draws and rows touches
 _STEPS = 12  # most Newton steps from the optimum of one set of draws towards that of another
 _LINEAR = 1e-3  # nats per parameter: steps that gain less are short enough for one to be exact
+_STILL = 1e-3  # natural norm of a gradient, about the distance to the optimum in sds
 _STREAM = 0x3C
 _LOOKS = 3  # steps in which negative curvature is looked for: each solves its system loosely
 _NUDGE = 1e-3  # size of a move of the draws that breaks their symmetry
@@ -89,7 +90,9 @@ def _moved_mean(
     stop = jnp.asarray(_STEPS, jnp.int32)
     carry = loop.run_chunk(problem, method, carry, resources, stop, tolerance)
     converged = int(carry.outcome) == Outcome.CONVERGED.value
-    if converged and bool(carry.state.moves > 0):
+    # Without a single move only a gradient of nearly nothing says that the optimum is the same.
+    still = bool(carry.trace.grad_norm[int(carry.step) - 1] < _STILL)
+    if converged and (bool(carry.state.moves > 0) or still):
         return np.asarray(method.answer(carry.state).mean)
     return np.full(params.mean.shape, np.nan)
 
