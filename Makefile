@@ -4,7 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TEST   := $(VENV)/.installed-test
 DOCS   := $(VENV)/.installed-docs
-PYTEST := $(BIN)/python -m pytest -n 2
+# A file stays on one worker, which compiles its shapes once; the longest file goes first.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+ALL    := tests/test_documentation.py tests
 
 .DEFAULT_GOAL := test
 .PHONY: run test test-slow bench docs lint clean
@@ -22,8 +24,8 @@ run: $(TEST)  ## fit the bundled example
 	$(BIN)/curvi fit
 
 test: lint  ## lint, then the suite in float64 and again in float32
-	CURVI_TEST_DTYPE=float64 $(PYTEST)
-	CURVI_TEST_DTYPE=float32 $(PYTEST)
+	CURVI_TEST_DTYPE=float64 $(PYTEST) $(ALL)
+	CURVI_TEST_DTYPE=float32 $(PYTEST) $(ALL)
 
 test-slow: $(TEST)  ## the tests that take minutes
 	CURVI_TEST_DTYPE=float64 $(PYTEST) -m slow

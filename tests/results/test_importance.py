@@ -71,7 +71,7 @@ def test_ratios_outside_the_support_have_no_weight(key):
 @pytest.mark.float64_only
 def test_the_sentence_of_a_misfit_never_calls_it_a_good_fit():
     sentence = misfit_sentence(0.5, 0.05)
-    assert "ESS above 0.9, or k below 0.7 and ESS above 0.1" in sentence
+    assert "ESS above 0.9, or k below 0.7 and ESS above 0.25" in sentence
 
 
 @pytest.mark.float64_only
