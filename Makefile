@@ -4,9 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TEST   := $(VENV)/.installed-test
 DOCS   := $(VENV)/.installed-docs
-# A file stays on one worker, which compiles its shapes once; the longest file goes first.
+# A file stays on one worker, which compiles its shapes once; the longest files go first.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
-ALL    := tests/test_documentation.py tests
+ALL    := tests/test_documentation.py tests/estimators tests/curvature tests/doors tests/methods tests
 
 .DEFAULT_GOAL := test
 .PHONY: run test test-slow bench docs lint clean

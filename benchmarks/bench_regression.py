@@ -95,7 +95,7 @@ def normal_prior(quick):
     model, seconds = timed_fit(X, y)
     goal = (model.elbo_ if quick else REFERENCE) - NORMAL_NATS
     grid = [(0.05, None)] if quick else [(r, b) for r in (0.05, 0.01, 0.003) for b in (None, 1000)]
-    peers = [numpyro_run(X, y, r, b, goal, 3.0 if quick else 20.0) for r, b in grid]
+    peers = [numpyro_run(X, y, r, b, goal, 3.0 if quick else 12.0) for r, b in grid]
     times = [peer["seconds"] for peer in peers if peer["seconds"] is not None]
     best = min(times, default=None)
     return {
@@ -122,7 +122,7 @@ def relevance_prior(name, nats, quick):
     bounds = [fitted.last for _, fitted in ours]
     goal = float(np.median(bounds)) - nats
     settings = (LARGE if len(X) > 1000 else SMALL)["DSVI"]
-    limit = 2.0 if quick else 40.0
+    limit = 2.0 if quick else 25.0
     dsvi = [run_setting(s, X, y, seed=0, seconds=limit) for s in settings[: 1 if quick else None]]
     reached = [first_time(run, goal) for run in dsvi]
     best = min((t for t in reached if t is not None), default=None)

@@ -34,7 +34,7 @@ def test_a9a_has_the_known_bound_and_errors(data_dir):
     assert np.sum(model.predict(data.test[0]) != data.test[1]) == 2446
 
 
-@pytest.mark.parametrize("name", ["duke", "leukemia"])
+@pytest.mark.parametrize("name", [pytest.param("duke", marks=pytest.mark.slow), "leukemia"])
 def test_gene_data_are_separated_by_few_relevant_genes(data_dir, name):
     data = curvi.datasets.load(name, download=False)
     X, y = data.train

@@ -86,8 +86,8 @@ def test_a_density_with_holes_is_fitted_or_refused_but_never_silently_wrong(limi
         np.testing.assert_allclose(result.mean, 0, atol=0.01)
         np.testing.assert_allclose(result.sd, 1, rtol=0.01)
     elif limit <= 2:
-        assert result.outcome is curvi.Outcome.NON_FINITE
-        with pytest.raises(NumericalError, match="not finite on fresh draws") as caught:
+        assert result.outcome.is_failure
+        with pytest.raises(NumericalError) as caught:
             curvi.fit(target, seed=seed_of(key))
         assert np.isfinite(caught.value.result.mean)
 

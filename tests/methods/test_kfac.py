@@ -53,7 +53,9 @@ def test_the_factors_have_the_trace_of_the_gauss_newton_matrix_on_average(key, n
         part = slice(starts[index], starts[index + 1])
         exact = np.trace(block[part, part])
         error = estimate.std() / np.sqrt(repeats)
-        assert abs(estimate.mean() - exact) < 6 * error + 1e-3 * exact
+        # The bounded log variance leaves the codes an sd of exp(-6.5), and traces some tenths of
+        # a per cent.
+        assert abs(estimate.mean() - exact) < 6 * error + 1e-2 * exact
 
 
 def _traces(objective, params, one, keys):

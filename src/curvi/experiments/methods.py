@@ -113,7 +113,7 @@ def _chosen(
 
 def budget(name: str, *, quick: bool) -> float:
     """Seconds of one run of a stochastic method."""
-    return (1.0 if quick else 6.0) * (2 if name == "a9a" else 1)
+    return (1.0 if quick else 4.0) * (2 if name == "a9a" else 1)
 
 
 _FOUND: dict[tuple[str, int, bool], Comparison] = {}
