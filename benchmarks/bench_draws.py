@@ -80,7 +80,7 @@ def measure(X: np.ndarray, y: np.ndarray) -> dict:
     start = (jnp.zeros(X.shape[1]), jnp.full(X.shape[1], -1.0))
     solved = curvi.minimise(exact, start, fixed_key=True, tolerance=1e-12, progress=False)
     best = float(exact(solved.params))
-    print(f"  exact -ELBO {best:.4f} (field notes: {REFERENCE_NEG_ELBO}), {solved.outcome.name}")
+    print(f"  exact -ELBO {best:.4f} (known: {REFERENCE_NEG_ELBO}), {solved.outcome.name}")
     evaluate = jax.jit(exact)
     rows = []
     print("  M    draws       mean error: rms  average   max   sd error: rms  max   ELBO gap")
@@ -120,11 +120,11 @@ def judge(rows: list[dict], best: float) -> dict:
     closest = min(norms, key=lambda n: abs(np.log(by_name[32, "iid"][n] / 0.197)))
     for name, met in checks.items():
         print(f"  {name}: {verdict(met)}")
-    print(f"  the 0.197 of the field notes is closest to {closest}")
+    print(f"  a known error of 0.197 is closest to {closest}")
     return {
         "rows": rows,
         "exact_neg_elbo": best,
-        "norm_of_field_notes": closest,
+        "norm_of_the_known_error": closest,
         "target_normalised_sds": TARGET_NORMALISED,
         "met": checks,
     }
