@@ -30,7 +30,7 @@ BASES = {
     "logistic": jax.random.logistic,
 }
 few_examples = settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
