@@ -61,6 +61,7 @@ def test_a_positive_system_is_solved_to_the_accuracy_that_the_precision_allows(
     assert error <= 1.01 * condition * residual + 10 * eps * condition
 
 
+@pytest.mark.slow
 def test_pytrees_are_solved_like_the_flat_vector(dtype, key):
     system = positive_system(3, 8, 20.0)
     flat = jnp.asarray(system.rhs, dtype)
@@ -242,6 +243,7 @@ def test_a_preconditioner_that_is_not_positive_is_left_out(dtype):
     np.testing.assert_array_equal(result.solution, np.ones(2))
 
 
+@pytest.mark.slow
 @given(seed=seeds)
 def test_with_a_map_that_is_not_quite_symmetric_more_steps_never_make_the_model_worse(dtype, seed):
     system = positive_system(seed, 8, 1e3)
@@ -283,6 +285,7 @@ def solve_batch(matrix, batch):
     return jax.vmap(lambda rhs: conjugate_gradient(lambda v: matrix @ v, rhs))(batch)
 
 
+@pytest.mark.slow
 @given(seed=seeds)
 def test_a_batch_of_right_hand_sides_equals_a_loop(dtype, seed):
     system = positive_system(seed, 5, 100.0)

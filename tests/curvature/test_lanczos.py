@@ -45,6 +45,7 @@ def test_the_estimate_is_a_lower_bound(dtype, seed, size, count):
     assert 1 - slack(dtype) <= estimate <= condition * (1 + slack(dtype))
 
 
+@pytest.mark.slow
 @given(seed=seeds, size=dimensions)
 def test_the_estimate_is_close_after_as_many_steps_as_dimensions(dtype, seed, size):
     condition = 30.0 if size > 1 else 1.0

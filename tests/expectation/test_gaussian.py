@@ -181,6 +181,7 @@ def test_equations_1_to_3_agree_with_theorem_1_by_the_chain_rule(key, dtype):
     assert_close(evaluate(ls.scale_scale_hessian), columns_first, dtype)
 
 
+@pytest.mark.slow
 def test_tied_derivatives_are_those_of_the_lower_triangle(key, dtype):
     d = 3
     directions, mean, scale = make_inputs(key, d, dtype)

@@ -158,6 +158,7 @@ def test_theorem_1_agrees_with_dense_autodiff_of_the_sampled_objective(
     assert_close(*both_sides(jax.random.key(seed)), dtype)
 
 
+@pytest.mark.slow
 @few_examples
 @given(**SHAPES)
 def test_the_product_with_every_basis_vector_rebuilds_the_dense_hessian(
@@ -243,6 +244,7 @@ def test_equations_4_to_6_follow_the_weights(key, dtype):
         assert_close(weighted, estimator(f, location_scale, theta, repeated, *extra), dtype)
 
 
+@pytest.mark.slow
 @few_examples
 @given(**SHAPES)
 def test_the_derivatives_are_linear_in_f(d, k, num_draws, seed, dtype):

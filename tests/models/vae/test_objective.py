@@ -93,6 +93,7 @@ def test_extreme_log_variances_and_logits_stay_finite(dtype):
     assert float(Bernoulli().log_prob(logits, jnp.asarray([[0.0, 1.0]], dtype))[0]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.float64_only
 def test_user_functions_give_the_same_objective_as_the_built_in_network(key):
     objective, params, X = small(key, Bernoulli(), decay=0.1)
