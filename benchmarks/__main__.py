@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import Any
+
+from curvi.core.files import write_atomically
 
 FOLDER = Path(__file__).parent
 RESULTS = FOLDER / "results"
@@ -18,21 +17,6 @@ RESULTS = FOLDER / "results"
 def available() -> list[str]:
     """The names of all benchmarks, in alphabetical order."""
     return sorted(path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py"))
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a whole file or none: a temporary file, fsync, then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2, sort_keys=True, allow_nan=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
 
 
 def main(names: list[str]) -> int:
@@ -47,7 +31,9 @@ def main(names: list[str]) -> int:
         start = time.perf_counter()
         result = importlib.import_module(f"benchmarks.bench_{name}").main()
         path = RESULTS / f"{name}.json"
-        write_json(path, result)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(result, indent=2, sort_keys=True, allow_nan=False)
+        write_atomically(path, text + "\n")
         print(f"{name}: {time.perf_counter() - start:.1f} s -> {path.relative_to(FOLDER.parent)}")
     return 0
 

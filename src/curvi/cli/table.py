@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import time
 import warnings
@@ -14,6 +12,7 @@ import numpy as np
 
 from curvi.core.errors import InputError
 from curvi.datasets import Table
+from curvi.experiments.tables import as_csv
 
 _INTEGER = re.compile(r"[+-]?\d{1,15}(\.0*)?", re.ASCII)
 _MOST_INTEGER_CLASSES = 10
@@ -90,12 +89,7 @@ class FittedTable:
 
     def as_csv(self) -> str:
         """The coefficients as CSV text."""
-        rows = self.rows()
-        stream = io.StringIO()
-        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return stream.getvalue()
+        return as_csv(self.rows())
 
     def text(self) -> str:
         """Verdict, facts and coefficients for the terminal."""

@@ -18,12 +18,11 @@ from curvi.core.trees import precision_of
 from curvi.estimators.vae_training import TrainsVAE
 from curvi.estimators.vae_use import UsesVAE
 from curvi.methods import KFAC, LBFGS, Averaged, FirstOrder, HessianFree, Method
-from curvi.models.vae import Bernoulli, Gaussian, MLPObjective, Schedule, Trained, train
+from curvi.models.vae import Gaussian, MLPObjective, Schedule, Trained, train
 from curvi.models.vae.networks import VAEParams, initial_params
 from curvi.models.vae.variance import best_num_draws
 
 _FEWEST_VALIDATION_ROWS = 10
-_MARGIN = 0.02  # first guesses of probabilities stay this far from 0 and 1
 _FIRST_SIGNAL = 0.1  # size of the first decoded images around their mean, in sds of the data
 
 Model = TypeVar("Model", bound="VAE")
@@ -222,22 +221,12 @@ class VAE(TrainsVAE, UsesVAE):
         )
         if self.init_scale is not None:
             return params
-        mean = X.mean(axis=0)
-        if self.likelihood == "bernoulli":
-            safe = np.clip(mean, _MARGIN, 1 - _MARGIN)
-            mean = np.log(safe) - np.log1p(-safe)
         last = params.decoder[-1]
         if isinstance(self.objective_.likelihood, Gaussian):
             # Random weights of unit size would paint noise many times the data's own spread.
             last = last * (_FIRST_SIGNAL * self.objective_.likelihood.scale)
-        last = last.at[-1].set(jnp.asarray(mean, X.dtype))
+        last = last.at[-1].set(jnp.asarray(self._mean_output(X), X.dtype))
         return params._replace(decoder=(*params.decoder[:-1], last))
-
-    def _likelihood(self, X: np.ndarray) -> Bernoulli | Gaussian:
-        if self.likelihood == "bernoulli":
-            return Bernoulli()
-        scale = float(np.sqrt(X.var(axis=0, dtype=np.float64).mean()))
-        return Gaussian(self.variance, float(f"{scale:.3g}"))
 
     def _method(self, rows: int) -> tuple[Method, int]:
         """The method and its usual batch size."""

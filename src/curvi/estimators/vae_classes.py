@@ -20,12 +20,11 @@ from curvi.core.errors import InputError
 from curvi.core.trees import precision_of
 from curvi.estimators.vae_training import TrainsVAE
 from curvi.methods import Averaged, FirstOrder, Method
-from curvi.models.vae import Bernoulli, Gaussian, Schedule, Trained, train
+from curvi.models.vae import Schedule, Trained, train
 from curvi.models.vae.classes import ClassObjective, ClassParams, MixedRows, initial_class_params
 from curvi.models.vae.evaluate import in_blocks
 
 _DTYPES = (np.float64, np.float32)
-_MARGIN = 0.02
 
 Model = TypeVar("Model", bound="SemiSupervisedVAE")
 
@@ -122,12 +121,7 @@ class SemiSupervisedVAE(TrainsVAE, ClassifierMixin, BaseEstimator):
         self, rows: MixedRows, generator: np.random.Generator, seed: int, labels: int
     ) -> Trained:
         X = np.asarray(rows.x)
-        mean, scale = X.mean(axis=0), float(np.sqrt(X.var(axis=0).mean()))
-        if self.likelihood == "bernoulli":
-            safe = np.clip(mean, _MARGIN, 1 - _MARGIN)
-            mean = np.log(safe) - np.log1p(-safe)
-        bernoulli = self.likelihood == "bernoulli"
-        likelihood = Bernoulli() if bernoulli else Gaussian(self.variance, float(f"{scale:.3g}"))
+        likelihood = self._likelihood(X)
         self.objective_ = ClassObjective(
             likelihood,
             len(self.classes_),
@@ -144,7 +138,7 @@ class SemiSupervisedVAE(TrainsVAE, ClassifierMixin, BaseEstimator):
             latent=self.latent,
             classes=len(self.classes_),
             variances=X.shape[1] if learned is None else learned,
-            output_bias=mean.astype(X.dtype),
+            output_bias=self._mean_output(X).astype(X.dtype),
         )
         return train(
             self.objective_,

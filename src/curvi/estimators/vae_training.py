@@ -11,8 +11,10 @@ import numpy as np
 
 from curvi.core import gate
 from curvi.core.errors import InputError, NotConvergedWarning, NumericalError
-from curvi.models.vae import Trained
+from curvi.models.vae import Bernoulli, Gaussian, Trained
 from curvi.models.vae.networks import ACTIVATIONS
+
+_MARGIN = 0.02  # first guesses of probabilities stay this far from 0 and 1
 
 
 class TrainsVAE:
@@ -22,6 +24,7 @@ class TrainsVAE:
     hidden: Sequence[int]
     activation: str
     likelihood: str
+    variance: str | float
     decoder_l2: float
     batch_size: int | None
     max_epochs: int
@@ -44,6 +47,20 @@ class TrainsVAE:
             gate.positive_integer(self.batch_size, "batch_size")
         if self.decoder_l2 != 0:
             gate.positive_number(self.decoder_l2, "decoder_l2")
+
+    def _likelihood(self, X: np.ndarray) -> Bernoulli | Gaussian:
+        if self.likelihood == "bernoulli":
+            return Bernoulli()
+        scale = float(np.sqrt(X.var(axis=0, dtype=np.float64).mean()))
+        return Gaussian(self.variance, float(f"{scale:.3g}"))
+
+    def _mean_output(self, X: np.ndarray) -> np.ndarray:
+        """Outputs of a decoder that paints the mean image: logits, or the image itself."""
+        mean = X.mean(axis=0)
+        if self.likelihood != "bernoulli":
+            return mean
+        safe = np.clip(mean, _MARGIN, 1 - _MARGIN)
+        return np.log(safe) - np.log1p(-safe)
 
     def _publish(self, trained: Trained) -> None:
         """Attributes of a run; a failed one warns, or raises if it left nothing to use."""

@@ -29,6 +29,7 @@ from curvi.families import MeanField, Params
 from curvi.fitting import loop
 from curvi.methods import Method
 from curvi.models.glm import Bernoulli, DenseDesign, GLMProblem, Rows, SampledGLMProblem
+from curvi.models.glm.fit import neg_bound
 from curvi.models.glm.sampled import SampledResources
 
 Chart = Literal["sigma", "log sigma", "ratio"]
@@ -159,14 +160,14 @@ def _run(
     began = time.perf_counter()
     carry = chunk(loop.start(problem, setting.method, params, resources), 0)
     compiled = time.perf_counter() - began
-    table = [(0, 0.0, -float(_value(exact, params, rows)))]
+    table = [(0, 0.0, -float(neg_bound(exact, params, rows)))]
     clock, outcome = 0.0, Outcome.RUNNING
     for stop in looks(setting.max_steps):
         began = time.perf_counter()
         while int(carry.step) < stop and int(carry.outcome) == Outcome.RUNNING:
             carry = chunk(carry, min(stop, int(carry.step) + loop.CAPACITY))
         clock += time.perf_counter() - began
-        bound = -float(_value(exact, setting.method.answer(carry.state), rows))
+        bound = -float(neg_bound(exact, setting.method.answer(carry.state), rows))
         table.append((int(carry.step), clock, bound))
         if on_look is not None:
             on_look(int(carry.step), bound)
@@ -191,10 +192,3 @@ def looks(max_steps: int) -> list[int]:
     decades = np.log10(max_steps)
     spaced = np.logspace(0, decades, int(np.ceil(decades * _LOOKS_PER_DECADE)) + 1)
     return sorted({*range(1, min(max_steps, 5) + 1), *map(round, spaced), max_steps})
-
-
-def _negative_bound(problem: GLMProblem, params: Params, rows: Rows) -> jax.Array:
-    return problem.value(params, rows)
-
-
-_value = jax.jit(_negative_bound, static_argnums=0)

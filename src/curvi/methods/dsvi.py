@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array
 
 from curvi.core import gate
-from curvi.methods.method import Info, Method, all_finite, make_info, select
+from curvi.methods.method import CheapSteps, Info, all_finite, make_info, select
 from curvi.methods.problem import Problem
 
 
@@ -21,7 +21,7 @@ class DSVIState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DSVI(Method):
+class DSVI(CheapSteps):
     r"""Plain stochastic gradient ascent in (mu, R) with decaying learning rates.
 
     .. math::
@@ -60,16 +60,6 @@ class DSVI(Method):
         gate.positive_number(self.decay, "decay")
         gate.positive_integer(self.decay_steps, "decay_steps")
         gate.positive_number(self.scale_factor, "scale_factor")
-
-    @property
-    def needs_fresh_draws(self) -> bool:
-        """Doubly stochastic: fresh rows and fresh draws."""
-        return True
-
-    @property
-    def default_max_steps(self) -> int:
-        """First-order steps are cheap and many."""
-        return 10_000
 
     def init(self, problem: Problem, params: Any, resources: Any) -> DSVIState:
         """No state but the parameters."""

@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array
 
 from curvi.core.errors import InputError
-from curvi.methods.method import Info, Method, all_finite, make_info, select
+from curvi.methods.method import CheapSteps, Info, all_finite, make_info, select
 from curvi.methods.problem import Problem
 
 
@@ -22,7 +22,7 @@ class FirstOrderState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FirstOrder(Method):
+class FirstOrder(CheapSteps):
     """Follow an optax gradient transformation.
 
     It has no stopping rule: a run ends with its budget. A step whose gradient or result is not
@@ -49,16 +49,6 @@ class FirstOrder(Method):
                 "FirstOrder takes an optax transformation, such as optax.adam(1e-3), "
                 f"not {self.transformation!r}"
             )
-
-    @property
-    def needs_fresh_draws(self) -> bool:
-        """A stochastic gradient method."""
-        return True
-
-    @property
-    def default_max_steps(self) -> int:
-        """First-order steps are cheap and many."""
-        return 10_000
 
     def init(self, problem: Problem, params: Any, resources: Any) -> FirstOrderState:
         """Fresh state of the transformation."""

@@ -11,7 +11,6 @@ import optax
 from jaxtyping import Array
 
 from curvi.core import gate
-from curvi.core.errors import InputError
 from curvi.curvature import (
     Diagonal,
     LinearMap,
@@ -19,7 +18,17 @@ from curvi.curvature import (
     damped,
     hutchinson_diagonal,
 )
-from curvi.methods.method import GOOD, POOR, Info, Method, agreement, all_finite, make_info, select
+from curvi.methods.method import (
+    GOOD,
+    POOR,
+    Info,
+    StochasticMethod,
+    agreement,
+    all_finite,
+    check_preconditioner,
+    make_info,
+    select,
+)
 from curvi.methods.problem import Problem
 
 _PROBES = 3
@@ -36,7 +45,7 @@ class HessianFreeMethodState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HessianFree(Method):
+class HessianFree(StochasticMethod):
     r"""Solve :math:`(G + \lambda I) p = -\nabla F` by conjugate gradients, and move if it pays.
 
     G is the Gauss-Newton matrix of the objective (for an auto-encoder with the exact Hessian of
@@ -74,15 +83,7 @@ class HessianFree(Method):
         gate.positive_number(self.initial_damping, "initial_damping")
         if self.curvature_rows is not None:
             gate.positive_integer(self.curvature_rows, "curvature_rows")
-        if self.preconditioner not in (None, "diagonal"):
-            raise InputError(
-                f"preconditioner is {self.preconditioner!r}; choose None or 'diagonal'"
-            )
-
-    @property
-    def needs_fresh_draws(self) -> bool:
-        """A fresh batch at every step."""
-        return True
+        check_preconditioner(self.preconditioner)
 
     def init(self, problem: Problem, params: Any, resources: Any) -> HessianFreeMethodState:
         """No direction yet."""

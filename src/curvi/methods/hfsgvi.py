@@ -11,9 +11,15 @@ import optax
 from jaxtyping import Array
 
 from curvi.core import gate
-from curvi.core.errors import InputError
 from curvi.curvature import Diagonal, conjugate_gradient, hessian, hutchinson_diagonal
-from curvi.methods.method import Info, Method, all_finite, make_info, select
+from curvi.methods.method import (
+    Info,
+    StochasticMethod,
+    all_finite,
+    check_preconditioner,
+    make_info,
+    select,
+)
 from curvi.methods.problem import Problem
 
 _PROBES = 10
@@ -27,7 +33,7 @@ class HFSGVIState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HFSGVI(Method):
+class HFSGVI(StochasticMethod):
     r"""Hessian-free stochastic Gaussian variational inference (Algorithm 1).
 
     Every step draws a fresh batch and fresh noise, uses them for the gradient G and for the
@@ -58,15 +64,7 @@ class HFSGVI(Method):
     def __post_init__(self) -> None:
         """Refuse an unknown preconditioner."""
         gate.positive_integer(self.cg_steps, "cg_steps")
-        if self.preconditioner not in (None, "diagonal"):
-            raise InputError(
-                f"preconditioner is {self.preconditioner!r}; choose None or 'diagonal'"
-            )
-
-    @property
-    def needs_fresh_draws(self) -> bool:
-        """A fresh batch and fresh noise at every step."""
-        return True
+        check_preconditioner(self.preconditioner)
 
     def init(self, problem: Problem, params: Any, resources: Any) -> HFSGVIState:
         """No state but the parameters."""

@@ -14,7 +14,7 @@ from curvi.core import gate
 from curvi.core.errors import InputError
 from curvi.methods.averaging import average_towards
 from curvi.methods.layered import Layer, Layered
-from curvi.methods.method import Info, Method, all_finite, make_info, select
+from curvi.methods.method import CheapSteps, Info, all_finite, make_info, select
 from curvi.methods.problem import Problem
 
 _AVERAGED = 0.3  # part of the run so far that is averaged
@@ -39,7 +39,7 @@ class KFACState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class KFAC(Method):
+class KFAC(CheapSteps):
     r"""Momentum on gradients that Kronecker curvature has preconditioned.
 
     The Gauss-Newton matrix of layer l is approximated by :math:`A_l \otimes G_l`, with
@@ -112,16 +112,6 @@ class KFAC(Method):
             gate.positive_integer(self.directions, "directions")
         if self.average_window != 0:
             gate.positive_integer(self.average_window, "average_window")
-
-    @property
-    def needs_fresh_draws(self) -> bool:
-        """A stochastic method."""
-        return True
-
-    @property
-    def default_max_steps(self) -> int:
-        """Steps are cheap and many."""
-        return 10_000
 
     def init(self, problem: Problem, params: Any, resources: Any) -> KFACState:
         """Identity roots; the first step estimates the factors."""

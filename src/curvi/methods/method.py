@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
+from curvi.core.errors import InputError
 from curvi.core.outcomes import Outcome
 from curvi.methods.problem import Problem
 
@@ -87,6 +88,30 @@ class Method(abc.ABC):
     def answer(self, state: Any) -> Any:
         """The parameters to return; an average where the method keeps one."""
         return state.params
+
+
+class StochasticMethod(Method):
+    """A method that is defined on a fresh batch and fresh draws at every step."""
+
+    @property
+    def needs_fresh_draws(self) -> bool:
+        """Always."""
+        return True
+
+
+class CheapSteps(StochasticMethod):
+    """A stochastic method whose steps are cheap and many."""
+
+    @property
+    def default_max_steps(self) -> int:
+        """Ten times as many as usual."""
+        return 10_000
+
+
+def check_preconditioner(preconditioner: str | None) -> None:
+    """Refuse what the Hessian-free methods have no preconditioner for."""
+    if preconditioner not in (None, "diagonal"):
+        raise InputError(f"preconditioner is {preconditioner!r}; choose None or 'diagonal'")
 
 
 def all_finite(*trees: Any) -> Array:

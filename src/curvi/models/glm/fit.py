@@ -277,9 +277,9 @@ def fit_compiled(
                 max_steps=steps,
                 observer=observer,
             )
-            elbos.append(-float(_value(exact, run.params, sample)))
+            elbos.append(-float(neg_bound(exact, run.params, sample)))
             if options.method is not None:
-                first = -float(_value(exact, params, sample))
+                first = -float(neg_bound(exact, params, sample))
                 run = run._replace(outcome=_verdict(exact, sample, run, first, elbos[-1]))
             runs.append(run)
     kept, elbo = best_run(runs, elbos)
@@ -329,5 +329,5 @@ def _noise_variance(problem: GLMProblem, q: Params, rows: Rows) -> jax.Array:
     return problem.noise_variance(q, rows)
 
 
-_value = jax.jit(_negative_bound, static_argnums=0)
+neg_bound = jax.jit(_negative_bound, static_argnums=0)
 _noise = jax.jit(_noise_variance, static_argnums=0)

@@ -14,7 +14,14 @@ from curvi.core.trees import precision_of
 from curvi.families import Family, Params
 from curvi.models.glm.bound import Rows
 from curvi.models.glm.design import DenseDesign
-from curvi.models.glm.fit import GLMFit, Options, dense_is_cheap, fit_compiled, fit_on_host
+from curvi.models.glm.fit import (
+    GLMFit,
+    Options,
+    dense_is_cheap,
+    fit_compiled,
+    fit_on_host,
+    neg_bound,
+)
 from curvi.models.glm.softmax import (
     SoftmaxProblem,
     SoftmaxResources,
@@ -109,7 +116,7 @@ def _compiled(
     found = fit_compiled(exact, sample, problem, resources, family, start, options)
     params = exact.from_mean(on_device(found.q))
     values = [
-        -float(_value(exact, params, sample_of(logit_draws(classes, seed))))
+        -float(neg_bound(exact, params, sample_of(logit_draws(classes, seed))))
         for seed in _FRESH_SEEDS
     ]
     return _reported(found, values)
@@ -122,10 +129,3 @@ def _moments(columns: int, seed: int, start: int, k: int) -> tuple[np.ndarray, n
 def _reported(found: GLMFit, values: list[float]) -> GLMFit:
     error = float(np.std(values, ddof=1) / np.sqrt(len(values)))
     return replace(found, elbo=float(np.mean(values)), elbo_se=error)
-
-
-def _negative_bound(problem: Any, params: Params, sample: Any) -> jax.Array:
-    return problem.value(params, sample)
-
-
-_value = jax.jit(_negative_bound, static_argnums=0)
