@@ -75,6 +75,67 @@ def test_the_dense_hessian_is_that_of_the_compiled_bound(name, relevance):
     np.testing.assert_allclose(found.hessian, jax.hessian(value)(flat), rtol=1e-7, atol=1e-8)
 
 
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_every_coordinate_takes_its_derivatives_in_its_own_chart(name):
+    likelihood, noise = LIKELIHOODS[name]
+    rows = rows_of(likelihood, noise)
+    problem = GLMProblem(likelihood, MeanField(), relevance=True)
+    table = WholeTable(rows.design.matrix, rows.y, rows.weight)
+    bound = DenseBound(True, rows.precision, likelihood, table, noise)
+    params = np.array([0.3, -9.0, 6.0, -0.7, -3.0, -2.5])  # the first alpha is small
+    known = jnp.asarray([False, True, True])
+
+    def moved(step):
+        (alpha, rho), (first, second) = jnp.split(jnp.asarray(params), 2), jnp.split(step, 2)
+        by_mean = (alpha * jnp.exp(rho) + first) * jnp.exp(-rho - second)
+        return jnp.concatenate([jnp.where(known, by_mean, alpha + first), rho + second])
+
+    def value(step):
+        flat = moved(step)
+        return problem.value(Params(flat[:COLUMNS], flat[COLUMNS:]), device(rows))
+
+    step = 0.1 * np.random.default_rng(2).normal(size=params.size)
+    np.testing.assert_array_equal(bound.chart(params), known)
+    np.testing.assert_allclose(bound.moved(params, step), moved(jnp.asarray(step)), rtol=1e-12)
+    found, still = bound.second_order(params), jnp.zeros(params.size)
+    np.testing.assert_allclose(found.gradient, jax.grad(value)(still), rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(found.hessian, jax.hessian(value)(still), rtol=1e-7, atol=1e-7)
+    first = bound.first_order(params)
+    np.testing.assert_allclose(first[0], found.value, rtol=1e-12)
+    np.testing.assert_allclose(first[1], found.gradient, rtol=1e-12)
+
+
+def test_a_sum_over_rows_has_the_same_bits_on_any_number_of_threads():
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(9001, 4)), np.sign(random.normal(size=9001))
+    params = random.normal(size=8)
+    found = [
+        DenseBound(
+            False, np.ones(4), Bernoulli(), WholeTable(X, y, np.ones(9001)), threads=threads
+        ).second_order(params)
+        for threads in (1, 3)
+    ]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_table_of_zeros_and_ones_is_treated_as_any_other():
+    random = np.random.default_rng(0)
+    X = (random.uniform(size=(50, 3)) > 0.5).astype(float)
+    binary = WholeTable(X, np.sign(random.normal(size=50)), np.ones(50))
+    general = WholeTable(binary.matrix, binary.y, binary.weight)
+    object.__setattr__(general, "squares", X * X)
+    assert next(iter(binary)).is_binary
+    assert not next(iter(general)).is_binary
+    params = random.normal(size=6)
+    found = [
+        DenseBound(False, np.ones(3), Bernoulli(), table).second_order(params)
+        for table in (binary, general)
+    ]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
 @pytest.mark.parametrize("relevance", [False, True])
 def test_the_dense_hessian_of_a_softmax_is_that_of_the_compiled_bound(relevance):
     rows = rows_of(Bernoulli())

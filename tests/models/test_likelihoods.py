@@ -48,7 +48,8 @@ def test_expected_log_sigmoid_and_its_derivatives_are_the_integrals(sd):
         expected_log_sigmoid(k, jnp.asarray(MEANS), jnp.asarray(variance)) for k in range(5)
     ]
     np.testing.assert_allclose(host, truth, atol=2e-7, rtol=1e-7)
-    np.testing.assert_allclose(np.stack(compiled), host, atol=1e-12, rtol=1e-10)
+    # The host takes fewer nodes where the variance is small: their error is below 1e-9.
+    np.testing.assert_allclose(np.stack(compiled), host, atol=1e-9, rtol=0)
 
 
 @pytest.mark.float64_only

@@ -7,17 +7,20 @@ three weighted Gram matrices.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 
 from curvi.models.glm.diagonal_bound import DiagonalBound, Energy
 from curvi.models.glm.likelihoods import Gaussian, Likelihood
-from curvi.models.glm.rowwise import RowTerms, row_terms, row_values
-from curvi.models.glm.tables import Table, Tables
+from curvi.models.glm.rowwise import RowTerms, row_terms
+from curvi.models.glm.tables import Table, Tables, WholeTable
+from curvi.models.glm.threads import added, summed
 
 _FEW_ROWS = 4000  # on which the first steps towards a solution are taken
+_REMEMBERED = 2**20  # rows whose terms are kept from one pass to the next
 _AT_ONCE = 2048  # rows of a product of matrices whose factors stay in the cache
 
 
@@ -27,18 +30,25 @@ class DenseBound(DiagonalBound):
 
     ``noise`` is the noise variance of a Gaussian likelihood where it is positive; otherwise it
     is maximised in the bound, but not below ``-noise``. With ``single`` the Hessian, and it
-    alone, is made of float32 products: good enough for steps, not for the last digits.
+    alone, is made of float32 products: good enough for steps, not for the last digits. Sums over
+    rows run on so many ``threads``, and have the same bits on any number of them.
     """
 
     likelihood: Likelihood
     tables: Tables
     noise: float = 1.0
     single: bool = False
+    threads: int = 1
 
     @property
     def work(self) -> float:
         """Multiplications of one Hessian, roughly."""
         return 3.0 * self.tables.num_rows * self.precision.shape[0] ** 2
+
+    @property
+    def hessian_eps(self) -> float:
+        """That of float32 products."""
+        return float(np.finfo(np.float32).eps) if self.single else 0.0
 
     def coarser(self) -> list[DiagonalBound]:
         """A share of the rows, then all rows with single-precision Hessians.
@@ -47,67 +57,96 @@ class DenseBound(DiagonalBound):
         """
         every = self.tables.num_rows // _FEW_ROWS
         stages: list[DiagonalBound] = []
+        single = replace(self, single=True)
         if every >= 4 and not self.relevance:
-            stages.append(replace(self, tables=self.tables.thinned(every), has_all_rows=False))
+            stages.append(replace(single, tables=self.tables.thinned(every), has_all_rows=False))
         if self.tables.num_rows > _FEW_ROWS:
-            stages.append(replace(self, single=True))
+            stages.append(single)
         return stages
 
     def energy(self, mu: np.ndarray, sd: np.ndarray) -> float:
         """Minus the expected log likelihood."""
-        total = 0.0
-        for table in self.tables:
-            mean, variance = _predictor(table, mu, sd)
-            total -= float(table.weight @ self._values(mean, variance, table.y))
         nothing = np.zeros(0)
-        return self._profiled(Energy(total, nothing, nothing, nothing, None, None)).value
+        return self._profiled(Energy(self._unit_energy(mu, sd), nothing, nothing)).value
+
+    def energy_first_order(self, mu: np.ndarray, sd: np.ndarray) -> Energy:
+        """The same with its slopes."""
+
+        def of_rows(table: Table) -> list[np.ndarray]:
+            return self._slopes(table, self._terms(table, mu, sd))
+
+        value, *slopes = self._over_rows(of_rows)
+        return self._profiled(Energy(float(value), *slopes))
 
     def energy_second_order(self, mu: np.ndarray, sd: np.ndarray) -> Energy:
         """The same with its derivatives in (mu, s): three Gram matrices, or one."""
-        sums: list[np.ndarray | float] | None = None
-        for table in self.tables:
-            parts = self._parts(table, mu, sd)
-            sums = parts if sums is None else [a + b for a, b in zip(sums, parts, strict=True)]
-        if sums is None:
-            raise RuntimeError("a bound needs rows")
-        curved = not isinstance(self.likelihood, Gaussian)
-        return self._profiled(Energy(*sums, *([] if curved else [None, None])))  # type: ignore[arg-type]
+        value, *parts = self._over_rows(lambda table: self._parts(table, mu, sd))
+        return self._profiled(Energy(float(value), *parts))
 
     def noise_variance(self, mu: np.ndarray, sd: np.ndarray) -> float:
         """The noise variance in use."""
         if not isinstance(self.likelihood, Gaussian) or self.noise > 0:
             return self.noise
-        predicted = ((table, *_predictor(table, mu, sd)) for table in self.tables)
-        half = sum(-float(t.weight @ self._values(m, v, t.y)) for t, m, v in predicted)
-        return max(2 * half / self._total, -self.noise)
+        return max(2 * self._unit_energy(mu, sd) / self._total, -self.noise)
+
+    def _unit_energy(self, mu: np.ndarray, sd: np.ndarray) -> float:
+        """The energy, of unit noise where there is noise."""
+
+        def of_rows(table: Table) -> list[np.ndarray]:
+            return [np.asarray(-(table.weight @ self._terms(table, mu, sd).value))]
+
+        return float(self._over_rows(of_rows)[0])
+
+    def _over_rows(self, function: Callable[[Table], list[np.ndarray]]) -> list[np.ndarray]:
+        """The sum of the terms of all rows."""
+        parts = (summed(function, t.blocks(_AT_ONCE), self.threads) for t in self.tables)
+        return reduce(lambda total, part: added([total, part]), parts)
 
     @cached_property
     def _total(self) -> float:
         return float(sum(table.weight.sum(dtype=np.float64) for table in self.tables))
 
-    def _values(self, mean: np.ndarray, variance: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def _terms(self, table: Table, mu: np.ndarray, sd: np.ndarray) -> RowTerms:
+        """Terms of some rows, of unit noise where there is noise.
+
+        Those of the last parameters are kept: an accepted step needs its slopes after its value.
+        """
+        asked = np.concatenate([mu, sd])
+        notes = self._notes()
+        before, terms = notes.get(table.first, (None, None))
+        if terms is not None and np.array_equal(before, asked):
+            return terms
+        mean, variance = _predictor(table, mu, sd)
         if isinstance(self.likelihood, Gaussian):
-            return -0.5 * ((y - mean) ** 2 + variance)
-        return row_values(self.likelihood, mean, variance, y)
+            flat, zero = np.ones_like(mean), np.zeros_like(mean)
+            value = -0.5 * ((table.y - mean) ** 2 + variance)
+            terms = RowTerms(value, table.y - mean, -0.5 * flat, -flat, zero, zero)
+        else:
+            terms = row_terms(self.likelihood, mean, variance, table.y)
+        notes[table.first] = (asked, terms)
+        return terms
 
-    def _terms(self, mean: np.ndarray, variance: np.ndarray, y: np.ndarray) -> RowTerms:
-        if not isinstance(self.likelihood, Gaussian):
-            return row_terms(self.likelihood, mean, variance, y)
-        flat, zero = np.ones_like(mean), np.zeros_like(mean)
-        value = self._values(mean, variance, y)
-        return RowTerms(value, y - mean, -0.5 * flat, -flat, zero, zero)
+    def _notes(self) -> dict[int, tuple[np.ndarray, RowTerms]]:
+        """Where terms are kept; nowhere for rows that are many or come in a stream."""
+        if isinstance(self.tables, WholeTable) and self.tables.num_rows <= _REMEMBERED:
+            return self.tables.notes
+        return {}
 
-    def _parts(self, table: Table, mu: np.ndarray, sd: np.ndarray) -> list[np.ndarray | float]:
-        """Value, slopes and Hessian blocks of one table; of unit noise where there is noise."""
-        terms = self._terms(*_predictor(table, mu, sd), table.y)
+    def _parts(self, table: Table, mu: np.ndarray, sd: np.ndarray) -> list[np.ndarray]:
+        """Value, slopes and Hessian blocks of some rows; of unit noise where there is noise."""
+        terms = self._terms(table, mu, sd)
         slopes = [terms.mean_mean]
         if not isinstance(self.likelihood, Gaussian):
             slopes += [terms.mean_variance, terms.variance_variance]
         weight = table.weight.astype(np.float64)
         grams = _grams(table, [-weight * slope for slope in slopes], single=self.single)
-        value = -float(weight @ terms.value)
-        by_mean = _pull(table.matrix, weight * terms.by_mean)
-        return [value, by_mean, _pull(table.squares, weight * terms.by_variance), *grams]
+        return [*self._slopes(table, terms), *grams]
+
+    def _slopes(self, table: Table, terms: RowTerms) -> list[np.ndarray]:
+        """Value and slopes of some rows."""
+        weight = table.weight.astype(np.float64)
+        value = np.asarray(-(weight @ terms.value))
+        return [value, *_pull(table, weight * terms.by_mean, weight * terms.by_variance)]
 
     def _profiled(self, energy: Energy) -> Energy:
         r"""With the noise of a Gaussian likelihood put in, or maximised.
@@ -126,38 +165,40 @@ class DenseBound(DiagonalBound):
             energy.value / noise + 0.5 * self._total * float(np.log(2 * np.pi * noise)),
             energy.by_mean / noise,
             energy.by_variance / noise,
-            energy.mean_mean / noise,
-            None,
-            None,
-            -2 / self._total if free else 0.0,
+            None if energy.mean_mean is None else energy.mean_mean / noise,
+            rank_one=-2 / self._total if free else 0.0,
         )
 
 
 def _predictor(table: Table, mu: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of the predictor; one pass over a table that is its own square."""
     dtype = table.matrix.dtype
-    mean = table.matrix @ mu.astype(dtype)
-    variance = table.squares @ (sd**2).astype(dtype)
+    moments = np.stack([mu, sd**2], axis=1).astype(dtype)
+    if table.is_binary:
+        mean, variance = (table.matrix @ moments).T
+    else:
+        mean, variance = table.matrix @ moments[:, 0], table.squares @ moments[:, 1]
     return mean.astype(np.float64), variance.astype(np.float64)
 
 
-def _pull(matrix: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """Minus the gradient of the weighted sum of rows, through a linear map."""
-    return -(slope.astype(matrix.dtype) @ matrix).astype(np.float64)
+def _pull(table: Table, by_mean: np.ndarray, by_variance: np.ndarray) -> list[np.ndarray]:
+    """Minus the gradients of the weighted sum of rows in (mu, s)."""
+    slopes = np.stack([by_mean, by_variance]).astype(table.matrix.dtype)
+    if table.is_binary:
+        return list(-(slopes @ table.matrix).astype(np.float64))
+    pairs = zip(slopes, (table.matrix, table.squares), strict=True)
+    return [-(slope @ matrix).astype(np.float64) for slope, matrix in pairs]
 
 
 def _grams(table: Table, weights: list[np.ndarray], *, single: bool) -> list[np.ndarray]:
-    """``X'aX``, and ``X'b(X*X)`` and ``(X*X)'c(X*X)`` where there are three weights.
-
-    Block by block, so that the weighted factors stay in the cache; sums in float64.
-    """
-    width = table.matrix.shape[1]
-    sums = [np.zeros((width, width)) for _ in weights]
+    """``X'aX``, and ``X'b(X*X)`` and ``(X*X)'c(X*X)`` where there are three weights."""
     dtype = np.float32 if single else table.matrix.dtype
-    for start in range(0, table.matrix.shape[0], _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
-        matrix = table.matrix[part].astype(dtype, copy=False)
-        squares = table.squares[part].astype(dtype, copy=False) if len(weights) > 1 else matrix
-        pairs = ((matrix, matrix), (matrix, squares), (squares, squares))
-        for index, (weight, (left, right)) in enumerate(zip(weights, pairs, strict=False)):
-            sums[index] += left.T @ (weight[part].astype(dtype)[:, None] * right)
-    return sums
+    matrix = table.matrix.astype(dtype, copy=False)
+    shared = table.is_binary or len(weights) == 1
+    squares = matrix if shared else table.squares.astype(dtype, copy=False)
+    pairs = ((matrix, matrix), (matrix, squares), (squares, squares))
+    products = (
+        left.T @ (weight.astype(dtype)[:, None] * right)
+        for weight, (left, right) in zip(weights, pairs, strict=False)
+    )
+    return [product.astype(np.float64) for product in products]

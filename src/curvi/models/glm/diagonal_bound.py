@@ -17,6 +17,11 @@ import numpy as np
 from curvi.models.glm.newton import SecondOrder
 
 
+_FADING = 0.05  # ratio of mean to sd below which a coefficient can be switched off at the end
+_OFF = 1e-10  # its sd then
+_KNOWN = 4.0  # ratio of mean to sd from which on steps are taken in the mean
+
+
 class Energy(NamedTuple):
     """An energy in (mu, s): value, slopes, Hessian blocks (mu, mu), (mu, s) and (s, s).
 
@@ -26,15 +31,18 @@ class Energy(NamedTuple):
     value: float
     by_mean: np.ndarray
     by_variance: np.ndarray
-    mean_mean: np.ndarray
-    mean_variance: np.ndarray | None
-    variance_variance: np.ndarray | None
+    mean_mean: np.ndarray | None = None
+    mean_variance: np.ndarray | None = None
+    variance_variance: np.ndarray | None = None
     rank_one: float = 0.0
 
 
 @dataclass(frozen=True)
 class DiagonalBound(abc.ABC):
-    """A negative bound as a function of the vector (a, rho)."""
+    """A negative bound as a function of the vector (a, rho).
+
+    Derivatives, metric and steps are those of a chart that each coordinate chooses for itself.
+    """
 
     relevance: bool
     precision: np.ndarray  # of the prior, one per coordinate of mu
@@ -44,6 +52,11 @@ class DiagonalBound(abc.ABC):
     @abc.abstractmethod
     def work(self) -> float:
         """Multiplications of one Hessian, roughly."""
+
+    @property
+    def hessian_eps(self) -> float:
+        """Relative rounding error of the Hessian, where it is rougher than values and slopes."""
+        return 0.0
 
     def coarser(self) -> list[DiagonalBound]:
         """Cheaper bounds that lead to a good start, the cheapest first."""
@@ -56,6 +69,10 @@ class DiagonalBound(abc.ABC):
     @abc.abstractmethod
     def energy_second_order(self, mu: np.ndarray, sd: np.ndarray) -> Energy:
         """The same with its derivatives in (mu, s)."""
+
+    def energy_first_order(self, mu: np.ndarray, sd: np.ndarray) -> Energy:
+        """The same with its slopes; Hessian blocks may be left out."""
+        return self.energy_second_order(mu, sd)
 
     def split(self, params: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The first block, the mean, and the sds."""
@@ -72,37 +89,100 @@ class DiagonalBound(abc.ABC):
         _, mu, sd = self.split(params)
         return self.energy(mu, sd) + self._divergence(params)
 
-    def metric(self, params: np.ndarray) -> np.ndarray:
-        """The Fisher metric of q, or the diagonal of its pull-back to (alpha, rho)."""
+    def chart(self, params: np.ndarray) -> np.ndarray:
+        """Which coordinates take their steps in (mu, rho); the others take them in (alpha, rho).
+
+        A coordinate that is switched off goes to sigma = 0 at a fixed alpha, which is a straight
+        line in (alpha, rho) alone; one that is known well changes its sigma at a fixed mu, which
+        would be a curve there, of ever shorter steps as alpha grows.
+        """
+        a, _, _ = self.split(params)
+        return np.abs(a) > _KNOWN if self.relevance else np.ones(a.size, bool)
+
+    def moved(self, params: np.ndarray, step: np.ndarray) -> np.ndarray:
+        """The parameters after a step in the chart of where it starts."""
+        if not self.relevance:
+            return params + step
+        a, mu, sd = self.split(params)
+        by_mean, by_rho = np.split(step, 2)
+        rho = np.log(sd) + by_rho
+        return np.concatenate(
+            [np.where(self.chart(params), (mu + by_mean) * np.exp(-rho), a + by_mean), rho]
+        )
+
+    def shortcut(self, params: np.ndarray) -> np.ndarray:
+        """The limit of what is on its way to be switched off: alpha = 0 and sigma = 0, nearly.
+
+        Newton steps come closer by a constant factor only, since the limit lies at infinity.
+        """
         a, _, sd = self.split(params)
-        if self.relevance:
-            return np.concatenate([np.ones_like(a), 2 + a**2])
-        return np.concatenate([sd**-2.0, np.full_like(a, 2.0)])
+        fading = self.relevance & (np.abs(a) < _FADING) & (sd > _OFF)
+        rho = np.where(fading, np.log(_OFF), np.log(sd))
+        return np.concatenate([np.where(fading, 0.0, a), rho])
+
+    def metric(self, params: np.ndarray) -> np.ndarray:
+        """The diagonal of the Fisher metric of q in the chart."""
+        a, _, sd = self.split(params)
+        known = self.chart(params)
+        return np.concatenate([np.where(known, sd**-2.0, 1.0), np.where(known, 2.0, 2 + a**2)])
+
+    def first_order(self, params: np.ndarray) -> tuple[float, np.ndarray]:
+        """Value, and gradient in the chart."""
+        _, mu, sd = self.split(params)
+        energy = self.energy_first_order(mu, sd)
+        gradient = self._energy_gradient(params, energy) + self._divergence_gradient(params)
+        return energy.value + self._divergence(params), gradient
 
     def second_order(self, params: np.ndarray) -> SecondOrder:
-        """Value, gradient and Hessian in (a, rho)."""
+        """Value, gradient and Hessian in the chart."""
         a, mu, sd = self.split(params)
         s, size = sd**2, a.size
         energy = self.energy_second_order(mu, sd)
-        by_a = sd if self.relevance else np.ones_like(a)  # d mu / d a
-        by_rho = mu if self.relevance else np.zeros_like(a)  # d mu / d rho
-        g_mu, g_s = energy.by_mean, energy.by_variance
-        gradient = np.concatenate([g_mu * by_a, g_mu * by_rho + 2 * s * g_s])
+        gradient = self._energy_gradient(params, energy)
+        by_a, by_rho = self._chart_slopes(params)
         hessian = _pulled_back(energy, by_a, by_rho, 2 * s)
         if energy.rank_one:
             hessian += energy.rank_one * np.outer(gradient, gradient)
+        first, mixed, last = self._divergence_hessian(params)
+        curved = np.where(self.chart(params), 0.0, energy.by_mean)  # where mu = alpha exp(rho)
         index = np.arange(size)
-        if self.relevance:
-            gradient[:size] += a / (1 + a**2)
-            hessian[index, index] += (1 - a**2) / (1 + a**2) ** 2
-            hessian[index, size + index] += g_mu * sd
-            hessian[size + index, index] += g_mu * sd
-            hessian[size + index, size + index] += g_mu * mu + 4 * g_s * s
-        else:
-            gradient += np.concatenate([self.precision * mu, self.precision * s - 1])
-            hessian[index, index] += self.precision
-            hessian[size + index, size + index] += 4 * g_s * s + 2 * self.precision * s
+        hessian[index, index] += first
+        hessian[index, size + index] += mixed + curved * sd
+        hessian[size + index, index] += mixed + curved * sd
+        hessian[size + index, size + index] += last + curved * mu + 4 * energy.by_variance * s
+        gradient = gradient + self._divergence_gradient(params)
         return SecondOrder(energy.value + self._divergence(params), gradient, hessian)
+
+    def _chart_slopes(self, params: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Slopes of mu in the two coordinates of the chart."""
+        _, mu, sd = self.split(params)
+        known = self.chart(params)
+        return np.where(known, 1.0, sd), np.where(known, 0.0, mu)
+
+    def _energy_gradient(self, params: np.ndarray, energy: Energy) -> np.ndarray:
+        """The slopes of an energy, from (mu, s) to the chart."""
+        by_a, by_rho = self._chart_slopes(params)
+        _, _, sd = self.split(params)
+        slope = energy.by_mean
+        return np.concatenate([slope * by_a, slope * by_rho + 2 * sd**2 * energy.by_variance])
+
+    def _divergence_gradient(self, params: np.ndarray) -> np.ndarray:
+        a, mu, sd = self.split(params)
+        if not self.relevance:
+            return np.concatenate([self.precision * mu, self.precision * sd**2 - 1])
+        known, share = self.chart(params), a / (1 + a**2)
+        by_mean, by_rho = np.where(known, share / sd, share), np.where(known, -a * share, 0.0)
+        return np.concatenate([by_mean, by_rho])
+
+    def _divergence_hessian(self, params: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Second derivatives in the chart, each coordinate with itself: (1, 1), (1, 2), (2, 2)."""
+        a, _, sd = self.split(params)
+        if not self.relevance:
+            return self.precision, np.zeros_like(a), 2 * self.precision * sd**2
+        known, square = self.chart(params), (1 + a**2) ** -2.0
+        first = (1 - a**2) * square * np.where(known, sd**-2.0, 1.0)
+        mixed = np.where(known, -2 * a * square / sd, 0.0)
+        return first, mixed, np.where(known, 2 * a**2 * square, 0.0)
 
     def _divergence(self, params: np.ndarray) -> float:
         """KL(q || prior), the prior's own variances optimised where it is a relevance prior."""
@@ -116,8 +196,10 @@ class DiagonalBound(abc.ABC):
 def _pulled_back(
     energy: Energy, by_a: np.ndarray, by_rho: np.ndarray, widen: np.ndarray
 ) -> np.ndarray:
-    """The Hessian blocks of an energy, from (mu, s) to (a, rho)."""
+    """The Hessian blocks of an energy, from (mu, s) to a chart."""
     first = energy.mean_mean
+    if first is None:
+        raise RuntimeError("this energy came without its Hessian")
     mixed, corner = first * by_rho[None, :], by_rho[:, None] * first * by_rho[None, :]
     if energy.mean_variance is not None and energy.variance_variance is not None:
         mixed += energy.mean_variance * widen[None, :]

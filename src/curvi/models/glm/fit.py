@@ -29,11 +29,12 @@ from curvi.models.glm.newton import minimise_dense
 from curvi.models.glm.sampled import SampledGLMProblem, SampledResources
 from curvi.models.glm.starts import on_device, padded, starting_moments
 from curvi.models.glm.tables import StreamedRows, Tables, WholeTable
+from curvi.models.glm.threads import available_threads
 
 _LARGEST_DENSE = 1600  # parameters up to which the Hessian is formed and factorised
 _NOISE_LEFT = 0.05  # nats per root of a parameter that may be left after a stochastic run
 _HOST_STEPS = 1000
-_ROUGH = 1e-3  # nats that may be left after steps on a cheaper bound
+_ROUGH = 0.1  # nats that may be left on a share of the rows, whose optimum is further away
 _THREADED_WORK = 1e10  # multiplications of one step from which several threads pay
 
 
@@ -124,7 +125,14 @@ def fit_glm(
         options.method is None and dense_is_cheap(family, rows, 2 * columns)
     ):
         noise = float(rows.noise)
-        bound = DenseBound(relevance, rows.precision, likelihood, _tables(rows), noise)
+        bound = DenseBound(
+            relevance,
+            rows.precision,
+            likelihood,
+            _tables(rows),
+            noise,
+            threads=available_threads(),
+        )
         found = fit_on_host(bound, family, dtype, starts, options)
         sd = np.exp(found.q.scale)
         found = replace(found, noise=bound.noise_variance(np.asarray(found.q.mean), sd))
@@ -234,9 +242,10 @@ def _from_coarse_to_fine(
         run = minimise_dense(
             stage,
             start,
-            tolerance=accuracy if stage is bound else max(accuracy, _ROUGH),
+            tolerance=accuracy if stage.has_all_rows else max(accuracy, _ROUGH),
             max_steps=steps - used - (stage is not bound),
             eps=eps,
+            hessian_eps=stage.hessian_eps,
             observer=observer,
         )
         used += run.steps
@@ -245,6 +254,8 @@ def _from_coarse_to_fine(
         if stage.has_all_rows:
             traces.append({**run.trace, "seconds": run.trace["seconds"] + spent})
         spent += run.seconds
+        if stage.has_all_rows and run.outcome is Outcome.CONVERGED:
+            break
     trace = {name: np.concatenate([part[name] for part in traces]) for name in traces[0]}
     trace["step"] = np.arange(trace["step"].size)
     return run._replace(trace=trace, steps=used, seconds=spent)

@@ -20,6 +20,9 @@ from curvi.fitting.loop import LoopResult, Progress
 
 _ACCEPT, _POOR, _GOOD = 1e-4, 0.25, 0.75
 _PATIENCE = 40
+_SHRINKS = 0.01  # of a gain to the next, where an old Hessian is as good as a new one
+_NEARLY = 1e-2  # gain of a step from which on shortcuts are tried
+_DIGITS = 100.0  # smallest eigenvalue, in rounding errors, of a Hessian that can be trusted
 _BISECTIONS = 100
 _RIDGE = 1e-11  # on the diagonal of a scaled Hessian
 
@@ -39,11 +42,23 @@ class DenseFunction(Protocol):
     def value(self, params: np.ndarray) -> float:
         """The function."""
 
+    def first_order(self, params: np.ndarray) -> tuple[float, np.ndarray]:
+        """Value and gradient."""
+
     def second_order(self, params: np.ndarray) -> SecondOrder:
         """Value, gradient and dense Hessian."""
 
     def metric(self, params: np.ndarray) -> np.ndarray:
         """Positive weights that say how long a step is in each coordinate."""
+
+    def chart(self, params: np.ndarray) -> np.ndarray:
+        """Which coordinates are in use: derivatives in two charts do not mix."""
+
+    def moved(self, params: np.ndarray, step: np.ndarray) -> np.ndarray:
+        """The parameters after a step."""
+
+    def shortcut(self, params: np.ndarray) -> np.ndarray:
+        """A guess, near the end, of where slow coordinates are going."""
 
 
 def minimise_dense(
@@ -53,21 +68,33 @@ def minimise_dense(
     tolerance: float,
     max_steps: int,
     eps: float = float(np.finfo(np.float64).eps),
+    hessian_eps: float = 0.0,
     observer: Callable[[Progress], None] | None = None,
 ) -> LoopResult:
-    """Minimise; ``eps`` is the relative rounding error of the function's values."""
+    """Minimise; ``eps`` is the relative rounding error of the function's values.
+
+    Where steps shrink fast the Hessian is kept for the next one. With a Hessian of relative
+    rounding error ``hessian_eps`` the run ends as stalled, not as converged, where that error
+    could have hidden a gain.
+    """
     began = time.perf_counter()
     params, radius = start, np.sqrt(start.size)
     table: dict[str, list[float]] = {
         name: [] for name in ("step", "seconds", "value", "grad_norm", "gain", "accepted")
     }
     outcome, refused, broken, step, here = Outcome.RUNNING, 0, 0, 0, None
+    kept, before = None, np.inf  # a Hessian that can serve again; the gain of the step before
     with np.errstate(all="ignore"):  # what is not finite is refused below
         while outcome is Outcome.RUNNING and step < max_steps:
-            here = function.second_order(params) if here is None else here
             root = np.sqrt(function.metric(params))
+            if here is None and kept is not None:
+                here = SecondOrder(*function.first_order(params), kept)
+                move, gain, inside = _subproblem(here, root, radius)
+                if not inside or gain > max(_SHRINKS * before, tolerance):
+                    here = None  # an old Hessian that is no longer good enough
+            here = function.second_order(params) if here is None else here
             move, gain, inside = _subproblem(here, root, radius)
-            trial = params + move / root
+            trial = function.moved(params, move / root)
             trial_value = function.value(trial)
             rounding = eps * max(abs(here.value), 1.0)
             finite = bool(
@@ -84,17 +111,32 @@ def minimise_dense(
             if observer is not None:
                 observer(Progress(step, max_steps, here.value, row[1]))
             if accepted and inside and gain < max(tolerance, rounding):
-                outcome = Outcome.CONVERGED
+                sure = _is_well_conditioned(here.hessian, hessian_eps)
+                outcome = Outcome.CONVERGED if sure else Outcome.STALLED
+            shrinks = accepted and inside and gain < _SHRINKS * before
+            kept, before = here.hessian if shrinks else None, gain if accepted else before
             refused = 0 if accepted else refused + 1
             broken = 0 if accepted else broken + (not finite)
             if refused >= _PATIENCE:
                 outcome = Outcome.NON_FINITE if 2 * broken >= refused else Outcome.STALLED
             if accepted:
+                if not np.array_equal(function.chart(params), function.chart(trial)):
+                    kept = None
                 params, here = trial, None
+            if accepted and inside and gain < _NEARLY and outcome is Outcome.RUNNING:
+                params = _shorter(function, params, trial_value)
             radius = _next_radius(radius, length, ratio, finite)
     outcome = Outcome.BUDGET if outcome is Outcome.RUNNING else outcome
     trace = {name: np.asarray(column) for name, column in table.items()}
     return LoopResult(params, outcome, step, trace, time.perf_counter() - began)
+
+
+def _shorter(function: DenseFunction, params: np.ndarray, value: float) -> np.ndarray:
+    """The function's shortcut, if there is one and it does not lead upwards."""
+    guess = function.shortcut(params)
+    if np.array_equal(guess, params):
+        return params
+    return guess if function.value(guess) <= value else params
 
 
 def _next_radius(radius: float, length: float, ratio: float, finite: bool) -> float:
@@ -102,6 +144,15 @@ def _next_radius(radius: float, length: float, ratio: float, finite: bool) -> fl
     if not finite or ratio <= _POOR:
         return 0.25 * min(length, radius)
     return 3 * radius if ratio > _GOOD and length > 0.9 * radius else radius
+
+
+def _is_well_conditioned(hessian: np.ndarray, eps: float) -> bool:
+    """Whether rounding errors relative to the diagonal leave the Newton decrement its digits."""
+    if eps == 0:
+        return True
+    scale = np.sqrt(np.diag(hessian))
+    scaled = hessian / scale[:, None] / scale[None, :]
+    return bool(np.all(np.isfinite(scaled)) and linalg.eigvalsh(scaled)[0] > _DIGITS * eps)
 
 
 def _subproblem(

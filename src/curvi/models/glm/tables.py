@@ -9,18 +9,37 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 
 class Table(NamedTuple):
-    """Fitted columns, their squares, responses and weights of some rows."""
+    """Fitted columns, their squares, responses and weights of some rows.
+
+    Of a table of zeros and ones ``squares`` is ``matrix`` itself, the same object.
+    """
 
     matrix: np.ndarray
     squares: np.ndarray
     y: np.ndarray
     weight: np.ndarray
+    first: int = 0  # number of its first row in the table that it is a block of
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the design is its own square."""
+        return self.squares is self.matrix
+
+    def blocks(self, size: int) -> list[Table]:
+        """The same rows, a few at a time."""
+        return [self._block(start, size) for start in range(0, self.y.shape[0], size)]
+
+    def _block(self, start: int, size: int) -> Table:
+        part = slice(start, start + size)
+        matrix = self.matrix[part]
+        squares = matrix if self.is_binary else self.squares[part]
+        return Table(matrix, squares, self.y[part], self.weight[part], start)
 
 
 class Tables(abc.ABC):
@@ -45,16 +64,19 @@ class Tables(abc.ABC):
 
 @dataclass(frozen=True)
 class WholeTable(Tables):
-    """One table in memory, squared once."""
+    """One table in memory, squared once; ``notes`` is for what a bound wants to remember."""
 
     matrix: np.ndarray
     y: np.ndarray
     weight: np.ndarray
     squares: np.ndarray = field(init=False)
+    notes: dict[int, Any] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Square the design."""
-        object.__setattr__(self, "squares", self.matrix * self.matrix)
+        """Square the design, unless it is its own square."""
+        squares = self.matrix * self.matrix
+        same = np.array_equal(squares, self.matrix)
+        object.__setattr__(self, "squares", self.matrix if same else squares)
 
     @property
     def num_rows(self) -> int:  # type: ignore[override]
