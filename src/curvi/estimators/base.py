@@ -21,14 +21,13 @@ from curvi.estimators.observations import Arrays, Observations, Stream
 from curvi.estimators.posterior import posterior_of
 from curvi.families import Family, FullRank, LowRank, MeanField
 from curvi.methods import DSVI, HFSGVI, LBFGS, Method
-from curvi.models.glm import GLMFit, Options
+from curvi.models.glm import LARGEST_DENSE, GLMFit, Options
 from curvi.plots.coefficients import plot_coefficients
 
 _DTYPES = (np.float64, np.float32)
 _LARGEST_COPY = 2**29  # bytes of a dense table beyond which no fitted copy of it is made
 _BLOCK_NUMBERS = 2**22  # numbers in a block of a table that is not copied
-_STREAMED_COLUMNS = 799  # as many as the dense Newton steps take, beside an intercept
-_PRUNED = 1e-3  # a feature that moves the predictor by less, typically, is switched off
+PRUNED = 1e-3  # a feature that moves the predictor by less, typically, is switched off
 
 Model = TypeVar("Model", bound="BayesianLinearModel")
 
@@ -175,7 +174,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
     def _streams(self, X: Any, on_disk: bool) -> bool:
         """Whether a checked table is left where it is and read in blocks, instead of copied."""
         plain = self.method == "newton" and self.covariance == "diagonal"
-        if not plain or sparse.issparse(X) or X.shape[1] > _STREAMED_COLUMNS:
+        if not plain or sparse.issparse(X) or X.shape[1] >= LARGEST_DENSE // 2:
             return False
         return on_disk or X.nbytes > _LARGEST_COPY
 
@@ -289,7 +288,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         if self.prior == "ard":
             self.relevance_ = self.coef_sd_**2 + self.coef_**2
             moment = (self._posterior.variance + mean**2)[:, : columns.scale.shape[0]]
-            kept = np.sqrt(moment * columns.mean_square) > _PRUNED
+            kept = np.sqrt(moment * columns.mean_square) > PRUNED
             self.selected_ = kept.reshape(self.coef_.shape)
 
     def _has_converged(self) -> bool:

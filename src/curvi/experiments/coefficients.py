@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from curvi.core.files import write_atomically
+from curvi.estimators.base import PRUNED
 from curvi.experiments.methods import load_rows, newton_run
 from curvi.experiments.runs import design
 from curvi.experiments.tables import QUICK, as_csv, as_markdown
 from curvi.plots.figures import png_bytes
 
 DATA = ("duke", "leukemia", "a9a")
-_PRUNED = 1e-3  # a feature that moves the predictor by less, typically, is switched off
 
 
 def run(out: Path, *, seeds: int, quick: bool, report: Callable[[str], None]) -> list[Path]:
@@ -30,8 +30,8 @@ def run(out: Path, *, seeds: int, quick: bool, report: Callable[[str], None]) ->
             found.append(newton_run(X, y, seed=seed, num_starts=1 if quick else None))
         best = max(found, key=lambda one: one.last)
         strength = np.sqrt((best.mean**2 + best.sd**2) * np.mean(design(X) ** 2, axis=0))
-        places = np.flatnonzero(strength > _PRUNED)
-        kept[name] = np.where(strength > _PRUNED, best.mean, 0.0)
+        places = np.flatnonzero(strength > PRUNED)
+        kept[name] = np.where(strength > PRUNED, best.mean, 0.0)
         counts.append({"data": name, "coefficients": len(strength), "not switched off": len(places),
                        "bound [nats]": f"{best.last:.2f}"})  # fmt: skip
         lines += [

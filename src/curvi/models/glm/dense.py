@@ -75,13 +75,16 @@ class DenseBound(DiagonalBound):
         def of_rows(table: Table) -> list[np.ndarray]:
             return self._slopes(table, self._terms(table, mu, sd))
 
-        value, *slopes = self._over_rows(of_rows)
-        return self._profiled(Energy(float(value), *slopes))
+        value, by_mean, by_variance = self._over_rows(of_rows)
+        return self._profiled(Energy(float(value), by_mean, by_variance))
 
     def energy_second_order(self, mu: np.ndarray, sd: np.ndarray) -> Energy:
         """The same with its derivatives in (mu, s): three Gram matrices, or one."""
-        value, *parts = self._over_rows(lambda table: self._parts(table, mu, sd))
-        return self._profiled(Energy(float(value), *parts))
+        value, by_mean, by_variance, *grams = self._over_rows(
+            lambda table: self._parts(table, mu, sd)
+        )
+        blocks = dict(zip(Energy._fields[3:], grams, strict=False))
+        return self._profiled(Energy(float(value), by_mean, by_variance, **blocks))  # type: ignore[arg-type]
 
     def noise_variance(self, mu: np.ndarray, sd: np.ndarray) -> float:
         """The noise variance in use."""
@@ -113,9 +116,9 @@ class DenseBound(DiagonalBound):
         """
         asked = np.concatenate([mu, sd])
         notes = self._notes()
-        before, terms = notes.get(table.first, (None, None))
-        if terms is not None and np.array_equal(before, asked):
-            return terms
+        kept = notes.get(table.first)
+        if kept is not None and np.array_equal(kept[0], asked):
+            return kept[1]
         mean, variance = _predictor(table, mu, sd)
         if isinstance(self.likelihood, Gaussian):
             flat, zero = np.ones_like(mean), np.zeros_like(mean)

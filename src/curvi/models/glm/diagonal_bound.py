@@ -16,7 +16,6 @@ import numpy as np
 
 from curvi.models.glm.newton import SecondOrder
 
-
 _FADING = 0.05  # ratio of mean to sd below which a coefficient can be switched off at the end
 _OFF = 1e-10  # its sd then
 _KNOWN = 4.0  # ratio of mean to sd from which on steps are taken in the mean

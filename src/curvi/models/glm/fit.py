@@ -31,7 +31,7 @@ from curvi.models.glm.starts import on_device, padded, starting_moments
 from curvi.models.glm.tables import StreamedRows, Tables, WholeTable
 from curvi.models.glm.threads import available_threads
 
-_LARGEST_DENSE = 1600  # parameters up to which the Hessian is formed and factorised
+LARGEST_DENSE = 1600  # parameters up to which the Hessian is formed and factorised
 _NOISE_LEFT = 0.05  # nats per root of a parameter that may be left after a stochastic run
 _HOST_STEPS = 1000
 _ROUGH = 0.1  # nats that may be left on a share of the rows, whose optimum is further away
@@ -145,7 +145,7 @@ def fit_glm(
 def dense_is_cheap(family: Family, rows: Rows, size: int) -> bool:
     """Whether the whole Hessian can be formed and factorised at every step."""
     is_dense = isinstance(rows.design, DenseDesign)
-    return is_dense and isinstance(family.scale, Diagonal) and size <= _LARGEST_DENSE
+    return is_dense and isinstance(family.scale, Diagonal) and size <= LARGEST_DENSE
 
 
 def _tables(rows: Rows | StreamedRows) -> Tables:
@@ -159,9 +159,9 @@ def _check_streamed(family: Family, options: Options, columns: int) -> None:
     """Only sums over rows of the dense Newton steps can be streamed."""
     if options.method is not None or not isinstance(family.scale, Diagonal):
         raise InputError("rows in blocks need method='newton' and covariance='diagonal'")
-    if 2 * columns > _LARGEST_DENSE:
+    if 2 * columns > LARGEST_DENSE:
         raise InputError(
-            f"rows in blocks can have {_LARGEST_DENSE // 2} columns at most, the intercept "
+            f"rows in blocks can have {LARGEST_DENSE // 2} columns at most, the intercept "
             f"included, and there are {columns}; give a sparse or in-memory table instead"
         )
 

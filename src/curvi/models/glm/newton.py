@@ -87,12 +87,9 @@ def minimise_dense(
     with np.errstate(all="ignore"):  # what is not finite is refused below
         while outcome is Outcome.RUNNING and step < max_steps:
             root = np.sqrt(function.metric(params))
-            if here is None and kept is not None:
-                here = SecondOrder(*function.first_order(params), kept)
-                move, gain, inside = _subproblem(here, root, radius)
-                if not inside or gain > max(_SHRINKS * before, tolerance):
-                    here = None  # an old Hessian that is no longer good enough
-            here = function.second_order(params) if here is None else here
+            if here is None:
+                limit = max(_SHRINKS * before, tolerance)
+                here = _looked(function, params, root, radius, kept, limit)
             move, gain, inside = _subproblem(here, root, radius)
             trial = function.moved(params, move / root)
             trial_value = function.value(trial)
@@ -113,6 +110,7 @@ def minimise_dense(
             if accepted and inside and gain < max(tolerance, rounding):
                 sure = _is_well_conditioned(here.hessian, hessian_eps)
                 outcome = Outcome.CONVERGED if sure else Outcome.STALLED
+            is_old = here.hessian is kept
             shrinks = accepted and inside and gain < _SHRINKS * before
             kept, before = here.hessian if shrinks else None, gain if accepted else before
             refused = 0 if accepted else refused + 1
@@ -120,15 +118,33 @@ def minimise_dense(
             if refused >= _PATIENCE:
                 outcome = Outcome.NON_FINITE if 2 * broken >= refused else Outcome.STALLED
             if accepted:
-                if not np.array_equal(function.chart(params), function.chart(trial)):
-                    kept = None
-                params, here = trial, None
-            if accepted and inside and gain < _NEARLY and outcome is Outcome.RUNNING:
-                params = _shorter(function, params, trial_value)
+                same = np.array_equal(function.chart(params), function.chart(trial))
+                kept, params, here = kept if same else None, trial, None
+                if inside and gain < _NEARLY and outcome is Outcome.RUNNING:
+                    params = _shorter(function, params, trial_value)
+            elif is_old:
+                here = None
             radius = _next_radius(radius, length, ratio, finite)
     outcome = Outcome.BUDGET if outcome is Outcome.RUNNING else outcome
     trace = {name: np.asarray(column) for name, column in table.items()}
     return LoopResult(params, outcome, step, trace, time.perf_counter() - began)
+
+
+def _looked(
+    function: DenseFunction,
+    params: np.ndarray,
+    root: np.ndarray,
+    radius: float,
+    kept: np.ndarray | None,
+    limit: float,
+) -> SecondOrder:
+    """Derivatives, with the Hessian of the step before if it gains less than a limit."""
+    if kept is not None:
+        here = SecondOrder(*function.first_order(params), kept)
+        _, gain, inside = _subproblem(here, root, radius)
+        if inside and gain <= limit:
+            return here
+    return function.second_order(params)
 
 
 def _shorter(function: DenseFunction, params: np.ndarray, value: float) -> np.ndarray:

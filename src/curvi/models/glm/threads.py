@@ -47,8 +47,8 @@ def added(parts: Sequence[Terms]) -> Terms:
     """Term by term, in order."""
     total = [np.array(term) for term in parts[0]]
     for part in parts[1:]:
-        for sum_, term in zip(total, part, strict=True):
-            sum_ += term
+        for place, term in enumerate(part):
+            total[place] += term
     return total
 
 
