@@ -64,6 +64,30 @@ def test_several_classes_are_learnt_and_the_quadrature_error_is_small(several):
     assert abs(model.elbo_ - model.elbos_[0]) < 1.0  # fresh draws against those it was fitted to
 
 
+@pytest.mark.slow
+@pytest.mark.float64_only
+def test_richer_covariances_of_several_classes_have_a_higher_bound(several):
+    X, y, plain = several
+    bounds = [plain.elbo_]
+    for covariance in ("low-rank", "full"):
+        rich = curvi.BayesianLogisticRegression(covariance=covariance, rank=1).fit(X, y)
+        assert rich.converged_
+        bounds.append(rich.elbo_)
+    assert np.all(np.diff(bounds) > -4 * plain.elbo_se_)
+
+
+@pytest.mark.slow
+@pytest.mark.float64_only
+@pytest.mark.parametrize("method", ["hf", "lbfgs", "dsvi"])
+def test_stochastic_methods_come_near_the_bound_of_several_classes(several, method):
+    X, y, plain = several
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = curvi.BayesianLogisticRegression(method=method, random_state=0).fit(X, y)
+    assert abs(model.elbo_ - plain.elbo_) < 5.0
+    assert not model.converged_ or abs(model.elbo_ - plain.elbo_) < 1.0
+
+
 @pytest.mark.float64_only
 @pytest.mark.parametrize("covariance", ["full", "low-rank"])
 def test_richer_covariances_have_a_higher_bound_and_the_same_answer(binary, covariance):
