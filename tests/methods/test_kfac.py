@@ -8,6 +8,7 @@ import pytest
 
 import curvi
 from curvi.methods.kfac import _backward, _factors, _inverse_root
+from curvi.methods.layered import Layer
 from curvi.models.vae import Bernoulli, Gaussian, MLPObjective, initial_params
 from curvi.models.vae.problem import EpochProblem, EpochResources
 
@@ -79,6 +80,40 @@ def test_a_strong_penalty_does_not_overshoot(key):
         progress=False,
     )  # fmt: skip
     assert float(objective(result.params, X, key)) < 12 * np.log(2) + 1
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize(("decay", "period"), [(1e-6, 10), (1e3, 1)])
+def test_the_penalty_pulls_as_much_in_ten_steps_as_its_slope_would_in_each(key, decay, period):
+    keys = jax.random.split(key, 4)
+    matrix, update = jax.random.normal(keys[0], (5, 3)), jax.random.normal(keys[1], (5, 3))
+    rows = jax.random.normal(keys[2], (20, 5))
+    roots = _inverse_root(rows.T @ rows / 20, 0.01), jnp.ones((1, 3))
+    method, rate = curvi.KFAC(), jnp.asarray(0.05)
+    one = jax.jit(
+        lambda step: method._decayed(Layer(decay=decay), roots, matrix, update, (step, rate))
+    )
+    pulls = [one(jnp.asarray(step, jnp.int32)) - update for step in range(10)]
+    slope = roots[0] @ (decay * matrix.at[-1].set(0.0))
+    np.testing.assert_allclose(sum(pulls), 10 * slope, rtol=1e-6, atol=1e-12)
+    assert sum(bool(jnp.any(pull != 0)) for pull in pulls) == 10 // period
+
+
+@pytest.mark.float64_only
+def test_curvature_that_is_not_finite_is_not_taken_over(key):
+    """A batch of infinite images breaks the estimate: parameters and curvature stay."""
+    objective, params, X = problem_of(key, np.float64)
+    method, problem = curvi.KFAC(factor_every=1, root_every=1), EpochProblem(objective, 50)
+    state = method.init(problem, params, EpochResources(key, X, jnp.ones(1, jnp.uint32)))
+    broken = EpochResources(key, jnp.full_like(X, jnp.inf), jnp.ones(1, jnp.uint32))
+    zero = jnp.asarray(0, jnp.int32)
+    after, info = jax.jit(
+        lambda state: method.step(problem, state, broken, zero, jnp.asarray(0.0))
+    )(state)
+    assert not info.finite
+    jax.tree.map(np.testing.assert_array_equal, after._replace(average=None),
+                 state._replace(average=None))  # fmt: skip
+    jax.tree.map(np.testing.assert_array_equal, after.average, params)
 
 
 @pytest.mark.float64_only
