@@ -215,7 +215,7 @@ class KFAC(CheapSteps):
 
         def estimate() -> tuple[Any, Any]:
             batch, key = problem.sample(resources, step, 1, self.factor_rows)
-            new_in, new_out = _factors(objective, state.params, batch, key)
+            new_in, new_out = layer_factors(objective, state.params, batch, key)
             keep = memory.astype(new_out[0].dtype)
             old = (curvature.input_factors, curvature.output_factors)
             return jax.tree.map(lambda a, b: keep * a + (1 - keep) * b, old, (new_in, new_out))
@@ -257,7 +257,7 @@ def _backward(objective: Layered, params: Any, batch: Any, key: Any) -> tuple[Ar
     return value, deltas, inputs
 
 
-def _factors(objective: Layered, params: Any, batch: Any, key: Any) -> tuple[Any, Any]:
+def layer_factors(objective: Layered, params: Any, batch: Any, key: Any) -> tuple[Any, Any]:
     """One estimate of both factors of every layer, from one random sign per output."""
     outputs, pull, inputs = _forward(objective, params, batch, key)
     weights, structure = jax.tree.flatten(objective.curvature(outputs))

@@ -108,10 +108,11 @@ class CheapSteps(StochasticMethod):
         return 10_000
 
 
-def check_preconditioner(preconditioner: str | None) -> None:
-    """Refuse what the Hessian-free methods have no preconditioner for."""
-    if preconditioner not in (None, "diagonal"):
-        raise InputError(f"preconditioner is {preconditioner!r}; choose None or 'diagonal'")
+def check_preconditioner(preconditioner: str | None, *more: str) -> None:
+    """Refuse what a Hessian-free method has no preconditioner for; ``more`` are its own."""
+    if preconditioner not in (None, "diagonal", *more):
+        names = ", ".join(repr(name) for name in ("diagonal", *more))
+        raise InputError(f"preconditioner is {preconditioner!r}; choose None or one of {names}")
 
 
 def all_finite(*trees: Any) -> Array:
