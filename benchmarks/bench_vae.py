@@ -4,7 +4,7 @@ defaults on other data, the price of products, memory, and few labels.
 Stage one tunes Adam over its complete grid, and Adagrad, on the last 5,000 training images
 (:mod:`benchmarks.vae_tuning`). In stage two the contenders alternate on new seeds and are judged on
 the test images: 784-500-20-500-784, grey levels as probabilities, M = 1. Under KFAC the encoder
-reads the leading 300 principal directions, under the others all pixels. Results are kept after
+reads the leading 200 principal directions, under the others all pixels. Results are kept after
 every stage. ``python -m benchmarks.bench_vae [--quick]``; about 25 minutes on two cores.
 """
 

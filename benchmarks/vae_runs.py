@@ -16,6 +16,7 @@ import numpy as np
 import optax
 
 import curvi
+from curvi.core.outcomes import Outcome
 from curvi.fitting import loop
 from curvi.models.vae import MLPObjective, initial_params
 from curvi.models.vae.problem import EpochProblem, EpochResources, shuffling_multipliers
@@ -24,15 +25,18 @@ from curvi.models.vae.rotation import principal_rotation
 TARGETS = (-115.0, -110.0, -105.0, -103.0, -102.0)
 L2 = 1e-4
 VALIDATION = 5000
-ROWS_PER_LOOK = 10_000
+ROWS_PER_LOOK, EARLY_LOOKS = 10_000, 15
 AVERAGED_IMAGES = 180_000  # window of the averages, in images: three epochs of MNIST
 
 
 class Look(NamedTuple):
-    """Seconds so far, and the held-out bounds of the last and of the averaged parameters."""
+    """Steps and seconds so far, the held-out bounds of the last parameters (where asked for) and
+    of the method's answer, which is their average if it keeps one.
+    """
 
+    step: int
     seconds: float
-    last: float
+    last: float | None
     averaged: float
 
 
@@ -66,22 +70,31 @@ def bound(params, images, key):
 
 
 class Run:
-    """A run on images as probabilities, 784-500-20-500-784 for MNIST, that can be continued."""
+    """A run on images as probabilities, 784-500-20-500-784 for MNIST, that can be continued.
 
-    def __init__(self, method, X, held, *, batch=100, scale=None, seed=0, rate=None):
+    ``rate`` sets the rate of a :func:`rated` method; ``like`` is a run of the same kind and seed
+    whose images are shared.
+    """
+
+    def __init__(self, method, X, held, *, batch=100, scale=None, seed=0, rate=None, like=None):
         began = time.perf_counter()
         generator = np.random.default_rng(seed)
         params = initial_params(generator, inputs=X.shape[1], hidden=(500,), latent=20, scale=scale)
-        X = X[generator.permutation(len(X))]
-        objective, rows, self.restore = MLPObjective(decoder_l2=L2), jnp.asarray(X), lambda p: p
-        if isinstance(method, curvi.KFAC):
-            rotation = principal_rotation(X, directions=method.directions, damping=method.damping)
-            objective = MLPObjective(decoder_l2=L2, white=True)
-            rows = (jnp.asarray(rotation.features(X)), rows)
-            params, self.restore = rotation.rotated(params), rotation.restored
-        multipliers = jnp.asarray(shuffling_multipliers(len(X), generator))
-        self.seconds = time.perf_counter() - began if isinstance(method, curvi.KFAC) else 0.0
-        self.resources = EpochResources(jax.random.key(seed), rows, multipliers)
+        self.restore, self.seconds = lambda p: p, 0.0
+        objective = MLPObjective(decoder_l2=L2, white=isinstance(method, curvi.KFAC))
+        self.resources = None if like is None else like.resources
+        if self.resources is None:
+            X = X[generator.permutation(len(X))]
+            rows = jnp.asarray(X)
+            if objective.white:
+                rotation = principal_rotation(
+                    X, directions=method.directions, damping=method.damping
+                )
+                rows = (jnp.asarray(rotation.features(X)), rows)
+                params, self.restore = rotation.rotated(params), rotation.restored
+                self.seconds = time.perf_counter() - began
+            multipliers = jnp.asarray(shuffling_multipliers(len(X), generator))
+            self.resources = EpochResources(jax.random.key(seed), rows, multipliers)
         self.problem, self.method, self.held = EpochProblem(objective, batch), method, held
         self.carry = loop.start(self.problem, method, params, self.resources)
         if rate is not None:
@@ -96,41 +109,50 @@ class Run:
         limit = jnp.asarray(1e-30, jnp.float32)
         return loop.run_chunk(self.problem, self.method, self.carry, self.resources, stop, limit)
 
-    def until(self, budget, *, bound_at=np.inf):
-        """Train until the clock or the averaged bound has reached a number; returns the run."""
-        while self.seconds < budget and not self._stopped(bound_at):
+    def until(self, budget=np.inf, *, steps=np.inf, watched=True):
+        """Train for so many seconds and steps in total, at most; returns the run.
+
+        A run that is not watched is looked at in the end only. Looks are more frequent early on,
+        when the bound moves fast.
+        """
+        while self.seconds < budget and int(self.carry.step) < steps and not self._broken():
+            count = self.every * (1 if len(self.path) < EARLY_LOOKS else 3)
             began = time.perf_counter()
-            self.carry = jax.block_until_ready(self._advanced(self.every))
+            self.carry = jax.block_until_ready(self._advanced(count))
             self.seconds += time.perf_counter() - began
-            self.path.append(self._look())
+            if watched:
+                self.path.append(self._look(last=False))
+        if not watched:
+            self.path.append(self._look(last=True))
         return self
 
-    def _stopped(self, bound_at):
-        if not self.path:
-            return False
-        return self.path[-1].averaged >= bound_at or not np.isfinite(self.path[-1].last)
+    def _broken(self):
+        stopped = int(self.carry.outcome) != Outcome.RUNNING.value
+        return stopped or (bool(self.path) and not np.isfinite(self.path[-1].averaged))
 
-    def _look(self):
-        key = jax.random.key(99)  # the same draws at every look
+    def _look(self, *, last):
+        def at(params):
+            return float(bound(self.restore(params), self.held, jax.random.key(99)))
+
         state = self.carry.state
-        last, averaged = (
-            float(bound(self.restore(params), self.held, key))
-            for params in (state.params, self.method.answer(state))
-        )
-        return Look(self.seconds, last, averaged)
+        answer = at(self.method.answer(state))
+        return Look(int(self.carry.step), self.seconds, at(state.params) if last else None, answer)
 
 
-def reached(path, target, *, averaged=True):
-    """Seconds at which a path crosses a bound, straight lines between looks; None if never."""
+def reached(path, target, *, clock="seconds"):
+    """Seconds or steps at which the averaged bound crosses a target; None if it never does.
+
+    Straight lines between looks.
+    """
     before = None
     for look in path:
-        value = look.averaged if averaged else look.last
-        if value >= target:
+        now = getattr(look, clock)
+        if look.averaged >= target:
             if before is None:
-                return look.seconds
-            share = (target - before[1]) / (value - before[1])
-            return before[0] + share * (look.seconds - before[0])
-        before = (look.seconds, value)
+                return now
+            share = (target - before[1]) / (look.averaged - before[1])
+            return before[0] + share * (now - before[0])
+        before = (now, look.averaged)
     return None
 
 

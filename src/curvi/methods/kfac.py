@@ -92,14 +92,14 @@ class KFAC(CheapSteps):
     step_size: float = 0.05
     momentum: float = 0.9
     damping: float = 0.01
-    plateau: int = 600
-    factor_every: int = 30
-    root_every: int = 300
+    plateau: int = 1200
+    factor_every: int = 60
+    root_every: int = 600
     factor_rows: int = 200
     factor_memory: float = 0.9
     clip: float = 1.5
     average_window: int = 1800
-    directions: int | None = 300
+    directions: int | None = 200
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
