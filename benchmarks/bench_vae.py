@@ -168,7 +168,7 @@ def products(quick: bool) -> dict:
     @jax.jit
     def several(params, count):
         _, gradient, operator = objective.gauss_newton(params, X, key)
-        return jax.lax.fori_loop(0, count, lambda _, v: operator.matvec(v), gradient)
+        return jax.lax.fori_loop(0, count, lambda _, v: operator.apply(v), gradient)
 
     gradient = jax.jit(jax.value_and_grad(objective))
     calls = {

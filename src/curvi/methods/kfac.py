@@ -156,7 +156,7 @@ class KFAC(CheapSteps):
             updates.append(self._decayed(layer, roots, matrices[index], update, (step, rate)))
         norms = [jnp.sqrt(jnp.sum(update * update)) for update in updates]
         # A norm is finite only if every entry is: one pass over the updates serves both.
-        finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(jnp.stack(norms)))
+        finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(rate * jnp.stack(norms)))
         momentum, moved = [], []
         for matrix, past, update, norm in zip(
             matrices, state.momentum, updates, norms, strict=True
