@@ -25,6 +25,7 @@ import optax
 
 import curvi
 from benchmarks.common import NEEDS_DATA, data_folder, interleaved, keep, median_ratio, verdict
+from benchmarks.vae_labels import accuracies, few_labels
 from benchmarks.vae_runs import TARGETS, Run, reached, splits
 from benchmarks.vae_tuning import ADAGRAD, ADAM, Cell, first_order, halving
 from curvi.models.vae import MLPObjective, initial_params
@@ -205,13 +206,12 @@ def memory() -> dict:
 
 def labels(quick: bool) -> dict:
     """Stage four: MNIST with 1,000 labels, against logistic regression on the same labels."""
-    from benchmarks.vae_labels import accuracy, few_labels
-
     data = curvi.datasets.load("mnist")
-    (X, y), (X_test, y_test) = data.train, data.test
-    row = accuracy(X, few_labels(y, seed=0), X_test, y_test, budget=5.0 if quick else 120.0)
-    say(f"accuracy with 1,000 labels: {row}")
-    return row
+    (X, y), test = data.train, data.test
+    options = {"epochs": (1, 1), "budget": 5.0} if quick else {}
+    rows = accuracies(X, few_labels(y, seed=0), *test, **options)
+    say(f"accuracy with 1,000 labels: {rows}")
+    return rows
 
 
 def main(quick: bool = False) -> dict:
