@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 import time
 from pathlib import Path
 
-from curvi.core.files import write_atomically
+from benchmarks.common import keep
 
 FOLDER = Path(__file__).parent
-RESULTS = FOLDER / "results"
 
 
 def available() -> list[str]:
@@ -30,10 +28,7 @@ def main(names: list[str]) -> int:
         print(f"{name} ...", flush=True)
         start = time.perf_counter()
         result = importlib.import_module(f"benchmarks.bench_{name}").main()
-        path = RESULTS / f"{name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(result, indent=2, sort_keys=True, allow_nan=False)
-        write_atomically(path, text + "\n")
+        path = keep(name, result)
         print(f"{name}: {time.perf_counter() - start:.1f} s -> {path.relative_to(FOLDER.parent)}")
     return 0
 

@@ -1,18 +1,21 @@
-"""Seconds to a test bound: KFAC against tuned Adam and Adagrad on MNIST; defaults elsewhere.
+"""Auto-encoders: seconds to a test bound of KFAC against tuned Adam and Adagrad on MNIST, unchanged
+defaults on other data, the price of products, memory, and few labels.
 
-MNIST, 784-500-20-500-784, grey levels as probabilities, M = 1. Adam is tuned over a complete grid
-on a validation split, then the contenders alternate on new seeds and are judged on the test
-images. Clocks run while training runs: evaluation and compilation do not count, the principal
-coordinates of KFAC do; its encoder reads the leading 300 of them, that of the others all pixels.
-``python -m benchmarks.bench_vae --budget 60 --tune 20 --pairs 5``.
+Stage one tunes Adam over its complete grid, and Adagrad, on the last 5,000 training images
+(:mod:`benchmarks.vae_tuning`). In stage two the contenders alternate on new seeds and are judged on
+the test images: 784-500-20-500-784, grey levels as probabilities, M = 1. Under KFAC the encoder
+reads the leading 200 principal directions, under the others all pixels. Results are kept after
+every stage. ``python -m benchmarks.bench_vae [--quick]``; about 25 minutes on two cores.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
+import resource
 import statistics
+import subprocess
+import sys
 import time
 
 import jax
@@ -21,170 +24,218 @@ import numpy as np
 import optax
 
 import curvi
-from benchmarks.common import NEEDS_DATA, data_folder, verdict
-from curvi.fitting import loop
+from benchmarks.common import NEEDS_DATA, data_folder, interleaved, keep, median_ratio, verdict
+from benchmarks.vae_labels import accuracies, few_labels
+from benchmarks.vae_runs import TARGETS, Run, reached, splits
+from benchmarks.vae_tuning import ADAGRAD, ADAM, Cell, first_order, halving
 from curvi.models.vae import MLPObjective, initial_params
-from curvi.models.vae.problem import EpochProblem, EpochResources, shuffling_multipliers
-from curvi.models.vae.rotation import principal_rotation
 
-TARGETS = (-115.0, -110.0, -105.0, -103.0, -102.0)
 GOALS = {-110.0: 2.5, -105.0: 2.0, -102.0: 1.5}
-LOOK_EVERY = 100
-PLAIN = MLPObjective(decoder_l2=1e-4)
-GRID = list(
-    itertools.product(
-        (5e-4, 1e-3, 2e-3, 4e-3), (100, 200, 500), (None, 0.01), ("constant", "cosine"),
-        (True, False),
-    )
-)  # fmt: skip
-HORIZON_EPOCHS = 20
+ADAGRAD_GOAL = 5.0
+PRODUCT_GOAL, MEMORY_GOAL = 3.0, 8 * 2**30
+KFAC, HF = curvi.KFAC(), curvi.HessianFree()
+SETS = {"digits": ("bernoulli", 10), "frey": ("gaussian", 20), "olivetti": ("gaussian", 100)}
 
 
-def adam(rate, batch, schedule, averaged, rows):
-    """One cell of the grid."""
-    if schedule == "cosine":
-        rate = optax.cosine_decay_schedule(rate, HORIZON_EPOCHS * rows // batch)
-    method = curvi.FirstOrder(optax.adam(rate))
-    return curvi.Averaged(method, window=180_000 // batch) if averaged else method
+def say(text: str) -> None:
+    print(f"  {text}", flush=True)
 
 
-def run(method, batch, scale, X, held, *, seed, budget):
-    """(seconds, bound on held images) at every look."""
-    began = time.perf_counter()
-    generator = np.random.default_rng(seed)
-    params = initial_params(generator, inputs=X.shape[1], hidden=(500,), latent=20, scale=scale)
-    X = X[generator.permutation(len(X))]
-    objective, rows, restore = PLAIN, jnp.asarray(X), lambda p: p
-    if isinstance(method, curvi.KFAC):
-        rotation = principal_rotation(X, directions=method.directions, damping=method.damping)
-        objective = MLPObjective(decoder_l2=PLAIN.decoder_l2, white=True)
-        rows = (jnp.asarray(rotation.features(X)), rows)
-        params, restore = rotation.rotated(params), rotation.restored
-    prepared = time.perf_counter() - began
-    resources = EpochResources(
-        jax.random.key(seed), rows, jnp.asarray(shuffling_multipliers(len(X), generator))
-    )
-    path: list[tuple[float, float]] = []
-
-    def look(step, seconds, answer):
-        del step
-        path.append((prepared + seconds, float(bound(restore(answer), held, jax.random.key(99)))))
-        return prepared + seconds > budget
-
-    loop.run(
-        EpochProblem(objective, batch), method, params, resources,
-        tolerance=1e-30, max_steps=10**7, monitor=look, monitor_every=LOOK_EVERY * 100 // batch,
-    )  # fmt: skip
-    return path
+def tuning(quick: bool) -> dict:
+    """Stage one: the best Adam and Adagrad by validation bound."""
+    X, held = splits(curvi.datasets.load("mnist"))
+    rungs = ((0.3, 0.25), (0.6, 0.5)) if quick else ((3.0, 0.25), (9.0, 0.34), (27.0, 1.0))
+    results = {}
+    for name, grid, steps in (("adam", ADAM, rungs), ("adagrad", ADAGRAD, rungs[:2])):
+        began = time.perf_counter()
+        cells = grid[:: 8 if quick else 1]
+        best, averaged, table = halving(name, cells, X, held, rungs=steps, report=say)
+        results[name] = {"best": best._asdict(), "averaged": averaged, "grid": table,
+                         "seconds": time.perf_counter() - began}  # fmt: skip
+        say(f"best {name}: {best}, averaged: {averaged}")
+    return results
 
 
-@jax.jit
-def bound(params, images, key):
-    return -MLPObjective()(params, images, key)
-
-
-def encoder_reads(method):
-    """What of an image the encoder sees."""
-    if isinstance(method, curvi.KFAC) and method.directions is not None:
-        return f"at most {method.directions} principal directions"
-    return "all pixels"
-
-
-def reached(path, target):
-    return next((seconds for seconds, value in path if value >= target), None)
-
-
-def tune(X, *, budget):
-    """The cell with the best validation bound after ``budget`` seconds."""
-    held = jnp.asarray(X[-5000:])
-    table = []
-    for rate, batch, scale, schedule, averaged in GRID:
-        method = adam(rate, batch, schedule, averaged, len(X) - 5000)
-        path = run(method, batch, scale, X[:-5000], held, seed=0, budget=budget)
-        row = {"rate": rate, "batch": batch, "init": scale, "schedule": schedule,
-               "averaged": averaged, "bound": path[-1][1]}  # fmt: skip
-        table.append(row)
-        print(f"    {row}", flush=True)
-    return max(table, key=lambda row: row["bound"] if np.isfinite(row["bound"]) else -np.inf), table
-
-
-def mnist(budget: float, tuning: float, pairs: int) -> dict:
+def race(tuned: dict, quick: bool) -> dict:
+    """Stage two: alternating runs on new seeds, judged on test images."""
     data = curvi.datasets.load("mnist")
     X, held = data.train[0], jnp.asarray(data.test[0])
-    best, table = tune(X, budget=tuning) if tuning > 0 else (
-        {"rate": 2e-3, "batch": 100, "init": 0.01, "schedule": "constant", "averaged": True}, []
-    )  # fmt: skip
-    tuned = adam(best["rate"], best["batch"], best["schedule"], best["averaged"], len(X))
-    contenders = {
-        "kfac": (curvi.KFAC(), 100, None),
-        "adam": (tuned, best["batch"], best["init"]),
-        "adagrad": (curvi.FirstOrder(optax.adagrad(0.03)), 100, None),
-    }
-    rounds = []
-    for seed in range(1, pairs + 1):
+    contenders = {"kfac": (KFAC, 100, None, 45.0)}
+    for name, seconds in (("adam", 45.0), ("adagrad", 100.0)):
+        cell = Cell(**tuned[name]["best"])
+        method = first_order(name, cell, len(X), averaged=tuned[name]["averaged"])
+        contenders[name] = (method, cell.batch, cell.init, seconds)
+    contenders["hf"] = (HF, 2000, None, 45.0)
+    rounds: list[dict] = []
+    for seed in range(1, 2 if quick else 6):
         row = {}
-        for name, (method, batch, scale) in contenders.items():
-            path = run(method, batch, scale, X, held, seed=seed, budget=budget)
-            row[name] = {"to": {str(t): reached(path, t) for t in TARGETS}, "final": path[-1][1],
-                         "encoder_reads": encoder_reads(method)}  # fmt: skip
-            print(f"    seed {seed} {name}: {row[name]}", flush=True)
+        for name, (method, batch, scale, seconds) in contenders.items():
+            if name in ("adagrad", "hf") and seed > 1:
+                continue
+            run = Run(method, X, held, batch=batch, scale=scale, seed=seed)
+            path = run.until(2.0 if quick else seconds).path
+            row[name] = {"to": {str(t): reached(path, t) for t in TARGETS},
+                         "final": path[-1].averaged, "seconds": path[-1].seconds,
+                         "path": [[look.seconds, look.averaged] for look in path]}  # fmt: skip
+            say(f"seed {seed} {name}: {row[name]['to']}, final {row[name]['final']:.2f}")
         rounds.append(row)
+    return {"rounds": rounds, "ratios": _ratios(rounds), "met": _met(rounds)}
+
+
+def _ratios(rounds: list[dict]) -> dict:
+    """Medians of rival / kfac seconds; what the rival never reached counts as its whole run."""
     ratios = {}
-    for rival in ("adam", "adagrad"):
+    for rival in ("adam", "adagrad", "hf"):
         for target in TARGETS:
-            pair = [(r[rival]["to"][str(target)], r["kfac"]["to"][str(target)]) for r in rounds]
-            known = [a / b for a, b in pair if a is not None and b is not None]
-            ratios[f"{rival} {target}"] = statistics.median(known) if known else None
-    met = {
-        f"adam {t}": ratios[f"adam {t}"] is not None and ratios[f"adam {t}"] >= goal
-        for t, goal in GOALS.items()
-    }
+            pairs = [
+                (r[rival]["to"][str(target)], r[rival]["seconds"], r["kfac"]["to"][str(target)])
+                for r in rounds
+                if rival in r
+            ]
+            known = [(a or most) / b for a, most, b in pairs if b is not None]
+            ratios[f"{rival} {target}"] = {
+                "ratio": statistics.median(known) if known else None,
+                "pairs": len(known),
+                "at_least": any(a is None for a, _, b in pairs if b is not None),
+            }
+    return ratios
+
+
+def _met(rounds: list[dict]) -> dict:
+    ratios = _ratios(rounds)
+    goals = {f"adam {target}": goal for target, goal in GOALS.items()}
+    goals |= {f"adagrad {target}": ADAGRAD_GOAL for target in GOALS}
+    met = {name: (ratios[name]["ratio"] or 0.0) >= goal for name, goal in goals.items()}
     met["final bound"] = all(r["kfac"]["final"] >= r["adam"]["final"] for r in rounds)
     for name, ok in met.items():
-        print(f"  {name}: {verdict(ok)} ({ratios.get(name)})")
-    return {"best_adam": best, "grid": table, "rounds": rounds, "ratios": ratios, "met": met}
+        say(f"{name}: {verdict(ok)} ({ratios.get(name, {}).get('ratio')})")
+    return met
 
 
-def defaults(budget: float) -> list[dict]:
-    """Unchanged defaults of curvi.VAE on other data: best validation bound by method and time."""
-    from sklearn.datasets import load_digits
+def images(name: str) -> np.ndarray:
+    """The training images of a small data set."""
+    if name == "digits":
+        from sklearn.datasets import load_digits
 
-    sets = {"digits": ((load_digits().data / 16).astype(np.float32), "bernoulli", 10)}
-    if data_folder() is not None:
-        sets["frey"] = (curvi.datasets.load("frey").train[0], "gaussian", 20)
-        sets["olivetti"] = (curvi.datasets.load("olivetti").train[0], "gaussian", 100)
-    rows = []
-    for name, (X, likelihood, latent) in sets.items():
-        for method in ("kfac", "adam", "adagrad", "lbfgs", "hf"):
-            options = {"latent": latent, "hidden": (200,), "likelihood": likelihood,
-                       "method": method, "random_state": 0}  # fmt: skip
-            curvi.VAE(**options, max_epochs=1).fit(X)  # compiles
-            model = curvi.VAE(**options, max_epochs=100_000, time_budget=budget).fit(X)
-            bounds, seconds = model.history_["validation_elbo"], model.history_["seconds"]
-            reads = encoder_reads(curvi.KFAC() if method == "kfac" else method)
-            row = {"data": name, "method": method, "encoder_reads": reads, "bound": model.elbo_,
-                   "seconds_to_best": float(seconds[int(np.nanargmax(bounds))]),
-                   "squared_error": float(np.mean((model.reconstruct(X) - X) ** 2)),
-                   "path": np.stack([seconds, bounds], axis=1).tolist()}  # fmt: skip
-            rows.append(row)
-            print(
-                "    " + ", ".join(f"{k}: {v}" for k, v in row.items() if k != "path"), flush=True
-            )
+        return (load_digits().data / 16).astype(np.float32)
+    return curvi.datasets.load(name).train[0]
+
+
+def fitted(X: np.ndarray, likelihood: str, latent: int, method, budget: float, **more) -> dict:
+    """Best validation bound, when it was reached, and the path to it."""
+    options = {"latent": latent, "hidden": (200,), "likelihood": likelihood, "method": method,
+               "random_state": 0, **more}  # fmt: skip
+    curvi.VAE(**options, max_epochs=1).fit(X)  # compiles
+    model = curvi.VAE(**options, max_epochs=100_000, time_budget=budget, patience=50).fit(X)
+    bounds, seconds = model.history_["validation_elbo"], model.history_["seconds"]
+    return {
+        "bound": model.elbo_,
+        "seconds_to_best": float(seconds[int(np.nanargmax(bounds))]),
+        "squared_error": float(np.mean((model.reconstruct(X) - X) ** 2)),
+        "path": np.stack([seconds, bounds], axis=1).tolist(),
+    }
+
+
+def defaults(name: str, quick: bool) -> dict:
+    """Stage three: unchanged defaults, and Adam at the best of its rates, on another data set."""
+    X, (likelihood, latent) = images(name), SETS[name]
+    budget = 1.0 if quick else 8.0
+    rows = {}
+    for method in ("kfac", "hf", "lbfgs", "adagrad"):
+        rows[method] = fitted(X, likelihood, latent, method, budget)
+    for rate in (1e-3,) if quick else (3e-4, 1e-3, 3e-3, 1e-2):
+        adam = curvi.Averaged(curvi.FirstOrder(optax.adam(rate)))
+        for scale in (None,) if quick else (None, 0.01):
+            key = f"adam {rate:g} init {scale}"
+            rows[key] = fitted(X, likelihood, latent, adam, budget, init_scale=scale)
+    for key, row in rows.items():
+        say(f"{name} {key}: bound {row['bound']:.2f} at {row['seconds_to_best']:.1f} s, "
+            f"squared error {row['squared_error']:.5f}")  # fmt: skip
+    best = max((k for k in rows if k.startswith("adam")), key=lambda k: rows[k]["bound"])
+    path = rows["kfac"]["path"]
+    sooner = next((s for s, b in path if b >= rows[best]["bound"]), None)
+    ratio = None if sooner is None else rows[best]["seconds_to_best"] / sooner
+    say(f"{name}: {best} takes {ratio} times as long to its best bound as kfac")
+    return {"runs": rows, "best_adam": best, "ratio_to_adams_best": ratio}
+
+
+def products(quick: bool) -> dict:
+    """Seconds of a product with the linearised Gauss-Newton matrix over those of a gradient."""
+    generator = np.random.default_rng(0)
+    X = jnp.asarray(generator.random((500, 784)), jnp.float32)
+    params = initial_params(generator, inputs=784, hidden=(500,), latent=20)
+    objective, key = MLPObjective(), jax.random.key(0)
+
+    @jax.jit
+    def several(params, count):
+        _, gradient, operator = objective.gauss_newton(params, X, key)
+        return jax.lax.fori_loop(0, count, lambda _, v: operator.apply(v), gradient)
+
+    gradient = jax.jit(jax.value_and_grad(objective))
+    calls = {
+        "gradient": lambda: gradient(params, X, key),
+        "one": lambda: several(params, 1),
+        "eleven": lambda: several(params, 11),
+    }
+    table = interleaved(calls, 3 if quick else 15)
+    each = [(b - a) / 10 for a, b in zip(table["one"], table["eleven"], strict=True)]
+    ratio = median_ratio(each, table["gradient"])
+    say(f"a product costs {ratio:.2f} gradients: {verdict(ratio <= PRODUCT_GOAL)}")
+    return {"ratio": ratio, "met": ratio <= PRODUCT_GOAL}
+
+
+def large_model() -> None:
+    """Train more than 10^7 parameters for an epoch; prints what it took, for :func:`memory`."""
+    X = np.random.default_rng(0).random((2000, 784)).astype(np.float32)
+    model = curvi.VAE(latent=20, hidden=(2100, 1600), max_epochs=1, random_state=0).fit(X)
+    count = sum(leaf.size for leaf in jax.tree.leaves(model.params_))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"parameters": count, "peak_bytes": peak, "steps": model.n_iter_}))
+
+
+def memory() -> dict:
+    """Peak memory of a training run with more than 10^7 parameters, in a process of its own."""
+    code = "from benchmarks.bench_vae import large_model; large_model()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    row = json.loads(done.stdout.splitlines()[-1])
+    row["met"] = row["parameters"] > 10**7 and row["peak_bytes"] < MEMORY_GOAL
+    peak = row["peak_bytes"] / 2**30
+    say(f"{row['parameters']} parameters: {peak:.1f} GiB: {verdict(row['met'])}")
+    return row
+
+
+def labels(quick: bool) -> dict:
+    """Stage four: MNIST with 1,000 labels, against logistic regression on the same labels."""
+    data = curvi.datasets.load("mnist")
+    (X, y), test = data.train, data.test
+    options = {"epochs": (1, 1), "budget": 5.0} if quick else {}
+    rows = accuracies(X, few_labels(y, seed=0), *test, **options)
+    say(f"accuracy with 1,000 labels: {rows}")
     return rows
 
 
-def main(budget: float = 60.0, tuning: float = 20.0, pairs: int = 5) -> dict:
-    result: dict = {"defaults": defaults(min(budget, 30.0))}
+def main(quick: bool = False) -> dict:
+    result: dict = {"quick": quick, "cores": len(jax.devices()), "products": products(quick)}
+
+    def stage(name, call):
+        result[name] = call()
+        if not quick:
+            keep("vae", result)
+
+    stage("digits", lambda: defaults("digits", quick))
+    stage("memory", memory)
     if data_folder() is None:
-        print(f"  {NEEDS_DATA}")
+        say(NEEDS_DATA)
         return result
-    return result | {"mnist": mnist(budget, tuning, pairs)}
+    stage("tuning", lambda: tuning(quick))
+    stage("mnist", lambda: race(result["tuning"], quick))
+    for name in ("frey", "olivetti"):
+        stage(name, lambda name=name: defaults(name, quick))
+    stage("labels", lambda: labels(quick))
+    return result
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds per run")
-    parser.add_argument("--tune", type=float, default=20.0, help="seconds per cell; 0 skips it")
-    parser.add_argument("--pairs", type=int, default=5)
-    given = parser.parse_args()
-    print(json.dumps(main(given.budget, given.tune, given.pairs), indent=1))
+    parser.add_argument("--quick", action="store_true", help="seconds per run, nothing is kept")
+    main(parser.parse_args().quick)

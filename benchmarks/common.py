@@ -1,7 +1,8 @@
-"""What several benchmarks need: interleaved timing, slopes, and the data folder."""
+"""What several benchmarks need: interleaved timing, slopes, the data folder, kept results."""
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import time
@@ -11,6 +12,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from curvi.core.files import write_atomically
+
+RESULTS = Path(__file__).parent / "results"
 NEEDS_DATA = "set CURVI_DATA to the folder that holds libsvm/*.bz2 to run this benchmark"
 
 
@@ -64,3 +68,11 @@ def log_log_slope(sizes: list[float], seconds: list[float]) -> float:
 def verdict(met: bool) -> str:
     """Met or MISSED, for the tables."""
     return "met" if met else "MISSED"
+
+
+def keep(name: str, result: dict) -> Path:
+    """Write what a benchmark measured to ``results/NAME.json``."""
+    path = RESULTS / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(result, indent=2, sort_keys=True, allow_nan=False) + "\n")
+    return path

@@ -7,7 +7,9 @@ import optax
 import pytest
 
 import curvi
-from curvi.methods.kfac import _backward, _factors, _inverse_root
+from curvi.methods.kfac import _backward, _inverse_root, layer_factors
+from curvi.methods.kronecker import first_sides, kronecker_metric, renewed_sides
+from curvi.methods.layered import Layer
 from curvi.models.vae import Bernoulli, Gaussian, MLPObjective, initial_params
 from curvi.models.vae.problem import EpochProblem, EpochResources
 
@@ -62,7 +64,7 @@ def _traces(objective, params, one, keys):
     """Trace of A x G of every layer, one row per layer, one column per key."""
 
     def traces(key):
-        first, second = _factors(objective, params, one, key)
+        first, second = layer_factors(objective, params, one, key)
         outer = [jnp.sum(g) if g.shape[0] == 1 else jnp.trace(g) for g in second]
         return jnp.stack([jnp.trace(a) * g for a, g in zip(first, outer, strict=True)])
 
@@ -82,9 +84,43 @@ def test_a_strong_penalty_does_not_overshoot(key):
 
 
 @pytest.mark.float64_only
+@pytest.mark.parametrize(("decay", "period"), [(1e-6, 10), (1e3, 1)])
+def test_the_penalty_pulls_as_much_in_ten_steps_as_its_slope_would_in_each(key, decay, period):
+    keys = jax.random.split(key, 4)
+    matrix, update = jax.random.normal(keys[0], (5, 3)), jax.random.normal(keys[1], (5, 3))
+    rows = jax.random.normal(keys[2], (20, 5))
+    roots = _inverse_root(rows.T @ rows / 20, 0.01), jnp.ones((1, 3))
+    method, rate = curvi.KFAC(), jnp.asarray(0.05)
+    one = jax.jit(
+        lambda step: method._decayed(Layer(decay=decay), roots, matrix, update, (step, rate))
+    )
+    pulls = [one(jnp.asarray(step, jnp.int32)) - update for step in range(10)]
+    slope = roots[0] @ (decay * matrix.at[-1].set(0.0))
+    np.testing.assert_allclose(sum(pulls), 10 * slope, rtol=1e-6, atol=1e-12)
+    assert sum(bool(jnp.any(pull != 0)) for pull in pulls) == 10 // period
+
+
+@pytest.mark.float64_only
+def test_curvature_that_is_not_finite_is_not_taken_over(key):
+    """A batch of infinite images breaks the estimate: parameters and curvature stay."""
+    objective, params, X = problem_of(key, np.float64)
+    method, problem = curvi.KFAC(factor_every=1, root_every=1), EpochProblem(objective, 50)
+    state = method.init(problem, params, EpochResources(key, X, jnp.ones(1, jnp.uint32)))
+    broken = EpochResources(key, jnp.full_like(X, jnp.inf), jnp.ones(1, jnp.uint32))
+    zero = jnp.asarray(0, jnp.int32)
+    after, info = jax.jit(
+        lambda state: method.step(problem, state, broken, zero, jnp.asarray(0.0))
+    )(state)
+    assert not info.finite
+    jax.tree.map(np.testing.assert_array_equal, after._replace(average=None),
+                 state._replace(average=None))  # fmt: skip
+    jax.tree.map(np.testing.assert_array_equal, after.average, params)
+
+
+@pytest.mark.float64_only
 def test_the_pixel_factor_is_the_mean_of_p_times_one_minus_p_exactly(key):
     objective, params, X = problem_of(key, np.float64)
-    _, second = _factors(objective, params, X, key)
+    _, second = layer_factors(objective, params, X, key)
     p = jax.nn.sigmoid(objective.outputs(params, X, key).decoded)
     np.testing.assert_allclose(second[-1], jnp.mean(p * (1 - p), axis=0, keepdims=True))
 
@@ -98,9 +134,35 @@ def test_the_inverse_root_is_the_inverse_of_the_square_root(key):
     np.testing.assert_allclose(root @ lifted @ root, np.eye(6), atol=1e-9)
 
 
+@pytest.mark.float64_only
+@pytest.mark.parametrize(("likelihood", "variances"), [(Bernoulli(), 0), (Gaussian("pixel"), 12)])
+def test_the_kronecker_metric_is_the_damped_product_of_the_factors(key, likelihood, variances):
+    objective, params, X = problem_of(key, np.float64, likelihood, variances)
+    start, zero = first_sides(objective, params), jnp.asarray(0, jnp.int32)
+    sides = jax.jit(lambda p: renewed_sides(objective, p, start, (X, key), zero))(params)
+    metric = kronecker_metric(objective, sides, jnp.asarray(0.1))
+    keys = jax.random.split(key, len(jax.tree.leaves(params)))
+    vector = jax.tree.unflatten(
+        jax.tree.structure(params),
+        [jax.random.normal(k, p.shape) for k, p in zip(keys, jax.tree.leaves(params), strict=True)],
+    )
+    first, second = jax.jit(lambda p: layer_factors(objective, p, X, key))(params)
+    applied = objective.matrices(metric.apply(vector))
+    for matrix, found, a, g in zip(objective.matrices(vector), applied, first, second, strict=True):
+        left = a @ matrix if a.size else matrix
+        expected = (left * g if g.shape[0] == 1 else left @ g) + 0.1 * matrix
+        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10),
+        metric.solve(metric.apply(vector)),
+        vector,
+    )
+
+
 METHODS = {
     "kfac": curvi.KFAC(),
     "hf": curvi.HessianFree(),
+    "hf-kronecker": curvi.HessianFree(preconditioner="kronecker", cg_steps=10),
     "hf-hessian": curvi.HessianFree(curvature="hessian", preconditioner=None),
     "adam": curvi.Averaged(curvi.FirstOrder(optax.adam(0.01))),
 }
@@ -111,6 +173,7 @@ METHODS = {
     [
         "kfac",
         pytest.param("hf", marks=pytest.mark.float64_only),
+        pytest.param("hf-kronecker", marks=pytest.mark.float64_only),
         pytest.param("hf-hessian", marks=pytest.mark.slow),
         pytest.param("adam", marks=pytest.mark.float64_only),
     ],
@@ -146,7 +209,7 @@ def test_factors_without_memory_are_the_last_estimate_and_values_hold_the_penalt
     def references(params):
         value = problem.value(params, problem.sample(resources, now))
         sample = problem.sample(resources, now, 1, method.factor_rows)
-        return value, _factors(objective, params, *sample)
+        return value, layer_factors(objective, params, *sample)
 
     value, expected = references(before.params)
     np.testing.assert_allclose(info.value, value, rtol=1e-12)

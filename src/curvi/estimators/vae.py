@@ -66,7 +66,7 @@ class VAE(TrainsVAE, UsesVAE):
         a new best, and the best parameters are kept. 0 trains to the end.
     method : {"kfac", "hf", "lbfgs", "adam", "adagrad"} or a method of curvi
         How to go downhill. Under "kfac" the encoder reads principal coordinates of the images,
-        at most the first 300: what it says about an image never depends on the other directions.
+        at most the first 200: what it says about an image never depends on the other directions.
         ``KFAC(directions=None)`` keeps all of them, at the price of longer steps. The decoder
         explains all pixels either way.
     random_state : int, RandomState or None

@@ -35,6 +35,10 @@ class SemiSupervisedVAE(TrainsVAE, ClassifierMixin, BaseEstimator):
     The class of an unlabelled row is summed out exactly, so that all rows shape the classifier
     q(y | x).
 
+    Images are best turned into codes first, which is both faster and more accurate:
+    ``make_pipeline(VAE(latent=50), SemiSupervisedVAE(likelihood="gaussian"))``, in the words of
+    scikit-learn; Kingma and others (2014) call it M1 + M2.
+
     Parameters
     ----------
     latent, hidden, activation, likelihood, variance, decoder_l2
@@ -66,7 +70,7 @@ class SemiSupervisedVAE(TrainsVAE, ClassifierMixin, BaseEstimator):
         variance: str | float = "pixel",
         decoder_l2: float = 1e-4,
         label_weight: float = 10.0,
-        batch_size: int = 100,
+        batch_size: int = 50,
         max_epochs: int = 20,
         time_budget: float | None = None,
         method: Any = None,
@@ -146,7 +150,7 @@ class SemiSupervisedVAE(TrainsVAE, ClassifierMixin, BaseEstimator):
             rows,
             method=self.method or Averaged(FirstOrder(optax.adam(2e-3))),
             schedule=Schedule(
-                batch_size=self.batch_size or 100,
+                batch_size=self.batch_size or 50,
                 max_epochs=self.max_epochs,
                 time_budget=self.time_budget,
                 seed=seed,

@@ -14,10 +14,12 @@ from curvi.core import gate
 from curvi.curvature import (
     Diagonal,
     LinearMap,
+    Preconditioner,
     conjugate_gradient,
     damped,
     hutchinson_diagonal,
 )
+from curvi.methods.kronecker import first_sides, kronecker_metric, renewed_sides
 from curvi.methods.method import (
     GOOD,
     POOR,
@@ -36,12 +38,12 @@ _WARM = 0.9  # how much of the last solution conjugate gradients start from
 
 
 class HessianFreeMethodState(NamedTuple):
-    """Parameters, Levenberg-Marquardt damping, last solution, curvature diagonal."""
+    """Parameters, Levenberg-Marquardt damping, last solution, what the preconditioner keeps."""
 
     params: Any
     damping: Array
     direction: Any
-    diagonal: Any
+    kept: Any
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,8 @@ class HessianFree(StochasticMethod):
     activations. The gradient, the products and both values that judge the step are taken on one
     batch with one set of draws, so that the comparison sees the step and not the noise; lambda
     rises or falls with how well the model predicted it. Conjugate gradients start from the last
-    solution and are preconditioned by the diagonal of the curvature, estimated with random signs
-    and kept as a running mean.
+    solution and are preconditioned: by the diagonal of the curvature, estimated with random signs
+    and kept as a running mean, or by Kronecker factors of every layer.
 
     Parameters
     ----------
@@ -62,7 +64,8 @@ class HessianFree(StochasticMethod):
         The matrix.
     cg_steps : int
         K, iterations at most.
-    preconditioner : {"diagonal", None}
+    preconditioner : {"diagonal", "kronecker", None}
+        "kronecker" needs an objective that shows its layers, as :class:`~curvi.methods.KFAC` does.
         None is the plain version of the paper.
     initial_damping : float
         First lambda.
@@ -83,14 +86,16 @@ class HessianFree(StochasticMethod):
         gate.positive_number(self.initial_damping, "initial_damping")
         if self.curvature_rows is not None:
             gate.positive_integer(self.curvature_rows, "curvature_rows")
-        check_preconditioner(self.preconditioner)
+        check_preconditioner(self.preconditioner, "kronecker")
 
     def init(self, problem: Problem, params: Any, resources: Any) -> HessianFreeMethodState:
         """No direction yet."""
-        del problem, resources
-        zeros = optax.tree.zeros_like(params)
+        del resources
+        zeros = kept = optax.tree.zeros_like(params)
+        if self.preconditioner == "kronecker":
+            kept = first_sides(problem.layered(), params)
         damping = jnp.asarray(self.initial_damping, optax.tree.dtype(params))
-        return HessianFreeMethodState(params, damping, zeros, zeros)
+        return HessianFreeMethodState(params, damping, zeros, kept)
 
     def step(
         self,
@@ -107,7 +112,7 @@ class HessianFree(StochasticMethod):
         if self.curvature_rows is not None:
             smaller = problem.sample(resources, step, 1, self.curvature_rows)
             _, _, operator = self._linearised(problem, state.params, smaller)
-        metric, diagonal = self._metric(operator, state, step)
+        metric, kept = self._metric(problem, operator, state, sample, step)
         solved = conjugate_gradient(
             damped(operator, state.damping),
             optax.tree.scale(-1.0, gradient),
@@ -124,10 +129,12 @@ class HessianFree(StochasticMethod):
         factor = jnp.where(ratio > GOOD, 2 / 3, jnp.where(ratio > POOR, 1.0, 3 / 2))
         factor = jnp.where(good, factor, 3.0).astype(state.damping.dtype)
         proposal = HessianFreeMethodState(
-            trial, jnp.clip(state.damping * factor, 1e-8, 1e8), solved.solution, diagonal
+            trial, jnp.clip(state.damping * factor, 1e-8, 1e8), solved.solution, kept
         )
         stay = state._replace(
-            damping=proposal.damping, direction=optax.tree.zeros_like(state.params)
+            damping=proposal.damping,
+            direction=optax.tree.zeros_like(state.params),
+            kept=select(finite, kept, state.kept),
         )
         info = make_info(
             value,
@@ -146,14 +153,23 @@ class HessianFree(StochasticMethod):
         return problem.linearise(params, sample)
 
     def _metric(
-        self, operator: LinearMap, state: HessianFreeMethodState, step: Array
-    ) -> tuple[Diagonal | None, Any]:
-        """(|diag| + lambda)^(3/4), the diagonal being a running mean of random-sign estimates."""
+        self,
+        problem: Problem,
+        operator: LinearMap,
+        state: HessianFreeMethodState,
+        sample: Any,
+        step: Array,
+    ) -> tuple[Preconditioner | None, Any]:
+        """Kronecker factors, or (|diag| + lambda)^(3/4) with a running mean of the diagonal."""
         if self.preconditioner is None:
-            return None, state.diagonal
+            return None, state.kept
+        if self.preconditioner == "kronecker":
+            layered = problem.layered()
+            sides = renewed_sides(layered, state.params, state.kept, sample, step)
+            return kronecker_metric(layered, sides, state.damping), sides
         key = jax.random.fold_in(jax.random.key(0), step)
         fresh = hutchinson_diagonal(operator, key, _PROBES)
         weight = jnp.maximum(0.1, 1 / (1 + step.astype(state.damping.dtype)))
-        diagonal = jax.tree.map(lambda d, f: d + weight * (f - d), state.diagonal, fresh)
+        diagonal = jax.tree.map(lambda d, f: d + weight * (f - d), state.kept, fresh)
         lifted = jax.tree.map(lambda d: (jnp.abs(d) + state.damping) ** 0.75, diagonal)
         return Diagonal(lifted), diagonal

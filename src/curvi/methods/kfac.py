@@ -18,6 +18,8 @@ from curvi.methods.method import CheapSteps, Info, all_finite, make_info, select
 from curvi.methods.problem import Problem
 
 _AVERAGED = 0.3  # part of the run so far that is averaged
+_LONGEST_PERIOD = 10  # steps between pulls of the penalty
+_GENTLE = 0.1  # part of a weight that one pull may take
 
 
 class Curvature(NamedTuple):
@@ -90,14 +92,14 @@ class KFAC(CheapSteps):
     step_size: float = 0.05
     momentum: float = 0.9
     damping: float = 0.01
-    plateau: int = 600
-    factor_every: int = 30
-    root_every: int = 300
+    plateau: int = 1200
+    factor_every: int = 60
+    root_every: int = 600
     factor_rows: int = 200
     factor_memory: float = 0.9
     clip: float = 1.5
     average_window: int = 1800
-    directions: int | None = 300
+    directions: int | None = 200
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
@@ -141,40 +143,64 @@ class KFAC(CheapSteps):
         """Renew the curvature if it is due, then one preconditioned momentum step."""
         del tolerance
         objective = problem.layered()
-        layers = objective.layers(state.params)
         curvature = self._renewed(problem, objective, state, resources, step)
         batch, key = problem.sample(resources, step)
         value, deltas, inputs = _backward(objective, state.params, batch, key)
         now = step.astype(value.dtype)
         rate = self.step_size * jnp.sqrt(self.plateau / jnp.maximum(now, self.plateau))
         matrices = objective.matrices(state.params)
-        slopes = objective.penalty_slopes(state.params)
+        updates = []
+        for index, layer in enumerate(objective.layers(state.params)):
+            roots = curvature.input_roots[index], curvature.output_roots[index]
+            update = _preconditioned(layer, roots, inputs[index], deltas[index])
+            updates.append(self._decayed(layer, roots, matrices[index], update, (step, rate)))
+        norms = [jnp.sqrt(jnp.sum(update * update)) for update in updates]
+        # A norm is finite only if every entry is: one pass over the updates serves both.
+        finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(rate * jnp.stack(norms)))
         momentum, moved = [], []
-        for index, layer in enumerate(layers):
-            update = _preconditioned(layer, curvature, index, inputs[index], deltas[index])
-            slope = slopes[index]
-            if slope is not None:  # at every step: an old slope goes on pulling past its minimum
-                roots = curvature.input_roots[index], curvature.output_roots[index]
-                update = update + _both_sides(roots[0], slope, roots[1])
-            update = update * self._clipped(update, inputs[0].shape[0])
-            past = self.momentum * state.momentum[index] + (1 - self.momentum) * update
-            momentum.append(past)
-            moved.append(matrices[index] - rate * past)
+        for matrix, past, update, norm in zip(
+            matrices, state.momentum, updates, norms, strict=True
+        ):
+            share = (1 - self.momentum) * self._clipped(update, norm, inputs[0].shape[0])
+            mixed = jnp.where(finite, self.momentum * past + share * update, past)
+            momentum.append(mixed)
+            moved.append(jnp.where(finite, matrix - rate * mixed, matrix))
         params = objective.assemble(state.params, tuple(moved))
-        finite = all_finite(value, params)
-        window = jnp.minimum(_AVERAGED * now, self.average_window)
-        average = average_towards(state.average, params, window) if self.average_window else params
-        proposal = KFACState(params, tuple(momentum), curvature, average)
-        norm = optax.tree.norm(tuple(momentum))
+        average = params
+        if self.average_window:
+            window = jnp.minimum(_AVERAGED * now, self.average_window)
+            average = average_towards(state.average, params, window)
         value = value + objective.penalty(state.params)
+        norm = optax.tree.norm(norms)
         info = make_info(value, grad_norm=norm, accepted=finite, finite=finite)
-        return select(finite, proposal, state), info
+        return KFACState(params, tuple(momentum), curvature, average), info
 
-    def _clipped(self, update: Array, rows: int) -> Array:
+    def _clipped(self, update: Array, norm: Array, rows: int) -> Array:
         """Factor that keeps an update within ``clip`` times the size that noise alone has."""
         noise = (update.size / rows) ** 0.5
-        norm = jnp.sqrt(jnp.sum(update * update))
         return jnp.minimum(1.0, self.clip * noise / (norm + jnp.finfo(norm.dtype).tiny))
+
+    def _decayed(
+        self, layer: Layer, roots: tuple[Array, Array], matrix: Array, update: Array, now: Any
+    ) -> Array:
+        """The update with the preconditioned slope of the L2 penalty, every few steps.
+
+        The slope is dense: its product with the roots costs as much as the rest of a step. It is
+        taken once in ``period`` steps and so much stronger, always at the parameters of the step:
+        an old one would go on pulling past its minimum. A penalty so strong that a longer pull
+        could overshoot acts at every step.
+        """
+        if layer.decay == 0:
+            return update
+        step, rate = now
+        strength = layer.decay * rate * _largest(roots[0]) * _largest(roots[1])
+        period = jnp.clip(_GENTLE / strength, 1, _LONGEST_PERIOD).astype(jnp.int32)
+
+        def pull() -> Array:
+            slope = layer.decay * matrix.at[-1].set(0.0)
+            return update + period.astype(slope.dtype) * _both_sides(roots[0], slope, roots[1])
+
+        return jax.lax.cond(step % period == 0, pull, lambda: update)
 
     def _renewed(
         self, problem: Problem, objective: Layered, state: KFACState, resources: Any, step: Array
@@ -189,24 +215,26 @@ class KFAC(CheapSteps):
 
         def estimate() -> tuple[Any, Any]:
             batch, key = problem.sample(resources, step, 1, self.factor_rows)
-            new_in, new_out = _factors(objective, state.params, batch, key)
+            new_in, new_out = layer_factors(objective, state.params, batch, key)
             keep = memory.astype(new_out[0].dtype)
             old = (curvature.input_factors, curvature.output_factors)
             return jax.tree.map(lambda a, b: keep * a + (1 - keep) * b, old, (new_in, new_out))
 
-        factors = jax.lax.cond(
-            factor_due, estimate, lambda: (curvature.input_factors, curvature.output_factors)
-        )
+        def renew() -> Curvature:
+            old = curvature.input_factors, curvature.output_factors
+            factors = jax.lax.cond(factor_due, estimate, lambda: old)
 
-        def decompose() -> Any:
-            roots_in = tuple(_inverse_root(f, self.damping) for f in factors[0])
-            roots_out = tuple(_inverse_root(f, self.damping) for f in factors[1])
-            return roots_in, roots_out
+            def decompose() -> Any:
+                return jax.tree.map(lambda factor: _inverse_root(factor, self.damping), factors)
 
-        roots = jax.lax.cond(
-            root_due, decompose, lambda: (curvature.input_roots, curvature.output_roots)
-        )
-        return Curvature(*factors, *roots)
+            kept = curvature.input_roots, curvature.output_roots
+            roots = jax.lax.cond(root_due, decompose, lambda: kept)
+            renewed = Curvature(*factors, *roots)
+            return select(all_finite(renewed), renewed, curvature)
+
+        # One branch around both: what enters the decomposition is transposed to its layout, and
+        # that must not happen at every step.
+        return jax.lax.cond(factor_due | root_due, renew, lambda: curvature)
 
 
 def _forward(objective: Layered, params: Any, batch: Any, key: Any) -> tuple[Any, Any, Any]:
@@ -229,7 +257,7 @@ def _backward(objective: Layered, params: Any, batch: Any, key: Any) -> tuple[Ar
     return value, deltas, inputs
 
 
-def _factors(objective: Layered, params: Any, batch: Any, key: Any) -> tuple[Any, Any]:
+def layer_factors(objective: Layered, params: Any, batch: Any, key: Any) -> tuple[Any, Any]:
     """One estimate of both factors of every layer, from one random sign per output."""
     outputs, pull, inputs = _forward(objective, params, batch, key)
     weights, structure = jax.tree.flatten(objective.curvature(outputs))
@@ -264,17 +292,22 @@ def _inverse_root(factor: Array, damping: float) -> Array:
     return (vectors * lifted[None, :] ** -0.5) @ vectors.T
 
 
+def _largest(root: Array) -> Array:
+    """An entry on the diagonal is at most the largest eigenvalue, and of its order."""
+    if root.size == 0:
+        return jnp.ones((), root.dtype)
+    return jnp.max(root if root.shape[0] == 1 else jnp.diagonal(root))
+
+
 def _both_sides(left: Array, matrix: Array, right: Array) -> Array:
     product = matrix if left.size == 0 else left @ matrix
     return product * right if right.shape[0] == 1 else product @ right
 
 
-def _preconditioned(
-    layer: Layer, curvature: Curvature, index: int, rows: Array, deltas: Array
-) -> Array:
+def _preconditioned(layer: Layer, roots: tuple[Array, Array], rows: Array, deltas: Array) -> Array:
     """The preconditioned gradient of one layer, the roots applied to the thin side."""
-    right = curvature.output_roots[index]
+    left, right = roots
     if not layer.white_input:
-        rows = rows @ curvature.input_roots[index]
+        rows = rows @ left
     deltas = deltas * right if right.shape[0] == 1 else deltas @ right
     return rows.T @ deltas

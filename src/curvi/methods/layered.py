@@ -14,10 +14,12 @@ class Layer(NamedTuple):
     ----------
     white_input : the rows are uncorrelated and scaled already: nothing to do on their side
     diagonal_output : the curvature in the layer's outputs is known to be diagonal
+    decay : weight of the L2 penalty on the layer's matrix, of which the last row is free
     """
 
     white_input: bool = False
     diagonal_output: bool = False
+    decay: float = 0.0
 
 
 class Pass(NamedTuple):
@@ -57,7 +59,4 @@ class Layered(Protocol):
         """Diagonal of the loss's curvature in the outputs, for single rows."""
 
     def penalty(self, params: Any) -> Array:
-        """What the objective adds to the loss."""
-
-    def penalty_slopes(self, params: Any) -> tuple[Array | None, ...]:
-        """Gradient of the penalty in every matrix; None where there is none."""
+        """What the objective adds to the loss, the L2 terms of all layers."""

@@ -7,6 +7,7 @@ import pytest
 
 from curvi.curvature import gauss_newton
 from curvi.models.vae import Bernoulli, Gaussian, MLPObjective, VAEObjective, initial_params
+from curvi.models.vae.classes import ClassObjective, initial_class_params
 from curvi.models.vae.likelihoods import bounded
 from curvi.models.vae.objective import kl_divergence
 from curvi.models.vae.problem import EpochProblem, EpochResources, shuffling_multipliers
@@ -143,3 +144,23 @@ def test_an_epoch_visits_every_row_once(key, num_rows):
         visit = jax.jit(jax.vmap(lambda s: problem.sample(resources, s)[0]))
         seen = visit(jnp.asarray(steps, jnp.int32)).ravel()
         assert sorted(seen.tolist()) == list(range(num_rows))
+
+
+@pytest.mark.float64_only
+def test_the_bounds_of_all_classes_are_those_of_each_class(key):
+    generator = generator_of(key)
+    params = initial_class_params(
+        generator,
+        inputs=5,
+        hidden=(4, 3),
+        latent=2,
+        classes=3,
+        variances=0,
+        output_bias=np.zeros(5),
+    )
+    X = jnp.asarray(generator.random((6, 5)))
+    objective = ClassObjective(Bernoulli(), 3, 0.1, 1.0)
+    every = objective.all_bounds(params, X, key)
+    repeated, classes = jnp.repeat(X, 3, axis=0), jnp.tile(jnp.eye(3), (6, 1))
+    each = objective.bounds(params, repeated, classes, key)  # the same shape, the same draws
+    np.testing.assert_allclose(every, each.reshape(6, 3), rtol=1e-12)

@@ -116,7 +116,32 @@ class ClassObjective:
         self, params: ClassParams, x: Array, one_hot: Array, key: PRNGKeyArray
     ) -> Float[Array, " rows"]:
         """L(x, y) of rows with their classes, with one draw of the code."""
-        both = self._run(params.encoder, jnp.concatenate([x, one_hot], axis=1))
+        first = params.encoder[0]
+        before = x @ first[: x.shape[1]] + affine(first[x.shape[1] :], one_hot)
+        return self._bounds_from(params, before, x, one_hot, key)
+
+    def all_bounds(
+        self, params: ClassParams, x: Array, key: PRNGKeyArray
+    ) -> Float[Array, "rows classes"]:
+        """L(x, y) of rows for every class; what the encoder first makes of x is shared."""
+        first, count = params.encoder[0], x.shape[0]
+        eye = jnp.eye(self.classes, dtype=x.dtype)
+        of_class = affine(first[x.shape[1] :], eye)
+        before = (x @ first[: x.shape[1]])[:, None] + of_class[None]
+        each = self._bounds_from(
+            params,
+            before.reshape(count * self.classes, -1),
+            jnp.repeat(x, self.classes, axis=0),
+            jnp.tile(eye, (count, 1)),
+            key,
+        )
+        return each.reshape(count, self.classes)
+
+    def _bounds_from(
+        self, params: ClassParams, before: Array, x: Array, one_hot: Array, key: PRNGKeyArray
+    ) -> Float[Array, " rows"]:
+        """Bounds from what the encoder's first layer says before its nonlinearity."""
+        both = self._run(params.encoder[1:], ACTIVATIONS[self.activation](before))
         latent = both.shape[1] // 2
         mean, log_variance = both[:, :latent], bounded(both[:, latent:])
         noise = jax.random.normal(key, (1, *mean.shape), mean.dtype)
@@ -134,18 +159,15 @@ class ClassObjective:
 
     def __call__(self, params: ClassParams, batch: MixedRows, key: PRNGKeyArray) -> Array:
         """Negative bound of both kinds of rows, plus the classifier's loss and the penalty."""
-        dtype, count = batch.x.dtype, batch.x.shape[0]
         first, second = jax.random.split(key)
-        eye = jnp.eye(self.classes, dtype=dtype)
-        labelled = eye[batch.label]
+        labelled = jnp.eye(self.classes, dtype=batch.x.dtype)[batch.label]
         known = jnp.mean(self.bounds(params, batch.labelled_x, labelled, first))
         log_q = self.log_probabilities(params, batch.labelled_x)
         classified = -jnp.mean(jnp.sum(labelled * log_q, axis=1))
-        repeated = jnp.repeat(batch.x, self.classes, axis=0)
-        each = self.bounds(params, repeated, jnp.tile(eye, (count, 1)), second)
+        each = self.all_bounds(params, batch.x, second)
         log_q = self.log_probabilities(params, batch.x)
         q = jnp.exp(log_q)
-        unknown = jnp.mean(jnp.sum(q * (each.reshape(count, self.classes) - log_q), axis=1))
+        unknown = jnp.mean(jnp.sum(q * (each - log_q), axis=1))
         share = self.labelled_fraction
         bound = share * known + (1 - share) * unknown
         return self.label_weight * classified - bound + self.penalty(params)

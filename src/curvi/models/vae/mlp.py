@@ -94,10 +94,11 @@ class MLPObjective(VAEObjective):
 
     def layers(self, params: VAEParams) -> tuple[Layer, ...]:
         """The pixel factor is diagonal: pixels are independent given the code."""
-        count = len(params.encoder) + len(params.decoder)
-        first = [Layer(white_input=self.white and i == 0) for i in range(count)]
+        encoder = [Layer(white_input=self.white and i == 0) for i in range(len(params.encoder))]
+        decoder = [Layer(decay=self.decoder_l2)] * (len(params.decoder) - 1)
+        pixels = Layer(diagonal_output=True, decay=self.decoder_l2)
         learned = [Layer(white_input=True, diagonal_output=True)] * (self.likelihood.variances != 0)
-        return (*first, Layer(diagonal_output=True), *learned)
+        return (*encoder, Layer(), *decoder, pixels, *learned)
 
     def matrices(self, params: VAEParams) -> tuple[Array, ...]:
         """Encoder, heads, decoder, and log variances where they are learned."""
@@ -119,15 +120,6 @@ class MLPObjective(VAEObjective):
             (rows if index < depth else rows * self.num_draws, matrix.shape[1])
             for index, matrix in enumerate(self.matrices(params))
         )
-
-    def penalty_slopes(self, params: VAEParams) -> tuple[Array | None, ...]:
-        """Lambda W for the decoder, without its biases."""
-        depth = len(params.encoder) + 1
-        slopes: list[Array | None] = [None] * len(self.matrices(params))
-        if self.decoder_l2 != 0:
-            for index, layer in enumerate(params.decoder):
-                slopes[depth + index] = self.decoder_l2 * layer.at[-1].set(0.0)
-        return tuple(slopes)
 
 
 def _tap(rows: Array, taps: Any, index: int) -> Array:

@@ -70,7 +70,7 @@ class Rotation(NamedTuple):
 
 
 def principal_rotation(
-    X: np.ndarray, *, directions: int | None = 300, damping: float = 0.01, seed: int = 0
+    X: np.ndarray, *, directions: int | None = 200, damping: float = 0.01, seed: int = 0
 ) -> Rotation:
     """The rotation of a set of rows; at most ``directions``, the rank, and what is not noise.
 

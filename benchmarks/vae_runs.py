@@ -1,0 +1,162 @@
+"""Training runs with a clock that can be continued: what the auto-encoder benchmark and the choice
+of settings share.
+
+The clock runs while steps run: compilation and evaluation do not count, the principal coordinates
+of KFAC do.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import curvi
+from curvi.core.outcomes import Outcome
+from curvi.fitting import loop
+from curvi.models.vae import MLPObjective, initial_params
+from curvi.models.vae.problem import EpochProblem, EpochResources, shuffling_multipliers
+from curvi.models.vae.rotation import principal_rotation
+
+TARGETS = (-115.0, -110.0, -105.0, -103.0, -102.0)
+L2 = 1e-4
+VALIDATION = 5000
+ROWS_PER_LOOK, EARLY_LOOKS = 10_000, 15
+AVERAGED_IMAGES = 180_000  # window of the averages, in images: three epochs of MNIST
+
+
+class Look(NamedTuple):
+    """Steps and seconds so far, the held-out bounds of the last parameters (where asked for) and
+    of the method's answer, which is their average if it keeps one.
+    """
+
+    step: int
+    seconds: float
+    last: float | None
+    averaged: float
+
+
+class RateState(NamedTuple):
+    """Steps so far, and a learning rate that is data: one compiled program serves all rates."""
+
+    count: jax.Array
+    rate: jax.Array
+
+
+def rated(transformation, schedule=None):
+    """``transformation`` times a rate kept in its state, times ``schedule(step)``."""
+
+    def init(params):
+        return RateState(jnp.zeros((), jnp.int32), jnp.ones((), optax.tree.dtype(params)))
+
+    def update(updates, state, params=None):
+        del params
+        share = 1.0 if schedule is None else schedule(state.count)
+        scale = -(state.rate * share).astype(state.rate.dtype)
+        moved = jax.tree.map(lambda leaf: scale * leaf, updates)
+        return moved, RateState(state.count + 1, state.rate)
+
+    return optax.chain(transformation, optax.GradientTransformation(init, update))
+
+
+@jax.jit
+def bound(params, images, key):
+    """Bound per image, without the penalty."""
+    return -MLPObjective()(params, images, key)
+
+
+class Run:
+    """A run on images as probabilities, 784-500-20-500-784 for MNIST, that can be continued.
+
+    ``rate`` sets the rate of a :func:`rated` method; ``like`` is a run of the same kind and seed
+    whose images are shared.
+    """
+
+    def __init__(self, method, X, held, *, batch=100, scale=None, seed=0, rate=None, like=None):
+        began = time.perf_counter()
+        generator = np.random.default_rng(seed)
+        params = initial_params(generator, inputs=X.shape[1], hidden=(500,), latent=20, scale=scale)
+        self.restore, self.seconds = lambda p: p, 0.0
+        objective = MLPObjective(decoder_l2=L2, white=isinstance(method, curvi.KFAC))
+        self.resources = None if like is None else like.resources
+        if self.resources is None:
+            X = X[generator.permutation(len(X))]
+            rows = jnp.asarray(X)
+            if objective.white:
+                rotation = principal_rotation(
+                    X, directions=method.directions, damping=method.damping
+                )
+                rows = (jnp.asarray(rotation.features(X)), rows)
+                params, self.restore = rotation.rotated(params), rotation.restored
+                self.seconds = time.perf_counter() - began
+            multipliers = jnp.asarray(shuffling_multipliers(len(X), generator))
+            self.resources = EpochResources(jax.random.key(seed), rows, multipliers)
+        self.problem, self.method, self.held = EpochProblem(objective, batch), method, held
+        self.carry = loop.start(self.problem, method, params, self.resources)
+        if rate is not None:
+            state = optax.tree_utils.tree_set(self.carry.state, rate=jnp.asarray(rate, X.dtype))
+            self.carry = self.carry._replace(state=state)
+        self.every = max(1, ROWS_PER_LOOK // batch)
+        self.path: list[Look] = []
+        jax.block_until_ready(self._advanced(0))  # compiles
+
+    def _advanced(self, steps):
+        stop = self.carry.step + jnp.asarray(steps, jnp.int32)
+        limit = jnp.asarray(1e-30, jnp.float32)
+        return loop.run_chunk(self.problem, self.method, self.carry, self.resources, stop, limit)
+
+    def until(self, budget=np.inf, *, steps=np.inf, watched=True):
+        """Train for so many seconds and steps in total, at most; returns the run.
+
+        A run that is not watched is looked at in the end only. Looks are more frequent early on,
+        when the bound moves fast.
+        """
+        while self.seconds < budget and int(self.carry.step) < steps and not self._broken():
+            count = self.every * (1 if len(self.path) < EARLY_LOOKS else 3)
+            began = time.perf_counter()
+            self.carry = jax.block_until_ready(self._advanced(count))
+            self.seconds += time.perf_counter() - began
+            if watched:
+                self.path.append(self._look(last=False))
+        if not watched:
+            self.path.append(self._look(last=True))
+        return self
+
+    def _broken(self):
+        stopped = int(self.carry.outcome) != Outcome.RUNNING.value
+        return stopped or (bool(self.path) and not np.isfinite(self.path[-1].averaged))
+
+    def _look(self, *, last):
+        def at(params):
+            return float(bound(self.restore(params), self.held, jax.random.key(99)))
+
+        state = self.carry.state
+        answer = at(self.method.answer(state))
+        return Look(int(self.carry.step), self.seconds, at(state.params) if last else None, answer)
+
+
+def reached(path, target, *, clock="seconds"):
+    """Seconds or steps at which the averaged bound crosses a target; None if it never does.
+
+    Straight lines between looks.
+    """
+    before = None
+    for look in path:
+        now = getattr(look, clock)
+        if look.averaged >= target:
+            if before is None:
+                return now
+            share = (target - before[1]) / (look.averaged - before[1])
+            return before[0] + share * (now - before[0])
+        before = (now, look.averaged)
+    return None
+
+
+def splits(data):
+    """Training images without the last 5,000, and those, for choosing settings."""
+    X = data.train[0]
+    return X[:-VALIDATION], jnp.asarray(X[-VALIDATION:])

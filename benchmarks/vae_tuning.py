@@ -1,0 +1,152 @@
+"""How settings of auto-encoders are chosen: on the last 5,000 training images, not on test images.
+
+``python -m benchmarks.vae_tuning adam | adagrad | kfac`` prints the tables; that of KFAC is kept.
+
+First-order methods are tuned by successive halving: every cell of the grid runs for a few seconds,
+the better ones go on from where they are. Halving is done among constant and among decayed rates
+apart, because a decayed rate shows its worth late. Last and averaged parameters are judged in one
+run, since averaging does not change the steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+from dataclasses import asdict
+from typing import NamedTuple
+
+import numpy as np
+import optax
+
+import curvi
+from benchmarks.common import RESULTS, keep
+from benchmarks.vae_runs import AVERAGED_IMAGES, Run, rated, reached, splits
+
+RUNGS = ((3.0, 0.25), (10.0, 0.34), (30.0, 1.0))  # seconds, and the part that goes on
+HORIZON_EPOCHS = 15
+ADAM = tuple(
+    itertools.product(
+        (5e-4, 1e-3, 2e-3, 4e-3), (100, 200, 500), (None, 0.01), ("constant", "cosine")
+    )
+)
+ADAGRAD = tuple(itertools.product((0.01, 0.03, 0.1), (100,), (None, 0.01), ("constant",)))
+KFAC_TARGETS = (-115.0, -110.0, -107.0, -105.0)
+KFAC = (
+    {}, {"directions": 120}, {"damping": 0.03}, {"damping": 0.003}, {"plateau": 600},
+    {"step_size": 0.03}, {"step_size": 0.08}, {"clip": 3.0}, {"clip": 1.0},
+)  # fmt: skip
+
+
+class Cell(NamedTuple):
+    """One setting of a first-order method."""
+
+    rate: float
+    batch: int
+    init: float | None
+    schedule: str
+
+
+def _transformation(name):
+    return {"adam": optax.scale_by_adam, "adagrad": optax.scale_by_rss}[name]()
+
+
+def _decay(cell, rows):
+    steps = HORIZON_EPOCHS * rows // cell.batch
+    return optax.cosine_decay_schedule(1.0, steps) if cell.schedule == "cosine" else None
+
+
+def first_order(name, cell, rows, *, averaged):
+    """The method of a cell, as a user would write it."""
+    share = _decay(cell, rows)
+    rate = cell.rate if share is None else lambda step: cell.rate * share(step)
+    method = curvi.FirstOrder({"adam": optax.adam, "adagrad": optax.adagrad}[name](rate))
+    window = max(1, AVERAGED_IMAGES // cell.batch)
+    return curvi.Averaged(method, window=window) if averaged else method
+
+
+def halving(name, grid, X, held, *, rungs=RUNGS, report=print):
+    """(best cell, whether averaged, table): the best validation bound at the end of the last rung.
+
+    Rates are data of one compiled program per batch size and schedule.
+    """
+    cells = [Cell(*entry) for entry in grid]
+    methods = {}
+    for cell in cells:
+        window = max(1, AVERAGED_IMAGES // cell.batch)
+        rule = rated(_transformation(name), _decay(cell, len(X)))
+        methods.setdefault(
+            (cell.batch, cell.schedule), curvi.Averaged(curvi.FirstOrder(rule), window=window)
+        )
+    runs: dict[Cell, Run] = {}
+    table = {}
+    for number, (seconds, part) in enumerate(rungs):
+        for cell in cells:
+            if cell not in runs:
+                runs[cell] = Run(
+                    methods[cell.batch, cell.schedule], X, held, batch=cell.batch, scale=cell.init,
+                    rate=cell.rate, like=next(iter(runs.values()), None),
+                )  # fmt: skip
+            look = runs[cell].until(seconds, watched=False).path[-1]
+            table[cell] = {**cell._asdict(), "seconds": look.seconds, "last": _number(look.last),
+                           "averaged": _number(look.averaged), "rung": number}  # fmt: skip
+            report(f"    {name} {table[cell]}")
+        cells = [
+            cell
+            for schedule in ("constant", "cosine")
+            for cell in _best([c for c in cells if c.schedule == schedule], table, part)
+        ]
+        runs = {cell: runs[cell] for cell in cells}
+    (best,) = _best(cells, table, 1 / max(1, len(cells)))
+    averaged = (table[best]["averaged"] or -np.inf) >= (table[best]["last"] or -np.inf)
+    return best, averaged, list(table.values())
+
+
+def _number(value):
+    return value if math.isfinite(value) else None
+
+
+def _best(cells, table, part):
+    def score(cell):
+        return max(table[cell][kind] or -np.inf for kind in ("last", "averaged"))
+
+    kept = max(1, math.ceil(part * len(cells))) if cells else 0
+    return sorted(cells, key=score, reverse=True)[:kept]
+
+
+def kfac_variations(X, held, *, steps=2750, known=(), report=print):
+    """Steps to validation bounds of the default and of settings around it, one change at a time.
+
+    Five epochs each. Steps do not depend on the machine; all settings cost about the same per step.
+    Yields the table after every setting; what is ``known`` is not run again.
+    """
+    table = list(known)
+    for change in KFAC:
+        if any(row["change"] == change for row in table):
+            continue
+        path = Run(curvi.KFAC(**change), X, held).until(steps=steps).path
+        to = {str(target): reached(path, target, clock="step") for target in KFAC_TARGETS}
+        table.append({"change": change, "steps_to": to, "final": _number(path[-1].averaged)})
+        report(f"    kfac {table[-1]}")
+        yield table
+
+
+def keep_kfac(X, held):
+    """Write the variations to the results; those of the same defaults are kept."""
+    path, defaults = RESULTS / "vae_settings.json", asdict(curvi.KFAC())
+    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    known = old["variations"] if old.get("defaults") == defaults else ()
+    for table in kfac_variations(X, held, known=known):
+        keep("vae_settings", {"defaults": defaults, "variations": table})
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("adam", "adagrad", "kfac"))
+    chosen = parser.parse_args().what
+    images, validation = splits(curvi.datasets.load("mnist"))
+    if chosen == "kfac":
+        keep_kfac(images, validation)
+    else:
+        print(halving(chosen, ADAM if chosen == "adam" else ADAGRAD, images, validation)[:2])
