@@ -16,7 +16,7 @@ from curvi.core.outcomes import Outcome
 from curvi.methods import Info, Method, Problem
 
 CAPACITY = 500  # steps of one chunk at most, and rows of its trace on device
-_PATIENCE = 40  # rejected steps in a row after which a run gives up
+PATIENCE = 40  # rejected steps in a row after which a run gives up
 _CHUNK_SECONDS = 0.2
 
 
@@ -72,7 +72,7 @@ def run_chunk(
         refused = jnp.where(info.accepted, 0, carry.refused + 1)
         broken = jnp.where(info.accepted, 0, carry.broken + (~info.finite).astype(jnp.int32))
         gave_up = jnp.where(2 * broken >= refused, Outcome.NON_FINITE.value, Outcome.STALLED.value)
-        outcome = jnp.where(refused >= _PATIENCE, gave_up, info.outcome).astype(jnp.int32)
+        outcome = jnp.where(refused >= PATIENCE, gave_up, info.outcome).astype(jnp.int32)
         slot = carry.step - first
         trace = jax.tree.map(lambda table, row: table.at[slot].set(row), carry.trace, info)
         return Carry(state, carry.step + 1, refused, broken, outcome, trace)
