@@ -25,7 +25,7 @@ from curvi.methods import Info, Method, TrustRegion
 from curvi.methods.method import GOOD, POOR
 from curvi.methods.trust_region import ACCEPT, TIGHTEST
 
-_MOST_WORK = 1e8  # numbers that one look may compute: some milliseconds
+_MOST_WORK = 2e7  # numbers that one look may compute: some milliseconds
 _MOST_PARAMETERS = 20_000
 
 
@@ -36,7 +36,7 @@ def suits(problem: VariationalProblem, method: Method, params: Any, resources: R
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
     if size > _MOST_PARAMETERS or jax.default_backend() != "cpu":
         return False
-    return looker(problem, params, resources).work <= _MOST_WORK
+    return problem.work(params, resources) <= _MOST_WORK
 
 
 def looker(problem: VariationalProblem, params: Any, resources: Resources) -> Looker:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from curvi.core.outcomes import Outcome
@@ -110,13 +109,12 @@ def _few_steps(
         descent = host.begin(problem, method, params, resources)
         while descent.outcome is Outcome.RUNNING and len(descent.rows) < steps:
             descent.step(tolerance)
-        _, norms, _, _, _, _, negative, _ = zip(*descent.rows, strict=True)
+        norm = descent.rows[-1][1] if descent.rows else float("nan")
+        negative = any(row[6] for row in descent.rows)
         converged = descent.outcome is Outcome.CONVERGED
-        return _Run(descent.params, converged, descent.moves, norms[-1], any(negative))
+        return _Run(descent.params, converged, descent.moves, norm, negative)
     carry = loop.start(problem, method, params, resources)
-    limit = jnp.asarray(tolerance, problem.density.dtype)
-    stop = jnp.asarray(steps, jnp.int32)
-    carry = loop.run_chunk(problem, method, carry, resources, stop, limit)
+    carry = loop.advance(problem, method, carry, resources, steps, tolerance)
     done = int(carry.step)
     return _Run(
         method.answer(carry.state),
