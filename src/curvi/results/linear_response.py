@@ -273,4 +273,4 @@ def _products(rhs: Params, solution: Params) -> Float[Array, " block"]:
     first, *others = (
         np.sum((np.asarray(b) * np.asarray(x)).reshape(len(b), -1), axis=1) for b, x in pairs
     )
-    return sum(others, first)
+    return jnp.asarray(sum(others, first))

@@ -87,7 +87,7 @@ def moments_over(
     outputs = jax.eval_shape(fn, *given, noise[0])
     size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(outputs))
     block = _power_of_two(_NUMBERS / max(size, noise.shape[1]), 1, noise.shape[0])
-    work = block * (size + noise.shape[1])
+    work = float(block * (size + noise.shape[1]))
     count, mean, square = 0, outputs, outputs
     for begin in range(0, noise.shape[0], block):
         part = noise if block == noise.shape[0] else noise[begin : begin + block]
