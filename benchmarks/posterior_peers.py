@@ -1,4 +1,8 @@
-"""Other libraries on the same log density of an unconstrained vector, from the same start."""
+"""Other libraries on the same posteriors, from the same start (zeros), with budgets of steps.
+
+NumPyro and BlackJAX take the log density itself. PyMC and pymc-extras run on models written in
+PyMC (``pymc_models``), where there is one: their gradients need PyTensor graphs.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,16 @@ def moments(density, z) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(x.mean(axis=0)), np.asarray(x.std(axis=0))
 
 
-def normal_draws(mean, sd_or_factor) -> jax.Array:
+def normal_draws(mean, sd) -> jax.Array:
     noise = jax.random.normal(jax.random.key(7), (DRAWS, mean.shape[0]), mean.dtype)
-    scale = sd_or_factor
-    return mean + (noise * scale if scale.ndim == 1 else noise @ scale.T)
+    return mean + noise * sd
+
+
+def best_of_rates(run_one):
+    """The run with the lowest loss over its last tenth, among the learning rates."""
+    runs = [run_one(rate) for rate in RATES]
+    losses = [loss if np.isfinite(loss) else np.inf for loss, _ in runs]
+    return runs[int(np.argmin(losses))][1]
 
 
 def by_numpyro(guide_name, posterior):
@@ -39,96 +49,91 @@ def by_numpyro(guide_name, posterior):
         z = numpyro.sample("z", dist.ImproperUniform(support, (), zeros.shape))
         numpyro.factor("log_density", density.log_density(z))
 
-    best = None
-    for rate in RATES:
+    def run_one(rate):
         start = init_to_value(values={"z": zeros})
         guide = getattr(autoguide, guide_name)(model, init_loc_fn=start)
         svi = SVI(model, guide, numpyro.optim.Adam(rate), Trace_ELBO())
         run = svi.run(jax.random.key(0), STEPS, progress_bar=False)
-        loss = float(jnp.mean(run.losses[-STEPS // 10 :]))
-        if best is None or loss < best[0] or not np.isfinite(best[0]):
-            best = (loss, guide, run.params)
-    _, guide, params = best
+        return float(jnp.mean(run.losses[-STEPS // 10 :])), (guide, run.params)
+
+    guide, params = best_of_rates(run_one)
     z = guide.sample_posterior(jax.random.key(1), params, sample_shape=(DRAWS,))["z"]
-    return moments(density, z)
+    return moments(density, z), None
 
 
 def by_blackjax(posterior):
     import blackjax
 
     density, zeros = posterior.density, jnp.zeros(posterior.density.dimension)
-    best = None
-    for rate in RATES:
+    keys = jax.random.split(jax.random.key(0), STEPS)
+
+    def run_one(rate):
         method = blackjax.meanfield_vi(density.log_density, optax.adam(rate), 10)
+        scan = jax.jit(lambda s, k: jax.lax.scan(lambda s, k: method.step(k, s), s, k))
+        state, info = scan(method.init(zeros), keys)
+        return float(jnp.mean(info.elbo[-STEPS // 10 :])), state  # the field holds the loss
 
-        def body(state, key, method=method):
-            return method.step(key, state)
+    state = best_of_rates(run_one)
+    return moments(density, normal_draws(state.mu, jnp.exp(state.rho))), None
 
-        keys = jax.random.split(jax.random.key(0), STEPS)
-        state, info = jax.jit(lambda s, k, body=body: jax.lax.scan(body, s, k))(
-            method.init(zeros), keys
-        )
-        loss = float(jnp.mean(info.elbo[-STEPS // 10 :]))  # the field holds the loss
-        if best is None or loss < best[0] or not np.isfinite(best[0]):
-            best = (loss, state)
-    state = best[1]
-    return moments(density, normal_draws(state.mu, jnp.exp(state.rho)))
+
+class NotExpressedError(Exception):
+    """The peer cannot be given this model."""
 
 
 def pymc_model(posterior):
-    import pymc as pm
-    from pytensor import wrap_jax
+    from benchmarks.pymc_models import native
 
-    density = posterior.density
-    potential = wrap_jax(density.log_density)
-    with pm.Model() as model:
-        z = pm.Flat("z", shape=density.dimension, initval=np.zeros(density.dimension))
-        pm.Potential("log_density", potential(z))
-    return model
+    found = native(posterior)
+    if found is None:
+        raise NotExpressedError("not written in PyMC")
+    return found
+
+
+def pymc_moments(draws, names):
+    columns = [np.asarray(draws.posterior[name])[0] for name in names]
+    x = np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1)
+    return x.mean(axis=0), x.std(axis=0)
 
 
 def by_pymc(posterior):
     import pymc as pm
 
-    with pymc_model(posterior):
+    model, names = pymc_model(posterior)
+    with model:
         fitted = pm.fit(STEPS, method="advi", progressbar=False, random_seed=0)
-    mean, sd = np.asarray(fitted.mean.eval()), np.asarray(fitted.std.eval())
-    return moments(posterior.density, normal_draws(jnp.asarray(mean), jnp.asarray(sd)))
+        draws = fitted.sample(1000, random_seed=0)
+    return pymc_moments(draws, names), None
 
 
 def by_dadvi(posterior):
-    import pymc_extras
+    """At its defaults: 30 fixed draws, trust-ncg, 1,000 draws back."""
+    from pymc_extras.inference import fit_dadvi
 
-    # Its Hessian products need PyTensor gradients twice, which a JAX function does not have.
-    draws = pymc_extras.fit_dadvi(
-        pymc_model(posterior),
-        draws=DRAWS,
-        random_seed=0,
-        progressbar=False,
-        optimizer_method="L-BFGS-B",
-        use_grad=True,
-        use_hess=False,
-        use_hessp=False,
-    )
-    z = np.asarray(draws.posterior["z"])[0]
-    return moments(posterior.density, jnp.asarray(z))
+    model, names = pymc_model(posterior)
+    draws = fit_dadvi(model, random_seed=0, progressbar=False)
+    return pymc_moments(draws, names), bool(np.all(draws.optimizer_result["success"]))
 
 
 def measured(call, posterior, errors) -> dict:
-    """Errors and seconds of a peer; none of them gives a verdict."""
+    """Errors and seconds of a peer; converged only where it says so itself."""
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            mean, sd = call(posterior)
+            (mean, sd), converged = call(posterior)
         except ImportError as error:
-            return {"skipped": f"not installed: {error}"}
+            return {"skipped": f"not installed: {error}"[:200]}
+        except NotExpressedError as error:
+            return {"skipped": str(error)}
         except Exception as error:  # noqa: BLE001  a peer that breaks is a finding, not our failure
             return {"skipped": f"{type(error).__name__}: {error}"[:200]}
+    outcome = {None: "no verdict", True: "converged", False: "not converged"}[converged]
     return {
         "seconds": time.perf_counter() - began,
-        "outcome": "no verdict",
-        **errors(mean, sd, posterior.draws),
+        "outcome": outcome,
+        "converged": converged,
+        **errors(mean, sd, posterior),
     }
 
 

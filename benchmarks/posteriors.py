@@ -7,7 +7,7 @@ draws and back. Supports: positive by exp, (0, 1) by the logistic function, orde
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
@@ -46,16 +46,20 @@ class Density:
     log_density: Callable
     constrain: Callable
     unconstrain: Callable
+    rows: tuple[np.ndarray, np.ndarray] | None = None  # X and y of a regression with normal errors
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """A density with reference draws on the natural scale."""
+    """A density with the reference means and sds of its parameters on the natural scale."""
 
     name: str
     density: Density
-    draws: np.ndarray
+    mean: np.ndarray
+    sd: np.ndarray
     parameters: list[str]
+    data: dict
+    draws: np.ndarray | None = None
 
 
 def load(folder: Path, name: str) -> Posterior:
@@ -65,7 +69,8 @@ def load(folder: Path, name: str) -> Posterior:
         data = {k: np.asarray(v, float) for k, v in data.items()}
         draws = file["draws"].astype(float)
         names = file["parameter_names"].tolist()
-    return Posterior(name, MODELS[name](data), draws, names)
+    mean, sd = draws.mean(axis=0), draws.std(axis=0, ddof=1)
+    return Posterior(name, MODELS[name](data), mean, sd, names, data, draws)
 
 
 def cauchy(x, scale):
@@ -111,7 +116,8 @@ def regression(response, columns, prior=flat, intercept=True) -> Density:
         residual = (y - X @ beta) / sigma
         return -0.5 * jnp.sum(residual**2) - len(y) * jnp.log(sigma) + prior(beta, sigma)
 
-    return last_positive(X.shape[1] + 1, log_density)
+    found = last_positive(X.shape[1] + 1, log_density)
+    return replace(found, rows=(np.asarray(X), np.asarray(y)))
 
 
 def half_cauchy(_, sigma):
@@ -178,7 +184,7 @@ def diamonds(d):
         prior = -0.5 * jnp.sum(b**2) + student3(a, 8.0, 10.0) + student3(sigma, 0.0, 10.0)
         return -0.5 * jnp.sum(residual**2) - len(y) * jnp.log(sigma) + prior
 
-    return last_positive(26, log_density)
+    return replace(last_positive(26, log_density), rows=(np.asarray(X), np.asarray(y)))
 
 
 def eight_schools_centered(d):

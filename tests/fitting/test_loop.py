@@ -61,13 +61,13 @@ def test_a_log_density_is_traced_once_whatever_the_number_of_steps(method, dtype
 def test_many_steps_need_few_looks_at_the_host(monkeypatch, key, dtype):
     """Chunks double up to 500 steps while they are fast; here the clock never objects."""
     calls = []
-    compiled = loop.run_chunk
+    compiled = loop.advance
 
     def counted(*arguments):
         calls.append(None)
         return compiled(*arguments)
 
-    monkeypatch.setattr(loop, "run_chunk", counted)
+    monkeypatch.setattr(loop, "advance", counted)
     monkeypatch.setattr(loop, "_CHUNK_SECONDS", float("inf"))
     result = curvi.fit(
         linear(generator(key)).target(dtype), method=curvi.DSVI(1e-3), max_steps=2000
@@ -114,7 +114,7 @@ def test_the_same_seed_gives_the_same_bits_in_this_process_and_in_another(dtype)
 
 @pytest.mark.parametrize("chunks", [0, 1, 3])
 def test_ctrl_c_returns_what_there_is(chunks, monkeypatch, key, dtype):
-    compiled = loop.run_chunk
+    compiled = loop.advance
     calls = []
 
     def interrupted(*arguments):
@@ -123,7 +123,7 @@ def test_ctrl_c_returns_what_there_is(chunks, monkeypatch, key, dtype):
         calls.append(None)
         return compiled(*arguments)
 
-    monkeypatch.setattr(loop, "run_chunk", interrupted)
+    monkeypatch.setattr(loop, "advance", interrupted)
     target = linear(generator(key)).target(dtype)
     result = curvi.fit(target, method=curvi.DSVI(1e-3), max_steps=2000, seed=seed_of(key))
     assert result.outcome is curvi.Outcome.INTERRUPTED

@@ -133,7 +133,7 @@ def fit(
         width = family.num_noise(target.dimension)
         noise = fixed_draws(jax.random.fold_in(key, 0xD4A), plan, width, family.base, target.dtype)
     resources = Resources(key, target.rows, noise)
-    params = _start(init, problem, target, resources)
+    params = _start(init, problem, target, resources, method)
     steps = method.default_max_steps if max_steps is None else max_steps
     gate.positive_integer(steps, "max_steps")
     with observer_for(progress, "ELBO", sign=-1.0) as observer:
@@ -156,17 +156,21 @@ def fit(
 
 
 def _start(
-    init: str, problem: VariationalProblem, target: Target | DataTarget, resources: Resources
+    init: str,
+    problem: VariationalProblem,
+    target: Target | DataTarget,
+    resources: Resources,
+    method: Method,
 ) -> Params:
     if init == "position":
-        return starting_params(problem, target, resources)
+        return starting_params(problem, target, resources, method)
     found = laplace(target)
     params = laplace_params(problem.family, found)
     sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
     if bool(jnp.isfinite(problem.value(params, sample))):
         return params
     # Where the Gaussian at the mode leaves the support, a narrower one may not.
-    return starting_params(problem, replace(target, position=found.mean), resources)
+    return starting_params(problem, replace(target, position=found.mean), resources, method)
 
 
 def _check_choices(family: Any, method: Any) -> None:

@@ -11,10 +11,11 @@ import jax
 import numpy as np
 
 from curvi.core.outcomes import Outcome
-from curvi.fitting import loop
+from curvi.fitting import host, loop
 from curvi.fitting.problems import Resources, VariationalProblem
 from curvi.fitting.replicates import replicates, way_down, with_draws
 from curvi.methods import Method, TrustRegion
+from curvi.results.moments import sd_of
 from curvi.results.monte_carlo import Replicates
 
 _STREAM = 0xD4A
@@ -148,16 +149,15 @@ def _run(
     budget: Budget,
     spent: int = 0,
 ) -> loop.LoopResult:
-    return loop.run(
-        problem,
-        method,
-        params,
-        resources,
-        tolerance=budget.tolerance,
-        max_steps=budget.max_steps - spent,
-        time_budget=budget.left(),
-        observer=budget.observer,
-    )
+    options: dict[str, Any] = {
+        "tolerance": budget.tolerance,
+        "max_steps": budget.max_steps - spent,
+        "time_budget": budget.left(),
+        "observer": budget.observer,
+    }
+    if isinstance(method, TrustRegion) and host.suits(problem, method, params, resources):
+        return host.run(problem, method, params, resources, **options)
+    return loop.run(problem, method, params, resources, **options)
 
 
 def _late(budget: Budget) -> bool:
@@ -167,7 +167,7 @@ def _late(budget: Budget) -> bool:
 
 
 def _largest(problem: VariationalProblem, params: Any, found: Replicates) -> float | None:
-    error = found.error(np.asarray(problem.family.sd(params)))
+    error = found.error(np.asarray(sd_of(problem.family, params)))
     return None if error is None else float(error.max())
 
 

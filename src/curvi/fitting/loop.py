@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from curvi.core.effort import QUICK, SizedJit
 from curvi.core.outcomes import Outcome
 from curvi.methods import Info, Method, Problem
 
 CAPACITY = 500  # steps of one chunk at most, and rows of its trace on device
-_PATIENCE = 40  # rejected steps in a row after which a run gives up
+PATIENCE = 40  # rejected steps in a row after which a run gives up
 _CHUNK_SECONDS = 0.2
 
 
@@ -60,8 +61,7 @@ def start(problem: Problem, method: Method, params: Any, resources: Any) -> Carr
     return Carry(method.init(problem, params, resources), zero, zero, zero, zero, trace)
 
 
-@partial(jax.jit, static_argnames=("problem", "method"))
-def run_chunk(
+def _steps(
     problem: Problem, method: Method, carry: Carry, resources: Any, stop: Array, tolerance: Array
 ) -> Carry:
     """Take steps until the step count reaches ``stop`` or the run has an outcome."""
@@ -72,7 +72,7 @@ def run_chunk(
         refused = jnp.where(info.accepted, 0, carry.refused + 1)
         broken = jnp.where(info.accepted, 0, carry.broken + (~info.finite).astype(jnp.int32))
         gave_up = jnp.where(2 * broken >= refused, Outcome.NON_FINITE.value, Outcome.STALLED.value)
-        outcome = jnp.where(refused >= _PATIENCE, gave_up, info.outcome).astype(jnp.int32)
+        outcome = jnp.where(refused >= PATIENCE, gave_up, info.outcome).astype(jnp.int32)
         slot = carry.step - first
         trace = jax.tree.map(lambda table, row: table.at[slot].set(row), carry.trace, info)
         return Carry(state, carry.step + 1, refused, broken, outcome, trace)
@@ -80,6 +80,23 @@ def run_chunk(
     return jax.lax.while_loop(
         lambda c: (c.outcome == Outcome.RUNNING.value) & (c.step < stop), body, carry
     )
+
+
+run_chunk = jax.jit(_steps, static_argnames=("problem", "method"))  # inside other compiled code
+_sized_chunk = SizedJit(_steps, static_argnames=("problem", "method"))
+
+
+def advance(
+    problem: Problem, method: Method, carry: Carry, resources: Any, stop: int, tolerance: float
+) -> Carry:
+    """:func:`run_chunk` from the host, compiled with the effort that the problem deserves."""
+    params = method.answer(carry.state)
+    # Never without any optimisation: a run may be long.
+    work = max(problem.work(params, resources), 2 * QUICK)
+    limit = jnp.asarray(tolerance, jax.tree.leaves(params)[0].dtype)
+    last = jnp.asarray(stop, jnp.int32)
+    found: Carry = _sized_chunk(work, problem, method, carry, resources, last, limit)
+    return found
 
 
 def run(
@@ -104,24 +121,18 @@ def run(
     """
     began = time.perf_counter()
     carry = start(problem, method, params, resources)
-    dtype = jax.tree.leaves(params)[0].dtype
-    limit = jnp.asarray(tolerance, dtype)
     recorded: list[dict[str, np.ndarray]] = []
     length, outcome, step = 4, Outcome.RUNNING, 0
     try:
         # A chunk of no steps compiles; the clock of the trace starts after it.
-        jax.block_until_ready(
-            run_chunk(problem, method, carry, resources, jnp.asarray(0, jnp.int32), limit)
-        )
+        jax.block_until_ready(advance(problem, method, carry, resources, 0, tolerance))
         compiled = time.perf_counter()
         seconds = 0.0
         while outcome is Outcome.RUNNING:
             stop = min(step + length, max_steps)
             if monitor is not None:
                 stop = min(stop, (step // monitor_every + 1) * monitor_every)
-            carry = run_chunk(
-                problem, method, carry, resources, jnp.asarray(stop, jnp.int32), limit
-            )
+            carry = advance(problem, method, carry, resources, stop, tolerance)
             done, code = int(carry.step), int(carry.outcome)
             now = time.perf_counter() - compiled
             recorded.append(_table(carry.trace, step, done, seconds, now))

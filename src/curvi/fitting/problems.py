@@ -14,6 +14,7 @@ from curvi.core import gate
 from curvi.core.trees import Metric
 from curvi.curvature import LinearMap
 from curvi.expectation import Draws, draw_noise, neg_elbo
+from curvi.expectation.look import Looker
 from curvi.families import Family, Params
 from curvi.methods import Problem
 from curvi.methods.layered import Layered
@@ -81,6 +82,13 @@ class VariationalProblem(Problem):
     def value(self, params: Params, sample: Sample) -> Float[Array, ""]:
         """The negative bound on the sample."""
         return neg_elbo(self.density, self.family, params, sample.noise, sample.rows)
+
+    def work(self, params: Params, resources: Resources) -> float:
+        """Numbers that one Hessian-vector product on fixed draws computes."""
+        if not self.fixed or resources.noise is None:
+            return float("inf")
+        noise, rows = resources.noise, resources.rows
+        return Looker(self.density, self.family, params, noise, rows).work
 
     def metric(self, params: Params) -> Metric:
         """Natural metric of the family."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from curvi.core.outcomes import Outcome
 from curvi.expectation import fixed_draws
-from curvi.fitting import loop
+from curvi.fitting import host, loop
 from curvi.fitting.problems import Resources, VariationalProblem
 from curvi.methods import Method, TrustRegion
 from curvi.results.monte_carlo import Replicates
@@ -60,13 +59,8 @@ def way_down(
     loose = replace(problem, plan=replace(problem.plan, kind="iid"))
     moved = draws_of(problem, resources.key) if resources.noise is None else resources.noise
     other = resources._replace(noise=moved + _NUDGE * draws_of(loose, key))
-    carry = loop.start(problem, method, params, other)
-    tolerance = jnp.zeros((), problem.density.dtype)
-    stop = jnp.asarray(_LOOKS, jnp.int32)
-    carry = loop.run_chunk(problem, method, carry, other, stop, tolerance)
-    if bool(carry.trace.negative_curvature[:_LOOKS].any()) and bool(carry.state.moves > 0):
-        return method.answer(carry.state)
-    return None
+    run = _few_steps(problem, method, params, other, steps=_LOOKS, tolerance=0.0)
+    return run.params if run.negative_curvature and run.moves else None
 
 
 def _number_of_sets(problem: VariationalProblem, resources: Resources) -> int:
@@ -84,17 +78,51 @@ def draws_of(problem: VariationalProblem, key: Any) -> jax.Array:
 def _moved_mean(
     problem: VariationalProblem, method: TrustRegion, params: Any, resources: Resources
 ) -> np.ndarray:
-    carry = loop.start(problem, method, params, resources)
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
-    tolerance = jnp.asarray(_LINEAR * max(size, 10), problem.density.dtype)
-    stop = jnp.asarray(_STEPS, jnp.int32)
-    carry = loop.run_chunk(problem, method, carry, resources, stop, tolerance)
-    converged = int(carry.outcome) == Outcome.CONVERGED.value
+    tolerance = _LINEAR * max(size, 10)
+    run = _few_steps(problem, method, params, resources, steps=_STEPS, tolerance=tolerance)
     # Without a single move only a gradient of nearly nothing says that the optimum is the same.
-    still = bool(carry.trace.grad_norm[int(carry.step) - 1] < _STILL)
-    if converged and (bool(carry.state.moves > 0) or still):
-        return np.asarray(method.answer(carry.state).mean)
+    if run.converged and (run.moves or run.grad_norm < _STILL):
+        return np.asarray(run.params.mean)
     return np.full(params.mean.shape, np.nan)
+
+
+class _Run(NamedTuple):
+    params: Any
+    converged: bool
+    moves: int
+    grad_norm: float  # before the last step
+    negative_curvature: bool
+
+
+def _few_steps(
+    problem: VariationalProblem,
+    method: TrustRegion,
+    params: Any,
+    resources: Resources,
+    *,
+    steps: int,
+    tolerance: float,
+) -> _Run:
+    """Steps in the code that the fit itself has compiled."""
+    if host.suits(problem, method, params, resources):
+        descent = host.begin(problem, method, params, resources)
+        while descent.outcome is Outcome.RUNNING and len(descent.rows) < steps:
+            descent.step(tolerance)
+        norm = descent.rows[-1][1] if descent.rows else float("nan")
+        negative = any(row[6] for row in descent.rows)
+        converged = descent.outcome is Outcome.CONVERGED
+        return _Run(descent.params, converged, descent.moves, norm, negative)
+    carry = loop.start(problem, method, params, resources)
+    carry = loop.advance(problem, method, carry, resources, steps, tolerance)
+    done = int(carry.step)
+    return _Run(
+        method.answer(carry.state),
+        int(carry.outcome) == Outcome.CONVERGED.value,
+        int(carry.state.moves),
+        float(np.asarray(carry.trace.grad_norm)[done - 1]),
+        bool(np.asarray(carry.trace.negative_curvature)[:done].any()),
+    )
 
 
 def with_draws(

@@ -12,8 +12,11 @@ from jaxtyping import Array, Float
 
 from curvi.core.errors import NumericalError
 from curvi.core.trees import coordinate_names, leaf_names
-from curvi.families import Params
+from curvi.expectation.look import joined
+from curvi.families import Family, Params
+from curvi.fitting import host
 from curvi.fitting.problems import Resources, VariationalProblem
+from curvi.methods import Method
 from curvi.targets import DataTarget, Target
 
 _TRIED = 8  # draws at which a broken gradient is looked for
@@ -34,8 +37,16 @@ def _values_by_width(
     return jax.lax.map(one, widths)
 
 
+@partial(jax.jit, static_argnames="family")
+def _around(family: Family, position: Float[Array, " d"], width: Float[Array, ""]) -> Params:
+    return family.init(position, width)
+
+
 def starting_params(
-    problem: VariationalProblem, target: Target | DataTarget, resources: Resources
+    problem: VariationalProblem,
+    target: Target | DataTarget,
+    resources: Resources,
+    method: Method | None = None,
 ) -> Params:
     """Parameters around the position with the width that has the best bound.
 
@@ -50,18 +61,34 @@ def starting_params(
         If it is finite there but not around it, however close; the message names the draw, and
         the coordinate whose gradient is not finite.
     """
-    best = best_width(problem, target.start, resources)
+    best = best_width(problem, target.start, resources, method)
     if best is None:
         target.check_start()
         raise NumericalError(_diagnosis(problem, target, resources))
-    return problem.family.init(target.start, best)
+    return around(problem.family, target.start, best)
+
+
+def around(family: Family, position: Float[Array, " d"], width: float) -> Params:
+    """Parameters around a position, all sds equal to ``width``."""
+    return _around(family, position, np.asarray(width, position.dtype))
 
 
 def best_width(
-    problem: VariationalProblem, position: Float[Array, " d"], resources: Resources
+    problem: VariationalProblem,
+    position: Float[Array, " d"],
+    resources: Resources,
+    method: Method | None = None,
 ) -> float | None:
     """The starting width with the best bound around a position; None where none is finite."""
-    values = np.asarray(_values_by_width(problem, position, resources))
+    first = around(problem.family, position, _WIDTHS[0])
+    if method is not None and host.suits(problem, method, first, resources):
+        # The run looks through the same compiled function: widths then cost none of their own.
+        look = host.looker(problem, first, resources)
+        values = np.asarray(
+            [look(joined(around(problem.family, position, width))).value for width in _WIDTHS]
+        )
+    else:
+        values = np.asarray(_values_by_width(problem, position, resources))
     if not np.isfinite(values).any():
         return None
     return _WIDTHS[int(np.nanargmin(np.where(np.isfinite(values), values, np.inf)))]

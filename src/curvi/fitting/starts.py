@@ -16,7 +16,7 @@ from curvi.families import Params
 from curvi.fitting import loop
 from curvi.fitting.growth import Budget
 from curvi.fitting.problems import Resources, VariationalProblem
-from curvi.fitting.start import best_width
+from curvi.fitting.start import around, best_width
 from curvi.methods import Info, Method, Problem
 from curvi.results import evaluate_elbo
 from curvi.targets import DataTarget, Target
@@ -64,7 +64,7 @@ def starting_points(
     for _ in range(num_starts - 1):
         moved = target.start + jnp.asarray(rng.normal(size=target.dimension), target.dtype)
         width = best_width(problem, moved, resources)
-        points.append(problem.family.init(moved, _NARROWEST if width is None else width))
+        points.append(around(problem.family, moved, _NARROWEST if width is None else width))
     return points
 
 

@@ -52,6 +52,11 @@ class Problem(abc.ABC):
             "curvi.models.vae.MLPObjective. Choose HessianFree, LBFGS or FirstOrder instead"
         )
 
+    def work(self, params: Any, resources: Any) -> float:
+        """Numbers that one product computes, where that is known; it decides how to compile."""
+        del params, resources
+        return float("inf")
+
     def metric(self, params: Any) -> Metric | None:
         """Natural metric at the parameters, if the problem has one."""
         del params

@@ -27,8 +27,8 @@ from curvi.methods.method import (
 )
 from curvi.methods.problem import Problem
 
-_ACCEPT = 1e-4  # a step must deliver this share of the gain that its model predicts
-_TIGHTEST = 0.03  # relative residual of a Newton system; tighter ones cost more than they gain
+ACCEPT = 1e-4  # a step must deliver this share of the gain that its model predicts
+TIGHTEST = 0.03  # relative residual of a Newton system; tighter ones cost more than they gain
 _WINDOW = 40  # steps, at least, over which the gain of stochastic steps is averaged
 _NOISE = 0.05  # nats per root of a parameter: what noise may still cost when a run stops
 
@@ -151,7 +151,7 @@ class TrustRegion(Method):
             preconditioner=metric,
             natural_norm=True,
             radius=state.radius,
-            relative_tolerance=jnp.clip(norm, _TIGHTEST, 0.1),
+            relative_tolerance=jnp.clip(norm, TIGHTEST, 0.1),
             max_steps=self.cg_steps,
         )
         trial = optax.tree.add(params, solved.solution)
@@ -164,7 +164,7 @@ class TrustRegion(Method):
         # A step whose promise drowns in rounding because the radius is tiny is no step: accepting
         # it would let the radius rise and fall for ever.
         audible = inside | (gain > rounding_of(value))
-        accepted = finite & (ratio > _ACCEPT) & audible
+        accepted = finite & (ratio > ACCEPT) & audible
         enough = jnp.maximum(tolerance, rounding_of(value))
         converged = accepted & inside & (gain < enough)
         # Flat directions can look negative by rounding alone, and then no solve ends inside. If

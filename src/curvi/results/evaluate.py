@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from curvi.core.effort import SizedJit
 from curvi.expectation import energies, host_sample
+from curvi.expectation.look import work_per_draw
 from curvi.families import Family, Params
 from curvi.targets import DataTarget, Density, RowDensity, Target
 
@@ -28,7 +29,6 @@ class Evaluation(NamedTuple):
     log_ratio: np.ndarray
 
 
-@partial(jax.jit, static_argnames=("density", "family"))
 def _energies(
     density: Density | RowDensity,
     family: Family,
@@ -49,6 +49,9 @@ def _energies(
 
     values, logs = jax.lax.map(block, noise)
     return values, logs, family.entropy(params)
+
+
+_compiled = SizedJit(_energies, static_argnames=("density", "family"))
 
 
 def evaluation_noise(
@@ -73,7 +76,8 @@ def evaluate(
     """Evaluate q against the target on independent draws."""
     draws = evaluation_noise(target, family, key)
     noise = jnp.asarray(draws.reshape(-1, _TOGETHER, draws.shape[1]))
-    values, logs, entropy = _energies(target.density, family, params, target.rows, noise)
+    work = draws.shape[0] * work_per_draw(target.density, target.dimension, target.rows)
+    values, logs, entropy = _compiled(work, target.density, family, params, target.rows, noise)
     column = np.asarray(values, np.float64).ravel()
     with np.errstate(invalid="ignore", over="ignore"):  # a bound that is not finite is judged later
         error = float(column.std(ddof=1) / len(column) ** 0.5)

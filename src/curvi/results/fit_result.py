@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from curvi.bounds import VarianceReport
 from curvi.core import gate
 from curvi.core.errors import NumericalError
+from curvi.core.fingerprint import fingerprint
 from curvi.core.outcomes import Outcome
 from curvi.core.trees import coordinate_names, precision_of
 from curvi.expectation import Draws
@@ -31,7 +32,7 @@ from curvi.results.importance import (
     smoothed_weights,
     weighted_moments,
 )
-from curvi.results.moments import moment_draws, moments_over
+from curvi.results.moments import UserSpace, moment_draws, moments_over, positions, sd_of
 from curvi.results.monte_carlo import replicate_spread
 from curvi.results.table import summary_table
 from curvi.results.verdict import cautions, headline
@@ -87,16 +88,20 @@ class FitResult:
         return position if self.target.constrain is None else self.target.constrain(position)
 
     @cached_property
+    def _space(self) -> UserSpace:
+        constrain = self.target.constrain
+        unravel = self.target.density.unravel
+        return UserSpace(self.family, unravel, constrain, fingerprint(constrain))
+
+    @cached_property
     def _moments(self) -> tuple[PyTree, PyTree]:
         if self.target.constrain is None:
             with precision_of(self.target.dtype):
-                sd = self.family.sd(self.params)
+                sd = sd_of(self.family, self.params)
                 return self._to_user(self.params.mean), self._to_user(sd)
         with precision_of(self.target.dtype):
             noise = moment_draws(self.family, self.params, jax.random.key(0))
-            return moments_over(
-                lambda e: self._to_user(self.family.transform(self.params, e)), noise
-            )
+            return moments_over(self._space, noise, self.params)
 
     @property
     def mean(self) -> PyTree:
@@ -118,7 +123,7 @@ class FitResult:
         if self.evidence.replicates is None:
             return None
         with precision_of(self.target.dtype):
-            error = self.evidence.replicates.error(np.asarray(self.family.sd(self.params)))
+            error = self.evidence.replicates.error(np.asarray(sd_of(self.family, self.params)))
         return None if error is None else float(error.max())
 
     @cached_property
@@ -156,7 +161,7 @@ class FitResult:
         with precision_of(self.target.dtype):
             noise = jnp.asarray(evaluation_noise(self.target, self.family, self._key))
             flat = jax.vmap(lambda e: self.family.transform(self.params, e))(noise)
-            return weighted_moments(jax.vmap(self._to_user)(flat), self._weights.weights)
+            return weighted_moments(positions(self._space, flat), self._weights.weights)
 
     def covariance(self, *, linear_response: bool = False) -> Float[Array, "dimension dimension"]:
         """Dense covariance of the unconstrained coordinates, in flattening order.
@@ -208,7 +213,7 @@ class FitResult:
         gate.positive_integer(num_draws, "num_draws")
         with precision_of(self.target.dtype):
             flat = _sample(self.family, self.params, jax.random.key(seed), num_draws)
-            return jax.vmap(self._to_user)(flat)
+            return positions(self._space, flat)
 
     def to_arviz(self, num_draws: int = 1000, *, seed: int = 0) -> Any:
         """Draws and the verdict as an ArviZ InferenceData (0.x) or a DataTree (1.x).
@@ -321,7 +326,7 @@ class FitResult:
             means = None if self.evidence.replicates is None else self.evidence.replicates.means
             if means is None:
                 return None
-            tree = jax.vmap(self._to_user)(jnp.asarray(means, self.target.dtype))
+            tree = positions(self._space, jnp.asarray(means, self.target.dtype))
         rows = [np.asarray(leaf).reshape(len(means), -1) for leaf in jax.tree.leaves(tree)]
         return replicate_spread(np.concatenate(rows, axis=1), _flat(self.sd))
 

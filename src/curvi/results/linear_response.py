@@ -7,8 +7,7 @@ bound at the optimum and :math:`b_g = \partial E_q[g] / \partial\theta`,
 .. math:: \mathrm{Cov}(g, h) \approx b_g^\top H^{-1} b_h .
 
 For a Gaussian target this is the exact covariance even where q is mean field. Systems with H
-are solved by block conjugate gradients: one Hessian-vector product, vectorised over a block of
-functions, at a time.
+are solved by conjugate gradients with Hessian-vector products, a block of functions at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +28,9 @@ from curvi.core.fingerprint import fingerprint
 from curvi.core.trees import Unravel, ravel
 from curvi.curvature import CGOutcome, FromFunctions, conjugate_gradient, hessian, projected
 from curvi.expectation import neg_elbo
+from curvi.expectation.look import Looker
 from curvi.families import Family, Params
+from curvi.results import host_response
 from curvi.results.directions import flat_direction
 from curvi.targets import DataTarget, Density, RowDensity, Target
 
@@ -39,6 +40,7 @@ _MOST_STEPS = 10_000
 # Relative residuals. The error of a variance b'x is of second order in its residual, that of an
 # entry of the solution is of first order; single precision reaches no more than the last.
 _FOR_VARIANCES, _FOR_ENTRIES, _SINGLE = 1e-4, 1e-6, 1e-4
+_FOR_PROBE = 1e-2  # of a solution that nobody reads
 
 
 class Point(NamedTuple):
@@ -86,9 +88,13 @@ class Solved(NamedTuple):
     direction: Params
 
 
-@partial(jax.jit, static_argnames=("density", "family", "tolerance"))
+@partial(jax.jit, static_argnames=("density", "family"))
 def _solve_block(
-    density: Density | RowDensity, family: Family, point: Point, rhs: Params, tolerance: float
+    density: Density | RowDensity,
+    family: Family,
+    point: Point,
+    rhs: Params,
+    tolerances: Float[Array, " systems"],
 ) -> Solved:
     params = point.params
     _, _, curvature = hessian(
@@ -97,20 +103,22 @@ def _solve_block(
     project = partial(family.project, params)
     natural = family.metric(params)
     metric = FromFunctions(natural.apply, natural.solve, project)
-    rounding = 0.0 if jnp.finfo(params.mean.dtype).bits > 32 else _SINGLE
 
-    def solve(one: Params) -> Solved:
+    def solve(one: Params, tolerance: Float[Array, ""]) -> Solved:
         found = conjugate_gradient(
             projected(curvature, project),
             project(one),
             preconditioner=metric,
             natural_norm=True,
-            relative_tolerance=max(tolerance, rounding),
-            max_steps=min(_MOST_STEPS, 100 * params.mean.size + 1000),
+            relative_tolerance=tolerance,
+            max_steps=_most_steps(point),
         )
         return Solved(found.solution, found.outcome, found.direction)
 
-    return jax.vmap(solve)(rhs)
+    if jax.default_backend() == "cpu":
+        # One after another they stay in the cache, and none waits for the slowest.
+        return jax.lax.map(lambda pair: solve(*pair), (rhs, tolerances))
+    return jax.vmap(solve)(rhs, tolerances)
 
 
 def block_size(target: Target | DataTarget, num_draws: int, count: int) -> int:
@@ -146,22 +154,52 @@ def solve(
     parts = []
     for begin in range(0, count, size):
         # The last block is filled up, so that all blocks share one compilation.
-        index = jnp.minimum(jnp.arange(begin, begin + size), count - 1)
-        rhs = jax.tree.map(lambda b, r: jnp.concatenate([b, r]), block_of(index), probe)
-        solved = _solve_block(target.density, family, point, rhs, tolerance)
+        index = jnp.asarray(np.minimum(np.arange(begin, begin + size), count - 1))
+        rhs = jax.tree.map(lambda b, r: np.concatenate([b, r]), block_of(index), probe)
+        solved = _solved(target, family, point, rhs, count, tolerance)
         _refuse_failures(target, family, point, solved)
         used = min(size, count - begin)
-        parts.append(keep(rhs, solved.solution)[:used])
-        parts[-1].block_until_ready()  # or the blocks would queue up in memory
-    return jnp.concatenate(parts)
+        parts.append(np.asarray(keep(rhs, solved.solution))[:used])
+    return jnp.asarray(np.concatenate(parts))
+
+
+def _solved(
+    target: Target | DataTarget,
+    family: Family,
+    point: Point,
+    rhs: Params,
+    count: int,
+    tolerance: float,
+) -> Solved:
+    """The systems of one block: on the host where that is cheap, else in one compiled solver."""
+    look = Looker(target.density, family, point.params, point.noise, point.rows)
+    accuracies = np.full(len(rhs.mean), max(tolerance, _rounding(point)), point.params.mean.dtype)
+    accuracies[-1] = max(_FOR_PROBE, tolerance)
+    if host_response.suits(look, count):
+        found = host_response.solve_block(look, rhs, accuracies, _most_steps(point))
+        return Solved(*jax.tree.map(jnp.asarray, found))
+    return _solve_block(target.density, family, point, rhs, jnp.asarray(accuracies))
+
+
+def _rounding(point: Point) -> float:
+    return 0.0 if jnp.finfo(point.params.mean.dtype).bits > 32 else _SINGLE
+
+
+def _most_steps(point: Point) -> int:
+    return min(_MOST_STEPS, 100 * point.params.mean.size + 1000)
 
 
 def _probe(family: Family, point: Point) -> Params:
     leaves, structure = jax.tree.flatten(point.params)
     rng = np.random.default_rng(0)
-    noise = [jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype) for leaf in leaves]
-    tangent = family.project(point.params, jax.tree.unflatten(structure, noise))
-    return family.project(point.params, family.metric(point.params).apply(tangent))
+    noise = [np.asarray(rng.normal(size=leaf.shape), leaf.dtype) for leaf in leaves]
+    return _covector(family, point.params, jax.tree.unflatten(structure, noise))
+
+
+@partial(jax.jit, static_argnames="family")
+def _covector(family: Family, params: Params, tangent: Params) -> Params:
+    kept = family.project(params, tangent)
+    return family.project(params, family.metric(params).apply(kept))
 
 
 def _refuse_failures(
@@ -194,16 +232,19 @@ def coordinate_covariance(
     dimension = params.mean.shape[0]
 
     def block_of(index: Array) -> Params:
-        mean = (index[:, None] == jnp.arange(dimension)[None, :]).astype(params.mean.dtype)
+        mean = (np.asarray(index)[:, None] == np.arange(dimension)[None, :]).astype(
+            params.mean.dtype
+        )
         return Params(
             mean,
             jax.tree.map(
-                lambda leaf: jnp.zeros((len(index), *leaf.shape), leaf.dtype), params.scale
+                lambda leaf: np.zeros((len(index), *leaf.shape), leaf.dtype), params.scale
             ),
         )
 
     matrix = solve(target, family, point, dimension, block_of, _mean_of, _FOR_ENTRIES)
-    return 0.5 * (matrix + matrix.T)
+    entries = np.asarray(matrix)
+    return jnp.asarray(0.5 * (entries + entries.T))
 
 
 def response_sd(
@@ -217,9 +258,8 @@ def response_sd(
     unravel = Unravel(structure, tuple(leaf.shape for leaf in leaves))
     count = sum(math.prod(leaf.shape) for leaf in leaves)
     block_of = partial(gradients, functional, point)
-    return unravel(
-        jnp.sqrt(solve(target, family, point, count, block_of, _products, _FOR_VARIANCES))
-    )
+    found = solve(target, family, point, count, block_of, _products, _FOR_VARIANCES)
+    return unravel(jnp.sqrt(found))
 
 
 def _mean_of(rhs: Params, solution: Params) -> Float[Array, "block dimension"]:
@@ -230,5 +270,7 @@ def _mean_of(rhs: Params, solution: Params) -> Float[Array, "block dimension"]:
 def _products(rhs: Params, solution: Params) -> Float[Array, " block"]:
     """``b' H^-1 b`` of every system."""
     pairs = zip(jax.tree.leaves(rhs), jax.tree.leaves(solution), strict=True)
-    first, *others = (jnp.sum((b * x).reshape(len(b), -1), axis=1) for b, x in pairs)
-    return sum(others, first)
+    first, *others = (
+        np.sum((np.asarray(b) * np.asarray(x)).reshape(len(b), -1), axis=1) for b, x in pairs
+    )
+    return jnp.asarray(sum(others, first))
