@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from curvi.models.glm.tables import Table, Tables, WholeTable
 from curvi.models.glm.threads import added, summed
 
 _FEW_ROWS = 4000  # on which the first steps towards a solution are taken
+_ROUGH = 0.1  # nats that may be left on them: the optimum of all rows is further away
 _REMEMBERED = 2**20  # rows whose terms are kept from one pass to the next
 _AT_ONCE = 2048  # rows of a product of matrices whose factors stay in the cache
 
@@ -56,13 +58,14 @@ class DenseBound(DiagonalBound):
         Under a relevance prior few rows would switch off too much.
         """
         every = self.tables.num_rows // _FEW_ROWS
-        stages: list[DiagonalBound] = []
+        if every == 0:
+            return super().coarser()
         single = replace(self, single=True)
+        stages = super(DenseBound, single).coarser()
         if every >= 4 and not self.relevance:
-            stages.append(replace(single, tables=self.tables.thinned(every), has_all_rows=False))
-        if self.tables.num_rows > _FEW_ROWS:
-            stages.append(single)
-        return stages
+            few = self.tables.thinned(every)
+            stages.append(replace(single, tables=few, has_all_rows=False, rough=_ROUGH))
+        return [*stages, single]
 
     def energy(self, mu: np.ndarray, sd: np.ndarray) -> float:
         """Minus the expected log likelihood."""
@@ -116,7 +119,8 @@ class DenseBound(DiagonalBound):
         """
         asked = np.concatenate([mu, sd])
         notes = self._notes()
-        kept = notes.get(table.first)
+        place = (self.likelihood, table.first)
+        kept = notes.get(place)
         if kept is not None and np.array_equal(kept[0], asked):
             return kept[1]
         mean, variance = _predictor(table, mu, sd)
@@ -126,10 +130,10 @@ class DenseBound(DiagonalBound):
             terms = RowTerms(value, table.y - mean, -0.5 * flat, -flat, zero, zero)
         else:
             terms = row_terms(self.likelihood, mean, variance, table.y)
-        notes[table.first] = (asked, terms)
+        notes[place] = (asked, terms)
         return terms
 
-    def _notes(self) -> dict[int, tuple[np.ndarray, RowTerms]]:
+    def _notes(self) -> dict[Any, tuple[np.ndarray, RowTerms]]:
         """Where terms are kept; nowhere for rows that are many or come in a stream."""
         if isinstance(self.tables, WholeTable) and self.tables.num_rows <= _REMEMBERED:
             return self.tables.notes

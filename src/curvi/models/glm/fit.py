@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from curvi.core.errors import InputError
 from curvi.core.outcomes import Outcome
@@ -29,12 +29,12 @@ from curvi.models.glm.newton import minimise_dense
 from curvi.models.glm.sampled import SampledGLMProblem, SampledResources
 from curvi.models.glm.starts import on_device, padded, starting_moments
 from curvi.models.glm.tables import StreamedRows, Tables, WholeTable
-from curvi.models.glm.threads import available_threads
+from curvi.models.glm.threads import available_threads, one_blas_thread
 
 LARGEST_DENSE = 1600  # parameters up to which the Hessian is formed and factorised
 _NOISE_LEFT = 0.05  # nats per root of a parameter that may be left after a stochastic run
 _HOST_STEPS = 1000
-_ROUGH = 0.1  # nats that may be left on a share of the rows, whose optimum is further away
+_ROUGH_STEPS = 50  # at most, on a bound that only leads to a start
 _THREADED_WORK = 1e10  # multiplications of one step from which several threads pay
 
 
@@ -208,7 +208,7 @@ def fit_on_host(
     runs, elbos = [], []
     # On small matrices, or a busy machine, threads of a BLAS wait for each other for longer than
     # one thread needs for the work: measured 20 times on two busy cores.
-    threads = threadpool_limits(1 if bound.work < _THREADED_WORK else None, user_api="blas")
+    threads = one_blas_thread() if bound.work < _THREADED_WORK else nullcontext()
     with threads, observer_for(options.progress, "ELBO", sign=-1.0) as observer:
         for index in range(options.num_starts):
             run = _from_coarse_to_fine(
@@ -239,13 +239,15 @@ def _from_coarse_to_fine(
     for stage in (*bound.coarser(), bound):
         if stage is not bound and used + 1 >= steps:
             continue  # the last step is for the bound itself
+        left = steps - used - (stage is not bound)
         run = minimise_dense(
             stage,
             start,
-            tolerance=accuracy if stage.has_all_rows else max(accuracy, _ROUGH),
-            max_steps=steps - used - (stage is not bound),
+            tolerance=max(accuracy, stage.rough),
+            max_steps=min(left, _ROUGH_STEPS) if stage.rough else left,
             eps=eps,
             hessian_eps=stage.hessian_eps,
+            rough=stage.rough > 0,
             observer=observer,
         )
         used += run.steps
@@ -254,7 +256,7 @@ def _from_coarse_to_fine(
         if stage.has_all_rows:
             traces.append({**run.trace, "seconds": run.trace["seconds"] + spent})
         spent += run.seconds
-        if stage.has_all_rows and run.outcome is Outcome.CONVERGED:
+        if not stage.rough and run.outcome is Outcome.CONVERGED:
             break
     trace = {name: np.concatenate([part[name] for part in traces]) for name in traces[0]}
     trace["step"] = np.arange(trace["step"].size)

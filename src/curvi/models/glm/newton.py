@@ -21,6 +21,7 @@ from curvi.fitting.loop import LoopResult, Progress
 _ACCEPT, _POOR, _GOOD = 1e-4, 0.25, 0.75
 _PATIENCE = 40
 _SHRINKS = 0.01  # of a gain to the next, where an old Hessian is as good as a new one
+_CHECKED = 1.0  # gain of a step from which on rounding errors of the Hessian could matter
 _NEARLY = 1e-2  # gain of a step from which on shortcuts are tried
 _DIGITS = 100.0  # smallest eigenvalue, in rounding errors, of a Hessian that can be trusted
 _BISECTIONS = 100
@@ -69,13 +70,15 @@ def minimise_dense(
     max_steps: int,
     eps: float = float(np.finfo(np.float64).eps),
     hessian_eps: float = 0.0,
+    rough: bool = False,
     observer: Callable[[Progress], None] | None = None,
 ) -> LoopResult:
     """Minimise; ``eps`` is the relative rounding error of the function's values.
 
     Where steps shrink fast the Hessian is kept for the next one. With a Hessian of relative
     rounding error ``hessian_eps`` the run ends as stalled, not as converged, where that error
-    could have hidden a gain.
+    could have hidden a gain. With ``rough`` it ends at the first step that gains too little, even
+    one that the radius cut short.
     """
     began = time.perf_counter()
     params, radius = start, np.sqrt(start.size)
@@ -84,6 +87,7 @@ def minimise_dense(
     }
     outcome, refused, broken, step, here = Outcome.RUNNING, 0, 0, 0, None
     kept, before = None, np.inf  # a Hessian that can serve again; the gain of the step before
+    checked = hessian_eps == 0  # whether the Hessian's rounding errors are known to be harmless
     with np.errstate(all="ignore"):  # what is not finite is refused below
         while outcome is Outcome.RUNNING and step < max_steps:
             root = np.sqrt(function.metric(params))
@@ -107,10 +111,12 @@ def minimise_dense(
             step += 1
             if observer is not None:
                 observer(Progress(step, max_steps, here.value, row[1]))
-            if accepted and inside and gain < max(tolerance, rounding):
-                sure = _is_well_conditioned(here.hessian, hessian_eps)
-                outcome = Outcome.CONVERGED if sure else Outcome.STALLED
             is_old = here.hessian is kept
+            ends = accepted and (inside or rough) and gain < max(tolerance, rounding)
+            if ends or (accepted and not is_old and not checked and gain < _CHECKED):
+                checked = True
+                sure = _is_well_conditioned(here.hessian, hessian_eps)
+                outcome = _verdict(ends, sure)
             shrinks = accepted and inside and gain < _SHRINKS * before
             kept, before = here.hessian if shrinks else None, gain if accepted else before
             refused = 0 if accepted else refused + 1
@@ -162,13 +168,21 @@ def _next_radius(radius: float, length: float, ratio: float, finite: bool) -> fl
     return 3 * radius if ratio > _GOOD and length > 0.9 * radius else radius
 
 
+def _verdict(ends: bool, sure: bool) -> Outcome:
+    if not sure:
+        return Outcome.STALLED
+    return Outcome.CONVERGED if ends else Outcome.RUNNING
+
+
 def _is_well_conditioned(hessian: np.ndarray, eps: float) -> bool:
-    """Whether rounding errors relative to the diagonal leave the Newton decrement its digits."""
+    """Whether rounding errors relative to the diagonal leave every eigenvalue its sign."""
     if eps == 0:
         return True
-    scale = np.sqrt(np.diag(hessian))
+    scale = np.sqrt(np.abs(np.diag(hessian)))
     scaled = hessian / scale[:, None] / scale[None, :]
-    return bool(np.all(np.isfinite(scaled)) and linalg.eigvalsh(scaled)[0] > _DIGITS * eps)
+    if not np.all(np.isfinite(scaled)):
+        return False
+    return bool(np.min(np.abs(linalg.eigvalsh(scaled))) > _DIGITS * eps)
 
 
 def _subproblem(

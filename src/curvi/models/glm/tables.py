@@ -70,7 +70,7 @@ class WholeTable(Tables):
     y: np.ndarray
     weight: np.ndarray
     squares: np.ndarray = field(init=False)
-    notes: dict[int, Any] = field(init=False, default_factory=dict)
+    notes: dict[Any, Any] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Square the design, unless it is its own square."""
