@@ -112,7 +112,9 @@ def minimise_dense(
             if observer is not None:
                 observer(Progress(step, max_steps, here.value, row[1]))
             is_old = here.hessian is kept
-            ends = accepted and (inside or rough) and gain < max(tolerance, rounding)
+            # Not only after an accepted step: with little noise the rounding error of the value
+            # can be larger than what is left to gain.
+            ends = finite and (inside or rough) and gain < max(tolerance, rounding)
             if ends or (accepted and not is_old and not checked and gain < _CHECKED):
                 checked = True
                 sure = _is_well_conditioned(here.hessian, hessian_eps)
