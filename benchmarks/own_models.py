@@ -49,26 +49,29 @@ class OwnModel:
     def density(self) -> Density:
         """The log density of the unconstrained vector, Jacobian included."""
         data = {name: jnp.asarray(value) for name, value in self.data.items()}
-        positive = self.positive
+        # Plain functions and arrays only: two fits of the same model then share compiled code.
+        positive, layout, log_joint = self.positive, self.layout, self.log_joint
 
         def constrain(z):
             return jnp.where(positive, jnp.exp(z), z)
 
         def log_density(z):
             jacobian = jnp.sum(jnp.where(positive, z, 0.0))
-            return self.log_joint(self.split(constrain(z)), data) + jacobian
+            return log_joint(split(constrain(z), layout), data) + jacobian
 
         def unconstrain(x):
             return np.where(positive, np.log(np.where(positive, x, 1.0)), x)
 
         return Density(self.dimension, log_density, constrain, unconstrain)
 
-    def split(self, x) -> dict:
-        found, begin = {}, 0
-        for name, length, _ in self.layout:
-            found[name] = x[begin : begin + length]
-            begin += length
-        return found
+
+def split(x, layout: Layout) -> dict:
+    """A vector of parameters by name."""
+    found, begin = {}, 0
+    for name, length, _ in layout:
+        found[name] = x[begin : begin + length]
+        begin += length
+    return found
 
 
 def half_normal(x, scale):

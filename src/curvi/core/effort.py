@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.extend import core as jaxpr_core
@@ -48,25 +48,35 @@ class SizedJit:
         return self._plain(*args, **keywords)
 
 
-def numbers_computed(fn: Callable[..., Any], *args: Any) -> float:
-    """About how many numbers one call of ``fn`` computes, from its trace: no call is made."""
+class Cost(NamedTuple):
+    """Numbers that a program computes, and operations that it does one after another."""
+
+    numbers: float
+    operations: float
+
+
+def cost_of(fn: Callable[..., Any], *args: Any) -> Cost:
+    """About what one call of ``fn`` costs, from its trace: no call is made."""
     return _of_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr)
 
 
-def _of_jaxpr(jaxpr: Any) -> float:
-    return sum(_of_equation(equation) for equation in jaxpr.eqns)
+def _of_jaxpr(jaxpr: Any) -> Cost:
+    costs = [_of_equation(equation) for equation in jaxpr.eqns]
+    return Cost(sum(cost.numbers for cost in costs), sum(cost.operations for cost in costs))
 
 
-def _of_equation(equation: Any) -> float:
+def _of_equation(equation: Any) -> Cost:
     inner = [_of_jaxpr(found) for value in equation.params.values() for found in _jaxprs(value)]
     if inner:
-        return sum(inner) * float(equation.params.get("length", 1))
+        times = float(equation.params.get("length", 1))
+        numbers, operations = (sum(column) for column in zip(*inner, strict=True))
+        return Cost(times * numbers, times * operations)
     size = float(sum(math.prod(getattr(out.aval, "shape", ())) for out in equation.outvars))
     if equation.primitive.name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
         shape = equation.invars[0].aval.shape
         size *= math.prod(shape[axis] for axis in contracted)
-    return size
+    return Cost(size, 1.0)
 
 
 def _jaxprs(value: Any) -> list[Any]:

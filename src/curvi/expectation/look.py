@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from curvi.core.effort import SizedJit, numbers_computed
+from curvi.core.effort import Cost, SizedJit, cost_of
 from curvi.core.trees import ravel
 from curvi.expectation.objective import neg_elbo
 from curvi.families.family import Family, Params
@@ -67,20 +67,20 @@ _compiled = SizedJit(_look, static_argnames=("density", "family"))
 
 
 @lru_cache(maxsize=256)
-def _per_draw(density: Density | RowDensity, dimension: int, shapes: Any) -> float:
+def _per_draw(density: Density | RowDensity, dimension: int, shapes: Any) -> Cost:
     position = jax.ShapeDtypeStruct((dimension,), density.dtype)
     if isinstance(density, RowDensity):
         leaves, structure = shapes
         rows = jax.tree.unflatten(structure, list(leaves))
-        return numbers_computed(density.log_prob, position, rows)
-    return numbers_computed(density.log_prob, position)
+        return cost_of(density.log_prob, position, rows)
+    return cost_of(density.log_prob, position)
 
 
-def work_per_draw(density: Density | RowDensity, dimension: int, rows: PyTree) -> float:
-    """Numbers that one evaluation of the log density computes."""
+def cost_per_draw(density: Density | RowDensity, dimension: int, rows: PyTree) -> Cost:
+    """What one evaluation of the log density costs."""
     leaves, structure = jax.tree.flatten(rows)
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
-    return _per_draw(density, dimension, (shapes, structure)) + dimension
+    return _per_draw(density, dimension, (shapes, structure))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +94,12 @@ class Looker:
     rows: PyTree
 
     @property
-    def work(self) -> float:
-        """Numbers that one look computes."""
-        dimension, width = self.like.mean.shape[0], self.noise.shape[-1]
-        each = work_per_draw(self.density, dimension, self.rows) + dimension * (width > 0)
-        return _PASSES * each * self.noise.shape[0]
+    def cost(self) -> Cost:
+        """What one look costs; draws share their operations, and so do not add to them."""
+        dimension = self.like.mean.shape[0]
+        each = cost_per_draw(self.density, dimension, self.rows)
+        numbers = (each.numbers + 2 * dimension) * self.noise.shape[0]
+        return Cost(_PASSES * numbers, _PASSES * each.operations)
 
     def __call__(self, vector: np.ndarray, tangent: np.ndarray | None = None) -> Look:
         """Look from ``vector`` along ``tangent`` (none: the products are zero)."""
@@ -108,7 +109,7 @@ class Looker:
         usable = np.isfinite(largest) and largest > 0
         scale = 2.0 ** np.round(np.log2(largest)) if usable else 1.0
         value, stacked = _compiled(
-            self.work,
+            self.cost.numbers,
             density=self.density,
             family=self.family,
             params=cut(vector, self.like),

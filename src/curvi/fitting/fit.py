@@ -17,6 +17,7 @@ from curvi.core.errors import InputError, MisfitWarning, warn_user
 from curvi.core.outcomes import Outcome
 from curvi.expectation import Draws, fixed_draws, plan_draws
 from curvi.families import Family, MeanField, Params
+from curvi.fitting import search
 from curvi.fitting.growth import Budget, Grown, run_growing
 from curvi.fitting.inputs import as_target
 from curvi.fitting.laplace import laplace, laplace_params
@@ -69,7 +70,8 @@ def fit(
         it until the Monte-Carlo error of the mean is below its ``mc_tolerance``.
     num_starts : int
         Starts in one vectorised run: the position, and others one normal draw per coordinate away
-        from it. The best bound wins; a start that fails does not disturb the others.
+        from it. The best bound wins; a start that fails does not disturb the others. With one
+        start, three others are tried where a run is cheap and q does not match the target.
     init : {"position", "laplace"}
         Start around the position as it is, or at the mode with the curvature there.
     batch_size : int, optional
@@ -145,6 +147,12 @@ def fit(
             runs = run_starts(problem, method, points, resources, budget)
             best, bounds = best_start(target, family, runs, jax.random.fold_in(key, 0xE1B))
             first, params = runs[best], points[best]
+        elif (
+            max_steps is None
+            and time_budget is None
+            and (search.affordable(problem, method, params, resources))
+        ):
+            first, bounds = search.first_run(problem, method, target, params, resources, budget)
         grow = num_draws is None and not isinstance(draws, Draws)
         grown = run_growing(problem, method, params, resources, budget, grow=grow, first=first)
     result = _judge(grown, method, target, params, began, bounds)

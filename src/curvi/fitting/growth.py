@@ -70,7 +70,7 @@ def run_growing(
     A run that ends on a saddle point is sent down from it once. ``first`` is a run on the first
     draws that has been made already.
     """
-    ended = _run(problem, method, params, resources, budget) if first is None else first
+    ended = run_once(problem, method, params, resources, budget) if first is None else first
     traces = [_labelled(ended, problem)]
     if not problem.fixed:
         return Grown(_whole(ended, traces), problem, resources, None)
@@ -84,7 +84,7 @@ def run_growing(
         if ended.outcome is Outcome.CONVERGED and spent < budget.max_steps:
             down = way_down(problem, method, ended.params, resources)
         if down is not None:
-            ended = _run(problem, method, down, resources, budget, spent)
+            ended = run_once(problem, method, down, resources, budget, spent)
             traces.append(_labelled(ended, problem))
             spent += len(ended.trace["step"])
         found = replicates(problem, method, ended.params, resources)
@@ -102,7 +102,7 @@ def run_growing(
             return Grown(ended, problem, resources, found, _too_few(problem, error, limit))
         key = jax.random.fold_in(jax.random.fold_in(resources.key, _STREAM), count)
         problem, resources = with_draws(problem, resources, count, key)
-        ended = _run(problem, method, ended.params, resources, budget, spent)
+        ended = run_once(problem, method, ended.params, resources, budget, spent)
         traces.append(_labelled(ended, problem))
 
 
@@ -141,7 +141,7 @@ def next_count(problem: VariationalProblem, resources: Resources, excess: float)
     return fitting[-1] * now if fitting else None
 
 
-def _run(
+def run_once(
     problem: VariationalProblem,
     method: Method,
     params: Any,
@@ -149,6 +149,7 @@ def _run(
     budget: Budget,
     spent: int = 0,
 ) -> loop.LoopResult:
+    """One run within what is left of the budget, on the host where that suits the problem."""
     options: dict[str, Any] = {
         "tolerance": budget.tolerance,
         "max_steps": budget.max_steps - spent,

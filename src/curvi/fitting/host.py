@@ -25,8 +25,11 @@ from curvi.methods import Info, Method, TrustRegion
 from curvi.methods.method import GOOD, POOR
 from curvi.methods.trust_region import ACCEPT, TIGHTEST
 
-_MOST_WORK = 2e7  # numbers that one look may compute: some milliseconds
-_MOST_PARAMETERS = 20_000
+# A look repeats what a compiled loop keeps between products. That is worth while as long as it
+# takes some milliseconds at most.
+_MOST_NUMBERS = 4e7
+_MOST_OPERATIONS = 1e5
+_MOST_PARAMETERS = 5000
 
 
 def suits(problem: VariationalProblem, method: Method, params: Any, resources: Resources) -> bool:
@@ -36,7 +39,10 @@ def suits(problem: VariationalProblem, method: Method, params: Any, resources: R
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
     if size > _MOST_PARAMETERS or jax.default_backend() != "cpu":
         return False
-    return problem.work(params, resources) <= _MOST_WORK
+    cost = problem.cost(params, resources)
+    return (
+        cost is not None and cost.numbers <= _MOST_NUMBERS and cost.operations <= _MOST_OPERATIONS
+    )
 
 
 def looker(problem: VariationalProblem, params: Any, resources: Resources) -> Looker:

@@ -91,8 +91,9 @@ def advance(
 ) -> Carry:
     """:func:`run_chunk` from the host, compiled with the effort that the problem deserves."""
     params = method.answer(carry.state)
+    cost = problem.cost(params, resources)
     # Never without any optimisation: a run may be long.
-    work = max(problem.work(params, resources), 2 * QUICK)
+    work = float("inf") if cost is None else max(cost.numbers, 2 * QUICK)
     limit = jnp.asarray(tolerance, jax.tree.leaves(params)[0].dtype)
     last = jnp.asarray(stop, jnp.int32)
     found: Carry = _sized_chunk(work, problem, method, carry, resources, last, limit)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi.core import gate
+from curvi.core.effort import Cost
 from curvi.core.trees import Metric
 from curvi.curvature import LinearMap
 from curvi.expectation import Draws, draw_noise, neg_elbo
@@ -83,12 +84,12 @@ class VariationalProblem(Problem):
         """The negative bound on the sample."""
         return neg_elbo(self.density, self.family, params, sample.noise, sample.rows)
 
-    def work(self, params: Params, resources: Resources) -> float:
-        """Numbers that one Hessian-vector product on fixed draws computes."""
+    def cost(self, params: Params, resources: Resources) -> Cost | None:
+        """What one Hessian-vector product on fixed draws costs."""
         if not self.fixed or resources.noise is None:
-            return float("inf")
+            return None
         noise, rows = resources.noise, resources.rows
-        return Looker(self.density, self.family, params, noise, rows).work
+        return Looker(self.density, self.family, params, noise, rows).cost
 
     def metric(self, params: Params) -> Metric:
         """Natural metric of the family."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxtyping import Array, Float
 
+from curvi.core.effort import Cost
 from curvi.core.errors import InputError
 from curvi.core.trees import Metric
 from curvi.curvature import LinearMap, hessian
@@ -52,10 +53,10 @@ class Problem(abc.ABC):
             "curvi.models.vae.MLPObjective. Choose HessianFree, LBFGS or FirstOrder instead"
         )
 
-    def work(self, params: Any, resources: Any) -> float:
-        """Numbers that one product computes, where that is known; it decides how to compile."""
+    def cost(self, params: Any, resources: Any) -> Cost | None:
+        """What one product costs, where that is known; it decides how to compile."""
         del params, resources
-        return float("inf")
+        return None
 
     def metric(self, params: Any) -> Metric | None:
         """Natural metric at the parameters, if the problem has one."""

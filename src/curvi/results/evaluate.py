@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi.core.effort import SizedJit
 from curvi.expectation import energies, host_sample
-from curvi.expectation.look import work_per_draw
+from curvi.expectation.look import cost_per_draw
 from curvi.families import Family, Params
 from curvi.targets import DataTarget, Density, RowDensity, Target
 
@@ -76,7 +76,8 @@ def evaluate(
     """Evaluate q against the target on independent draws."""
     draws = evaluation_noise(target, family, key)
     noise = jnp.asarray(draws.reshape(-1, _TOGETHER, draws.shape[1]))
-    work = draws.shape[0] * work_per_draw(target.density, target.dimension, target.rows)
+    cost = cost_per_draw(target.density, target.dimension, target.rows)
+    work = draws.shape[0] * cost.numbers
     values, logs, entropy = _compiled(work, target.density, family, params, target.rows, noise)
     column = np.asarray(values, np.float64).ravel()
     with np.errstate(invalid="ignore", over="ignore"):  # a bound that is not finite is judged later

@@ -17,7 +17,7 @@ from curvi.curvature.host_cg import HostSolution, host_conjugate_gradient
 from curvi.expectation.look import Looker, cut, joined
 from curvi.families import Family, Params
 
-_MOST_WORK = 3e8  # numbers that one product for every system computes together
+_MOST_NUMBERS, _MOST_OPERATIONS = 3e8, 1e6  # of one product for every system, together
 _MOST_SYSTEMS = 300
 
 
@@ -36,7 +36,8 @@ def suits(look: Looker, count: int) -> bool:
     """Whether the host should solve ``count`` systems."""
     if jax.default_backend() != "cpu" or count > _MOST_SYSTEMS:
         return False
-    return look.work * count <= _MOST_WORK
+    cost = look.cost
+    return cost.numbers * count <= _MOST_NUMBERS and cost.operations * count <= _MOST_OPERATIONS
 
 
 def solve_block(
