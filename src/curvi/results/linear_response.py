@@ -40,7 +40,6 @@ _MOST_STEPS = 10_000
 # Relative residuals. The error of a variance b'x is of second order in its residual, that of an
 # entry of the solution is of first order; single precision reaches no more than the last.
 _FOR_VARIANCES, _FOR_ENTRIES, _SINGLE = 1e-4, 1e-6, 1e-4
-_FOR_PROBE = 1e-2  # of a solution that nobody reads
 
 
 class Point(NamedTuple):
@@ -174,7 +173,6 @@ def _solved(
     """The systems of one block: on the host where that is cheap, else in one compiled solver."""
     look = Looker(target.density, family, point.params, point.noise, point.rows)
     accuracies = np.full(len(rhs.mean), max(tolerance, _rounding(point)), point.params.mean.dtype)
-    accuracies[-1] = max(_FOR_PROBE, tolerance)
     if host_response.suits(look, count):
         found = host_response.solve_block(look, rhs, accuracies, _most_steps(point))
         return Solved(*jax.tree.map(jnp.asarray, found))
