@@ -271,3 +271,12 @@ def test_unlabelled_rows_help_the_classifier():
     theirs = LogisticRegression(max_iter=1000).fit(X[:100], y[:100]).score(X[1500:], y[1500:])
     np.testing.assert_allclose(model.predict_proba(X[1500:]).sum(axis=1), 1, rtol=1e-5)
     assert ours > theirs, (ours, theirs)
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("name", ["kfac", "hf", "lbfgs", "adam", "adagrad"])
+def test_a_second_fit_with_a_named_method_meets_compiled_steps(name):
+    """The method is a static argument of the compiled loop: it must be equal, not only alike."""
+    first, second = (curvi.VAE(method=name)._method(100)[0] for _ in range(2))
+    assert first == second
+    assert hash(first) == hash(second)

@@ -173,7 +173,7 @@ METHODS = {
     [
         "kfac",
         pytest.param("hf", marks=pytest.mark.float64_only),
-        pytest.param("hf-kronecker", marks=pytest.mark.float64_only),
+        pytest.param("hf-kronecker", marks=pytest.mark.slow),
         pytest.param("hf-hessian", marks=pytest.mark.slow),
         pytest.param("adam", marks=pytest.mark.float64_only),
     ],

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
@@ -26,6 +27,17 @@ _FEWEST_VALIDATION_ROWS = 10
 _FIRST_SIGNAL = 0.1  # size of the first decoded images around their mean, in sds of the data
 
 Model = TypeVar("Model", bound="VAE")
+
+
+@cache
+def _first_order(name: str) -> Method:
+    """A baseline by name, always the same object.
+
+    A transformation of optax equals nothing but itself: a new one would be compiled by every fit.
+    """
+    if name == "adam":
+        return Averaged(FirstOrder(optax.adam(1e-3)))
+    return FirstOrder(optax.adagrad(0.03))
 
 
 class VAE(TrainsVAE, UsesVAE):
@@ -239,9 +251,7 @@ class VAE(TrainsVAE, UsesVAE):
             return HessianFree(), min(rows, max(200, min(2000, rows // 20)))
         if self.method == "lbfgs":
             return LBFGS(history=10), small
-        if self.method == "adam":
-            return Averaged(FirstOrder(optax.adam(1e-3))), small
-        return FirstOrder(optax.adagrad(0.03)), small
+        return _first_order(self.method), small
 
     def _check_parameters(self) -> None:
         self._check_networks()

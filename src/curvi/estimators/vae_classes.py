@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import jax
@@ -148,7 +148,7 @@ class SemiSupervisedVAE(TrainsVAE, ClassifierMixin, BaseEstimator):
             self.objective_,
             params,
             rows,
-            method=self.method or Averaged(FirstOrder(optax.adam(2e-3))),
+            method=self.method or _default_method(),
             schedule=Schedule(
                 batch_size=self.batch_size or 50,
                 max_epochs=self.max_epochs,
@@ -179,6 +179,12 @@ class SemiSupervisedVAE(TrainsVAE, ClassifierMixin, BaseEstimator):
                 "in [0, 1]: divide grey levels by their maximum, or use likelihood='gaussian'"
             )
         return X
+
+
+@cache
+def _default_method() -> Method:
+    """The same object for every fit, so that a second one compiles nothing."""
+    return Averaged(FirstOrder(optax.adam(2e-3)))
 
 
 def _missing(labels: np.ndarray) -> np.ndarray:
