@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend import core as jaxpr_core
 
-QUICK = 1e7  # numbers that one run computes, up to which nothing is optimised
+QUICK = 3e5  # numbers that one run computes, up to which nothing is optimised
 BRISK = 3e7  # and up to which loops are fused the simple way
 _SIMPLE_FUSION = {"xla_cpu_use_fusion_emitters": False}
 _UNOPTIMISED = {**_SIMPLE_FUSION, "xla_backend_optimization_level": 0}

@@ -80,7 +80,7 @@ def _checked(item: Any, number: int) -> Block:
         X = item[0].toarray() if sparse.issparse(item[0]) else item[0]
         X, y = check_X_y(X, item[1], dtype=_DTYPES)
         given = item[2] if len(item) == 3 else None
-        if np.shape(given) == (X.shape[0],) and not np.any(given):
+        if given is not None and np.shape(given) == y.shape and not np.any(given):
             weight = np.zeros(X.shape[0], X.dtype)  # a block may count for nothing
         else:
             weight = _check_sample_weight(given, X, dtype=X.dtype, ensure_non_negative=True)

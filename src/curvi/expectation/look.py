@@ -8,7 +8,7 @@ the host works on plain vectors.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -93,7 +93,7 @@ class Looker:
     noise: Float[Array, "draws noise"]
     rows: PyTree
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
         """What one look costs; draws share their operations, and so do not add to them."""
         dimension = self.like.mean.shape[0]

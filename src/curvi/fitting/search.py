@@ -57,7 +57,8 @@ def first_run(
     if not np.isfinite(elbo) or raw_relative_ess(log_ratio) >= _DOUBTFUL_ESS:
         return ended, None
     runs, bounds = [ended], [elbo]
-    for point in starting_points(problem, target, params, resources, 1 + _OTHERS)[1:]:
+    points = starting_points(problem, target, params, resources, 1 + _OTHERS, method)
+    for point in points[1:]:
         runs.append(run_once(problem, method, point, resources, budget))
         bounds.append(_bound(target, problem, runs[-1], key))
     best = int(np.nanargmax(bounds))

@@ -52,6 +52,7 @@ def starting_points(
     first: Params,
     resources: Resources,
     num_starts: int,
+    method: Method | None = None,
 ) -> list[Params]:
     """The user's start, and others at a distance of one normal draw per coordinate from it.
 
@@ -63,7 +64,7 @@ def starting_points(
     points = [first]
     for _ in range(num_starts - 1):
         moved = target.start + jnp.asarray(rng.normal(size=target.dimension), target.dtype)
-        width = best_width(problem, moved, resources)
+        width = best_width(problem, moved, resources, method)
         points.append(around(problem.family, moved, _NARROWEST if width is None else width))
     return points
 
