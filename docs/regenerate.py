@@ -234,9 +234,114 @@ def posteriors_table(result: Row) -> str:
     missed = ", ".join(name for name, ok in result["met"].items() if not ok) or "none"
     mean, (low, high) = result["accurate"]["mean"], result["accurate"]["sd"]
     return (
-        f"{as_table(rows)}\n\nWrong (mean off by more than {mean} sd, or an sd ratio outside "
-        f"{low} to {high}) without any warning by that rule: {silent}. Targets missed: {missed}."
+        f"{posterior_headlines(result)}\n\n{as_table(rows)}\n\n"
+        f"Wrong (mean off by more than {mean} sd, or an sd ratio outside {low} to {high}) without any warning by that rule: {silent}. Targets missed: {missed}."
     )
+
+
+def posterior_headlines(result: Row) -> str:
+    """Medians over the models that are not hard, and seconds beside DADVI's."""
+    rows = [
+        {
+            "who": who,
+            "models": head["models"],
+            "median mean error [sd]": head["mean_error"],
+            "of the worst parameter": head["worst_mean_error"],
+            "median sd error": f"{100 * head['sd_error']:.1f} %",
+            "converged": f"{100 * head['converged']:.0f} %",
+            "median seconds": head["median_seconds"],
+        }
+        for who, head in result["headlines"].items()
+    ]
+    races = [
+        f"{who}: {race['total']:.0f} s over {race['models']} models (median {race['median']:.2f}"
+        f" s); DADVI {race['total_dadvi']:.0f} s (median {race['median_dadvi']:.2f} s), called a second "
+        f"time {race['total_dadvi_again']:.0f} s (median {race['median_dadvi_again']:.2f} s)."
+        for who, race in result["against_dadvi"].items()
+    ]
+    return "\n\n".join([as_table(rows), "On the models that both ran:", *races])
+
+
+def vae_table(result: Row) -> str:
+    """Auto-encoders against tuned rivals."""
+    race, tuned = result["mnist"], result["tuning"]
+    lines = [
+        "Chosen on validation images: " + "; ".join(
+            f"{name} with {', '.join(f'{k} {v}' for k, v in tuned[name]['best'].items())}, "
+            f"{'averaged' if tuned[name]['averaged'] else 'not averaged'}"
+            for name in ("adam", "adagrad")
+        ) + "."
+    ]  # fmt: skip
+    targets = [key.split()[1] for key in race["ratios"] if key.startswith("adam ")]
+    seconds = {
+        who: [
+            [row[who]["to"][target] for row in race["rounds"] if who in row] for target in targets
+        ]
+        for who in ("kfac", "adam", "adagrad", "hf")
+    }
+    rows = [
+        {"who": who}
+        | {f"{target} [s]": _times(found) for target, found in zip(targets, table, strict=True)}
+        for who, table in seconds.items()
+    ]
+    ratios = [
+        {"rival": rival}
+        | {target: _ratio(race["ratios"][f"{rival} {target}"]) for target in targets}
+        for rival in ("adam", "adagrad", "hf")
+    ]
+    lines += ["Median seconds to a test bound:", as_table(rows)]
+    lines += ["The rival's seconds over those of KFAC, median of pairs:", as_table(ratios)]
+    missed = ", ".join(name for name, ok in race["met"].items() if not ok) or "none"
+    lines.append(f"Goals missed: {missed}.")
+    return "\n\n".join(lines + _vae_rest(result))
+
+
+def _vae_rest(result: Row) -> list[str]:
+    """Other data, products, memory and few labels."""
+    lines = []
+    small = {name: result[name] for name in ("digits", "frey", "olivetti") if name in result}
+    if small:
+        rows = [
+            {"data": name, "method": who, "validation bound": row["bound"],
+             "at [s]": row["seconds_to_best"], "test bound": row["test_bound"],
+             "test squared error": row["test_squared_error"]}
+            for name, found in small.items()
+            for who, row in found["runs"].items()
+        ]  # fmt: skip
+        said = [
+            f"{name}: " + ", ".join(f"{k} {_number(v)}" for k, v in found["ratios"].items())
+            for name, found in small.items()
+        ]
+        lines += [as_table(rows), "Seconds of the first to its best bound over those of the second "
+                  "to that bound (none: never reached): " + "; ".join(said) + "."]  # fmt: skip
+    if "products" in result:
+        lines.append(f"A Gauss-Newton product costs {result['products']['ratio']:.2f} gradients.")
+    if "memory" in result:
+        memory = result["memory"]
+        lines.append(f"A model of {memory['parameters']:,} parameters trains within "
+                     f"{memory['peak_bytes'] / 2**30:.1f} GiB.")  # fmt: skip
+    if "labels" in result:
+        shares = ", ".join(
+            f"{name} {row['accuracy']:.4f}"
+            + (f" ({row['seconds']:.0f} s)" if "seconds" in row else "")
+            for name, row in result["labels"].items()
+        )
+        lines.append(f"MNIST with 1,000 labels, accuracy on test images: {shares}.")
+    return lines
+
+
+def _times(found: list[float | None]) -> str:
+    known = sorted(value for value in found if value is not None)
+    if not known:
+        return "never"
+    middle = f"{known[len(known) // 2]:.1f}"
+    return middle if len(known) == len(found) else f"{middle} ({len(known)} of {len(found)} runs)"
+
+
+def _ratio(found: Row) -> str:
+    if found["ratio"] is None:
+        return "none"
+    return f"{'at least ' if found['at_least'] else ''}{found['ratio']:.2f}"
 
 
 def _number(value: float | None) -> str:
@@ -277,6 +382,7 @@ TABLES: dict[str, Callable[[Row], str]] = {
     "paper_methods": paper_methods_table,
     "regression": regression_table,
     "posteriors": posteriors_table,
+    "vae": vae_table,
     "rows": rows_table,
 }
 EXPERIMENTS = ("table1", "logistic", "coefficients")
@@ -293,6 +399,27 @@ def reproduction() -> None:
             (ROOT / "docs" / "images" / f"reproduction_{figure.name}").write_bytes(
                 figure.read_bytes()
             )
+
+
+def auto_encoders() -> None:
+    """Put what ``curvi reproduce frey``, ``olivetti`` and ``mnist`` wrote into the manual."""
+    titles = {
+        "convergence": "The bound against time and epochs",
+        "reconstructions": "Held-out images, reconstructed by every method",
+        "denoise_impute": "Denoised and imputed images",
+        "manifold": "What the codes of a plane decode to",
+    }
+    for name in ("frey", "olivetti", "mnist"):
+        folder = RESULTS / "reproduction" / name
+        if not (folder / f"{name}.md").exists():
+            continue
+        shown = [(folder / f"{name}.md").read_text().strip()]
+        for kind, title in titles.items():
+            figure = folder / f"{name}_{kind}.png"
+            if figure.exists():  # the manual keeps the only copy
+                figure.replace(ROOT / "docs" / "images" / figure.name)
+            shown.append(f"![{title}: {name}](images/{figure.name})")
+        replace_block(ROOT / "docs" / "reproduction.md", name, "\n\n".join(shown))
 
 
 def bounds() -> None:
@@ -324,6 +451,7 @@ def main() -> None:
             result = json.loads(path.read_text())
             replace_block(ROOT / "docs" / "benchmarks.md", name, table(result))
     reproduction()
+    auto_encoders()
     bounds()
 
 
