@@ -235,7 +235,8 @@ def posteriors_table(result: Row) -> str:
     mean, (low, high) = result["accurate"]["mean"], result["accurate"]["sd"]
     return (
         f"{posterior_headlines(result)}\n\n{as_table(rows)}\n\n"
-        f"Wrong (mean off by more than {mean} sd, or an sd ratio outside {low} to {high}) without any warning by that rule: {silent}. Targets missed: {missed}."
+        f"Wrong (mean off by more than {mean} sd, or an sd ratio outside {low} to {high}) without "
+        f"any warning by that rule: {silent}. Targets missed: {missed}."
     )
 
 
@@ -255,8 +256,8 @@ def posterior_headlines(result: Row) -> str:
     ]
     races = [
         f"{who}: {race['total']:.0f} s over {race['models']} models (median {race['median']:.2f}"
-        f" s); DADVI {race['total_dadvi']:.0f} s (median {race['median_dadvi']:.2f} s), called a second "
-        f"time {race['total_dadvi_again']:.0f} s (median {race['median_dadvi_again']:.2f} s)."
+        f" s); DADVI {race['total_dadvi']:.0f} s (median {race['median_dadvi']:.2f} s), called a "
+        f"second time {race['total_dadvi_again']:.0f} s (median {race['median_dadvi_again']:.2f} s)."
         for who, race in result["against_dadvi"].items()
     ]
     return "\n\n".join([as_table(rows), "On the models that both ran:", *races])
