@@ -256,8 +256,8 @@ def posterior_headlines(result: Row) -> str:
     ]
     races = [
         f"{who}: {race['total']:.0f} s over {race['models']} models (median {race['median']:.2f}"
-        f" s); DADVI {race['total_dadvi']:.0f} s (median {race['median_dadvi']:.2f} s), called a "
-        f"second time {race['total_dadvi_again']:.0f} s (median {race['median_dadvi_again']:.2f} s)."
+        f" s); DADVI {race['total_dadvi']:.0f} s (median {race['median_dadvi']:.2f} s), called "
+        f"again {race['total_dadvi_again']:.0f} s (median {race['median_dadvi_again']:.2f} s)."
         for who, race in result["against_dadvi"].items()
     ]
     return "\n\n".join([as_table(rows), "On the models that both ran:", *races])
