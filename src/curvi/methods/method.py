@@ -111,8 +111,8 @@ class CheapSteps(StochasticMethod):
 def check_preconditioner(preconditioner: str | None, *more: str) -> None:
     """Refuse what a Hessian-free method has no preconditioner for; ``more`` are its own."""
     if preconditioner not in (None, "diagonal", *more):
-        names = ", ".join(repr(name) for name in ("diagonal", *more))
-        raise InputError(f"preconditioner is {preconditioner!r}; choose None or one of {names}")
+        names = " or ".join(repr(name) for name in (None, "diagonal", *more))
+        raise InputError(f"preconditioner is {preconditioner!r}; choose {names}")
 
 
 def all_finite(*trees: Any) -> Array:
