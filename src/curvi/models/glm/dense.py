@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from curvi.models.glm.threads import added, summed
 _FEW_ROWS = 4000  # on which the first steps towards a solution are taken
 _ROUGH = 0.1  # nats that may be left on them: the optimum of all rows is further away
 _REMEMBERED = 2**20  # rows whose terms are kept from one pass to the next
+_PART = 2**18  # rows whose terms are held together
 _AT_ONCE = 2048  # rows of a product of matrices whose factors stay in the cache
 
 
@@ -74,18 +75,17 @@ class DenseBound(DiagonalBound):
 
     def energy_first_order(self, mu: np.ndarray, sd: np.ndarray) -> Energy:
         """The same with its slopes."""
-
-        def of_rows(table: Table) -> list[np.ndarray]:
-            return self._slopes(table, self._terms(table, mu, sd))
-
-        value, by_mean, by_variance = self._over_rows(of_rows)
+        value, by_mean, by_variance = self._over_rows(
+            lambda table: self._slopes(table, self._terms(table, mu, sd))
+        )
         return self._profiled(Energy(float(value), by_mean, by_variance))
 
     def energy_second_order(self, mu: np.ndarray, sd: np.ndarray) -> Energy:
         """The same with its derivatives in (mu, s): three Gram matrices, or one."""
-        value, by_mean, by_variance, *grams = self._over_rows(
-            lambda table: self._parts(table, mu, sd)
+        unit = added(
+            self._parts(part, mu, sd) for table in self.tables for part in table.blocks(_PART)
         )
+        value, by_mean, by_variance, *grams = unit
         blocks = dict(zip(Energy._fields[3:], grams, strict=False))
         return self._profiled(Energy(float(value), by_mean, by_variance, **blocks))  # type: ignore[arg-type]
 
@@ -104,9 +104,8 @@ class DenseBound(DiagonalBound):
         return float(self._over_rows(of_rows)[0])
 
     def _over_rows(self, function: Callable[[Table], list[np.ndarray]]) -> list[np.ndarray]:
-        """The sum of the terms of all rows."""
-        parts = (summed(function, t.blocks(_AT_ONCE), self.threads) for t in self.tables)
-        return reduce(lambda total, part: added([total, part]), parts)
+        """The sum of the terms of all rows, block by block."""
+        return added(function(part) for table in self.tables for part in table.blocks(_AT_ONCE))
 
     @cached_property
     def _total(self) -> float:
@@ -140,14 +139,24 @@ class DenseBound(DiagonalBound):
         return {}
 
     def _parts(self, table: Table, mu: np.ndarray, sd: np.ndarray) -> list[np.ndarray]:
-        """Value, slopes and Hessian blocks of some rows; of unit noise where there is noise."""
-        terms = self._terms(table, mu, sd)
+        """Value, slopes and Hessian blocks of some rows; of unit noise where there is noise.
+
+        Only the Gram matrices are shared among threads: their products are long enough for it,
+        the many short operations of the terms would wait for each other.
+        """
+        blocks = table.blocks(_AT_ONCE)
+        terms = [self._terms(block, mu, sd) for block in blocks]
+        slopes = added(map(self._slopes, blocks, terms))
+        pairs = list(zip(blocks, terms, strict=True))
+        return [*slopes, *summed(lambda pair: self._curvature(*pair), pairs, self.threads)]
+
+    def _curvature(self, table: Table, terms: RowTerms) -> list[np.ndarray]:
+        """Hessian blocks of some rows."""
         slopes = [terms.mean_mean]
         if not isinstance(self.likelihood, Gaussian):
             slopes += [terms.mean_variance, terms.variance_variance]
         weight = table.weight.astype(np.float64)
-        grams = _grams(table, [-weight * slope for slope in slopes], single=self.single)
-        return [*self._slopes(table, terms), *grams]
+        return _grams(table, [-weight * slope for slope in slopes], single=self.single)
 
     def _slopes(self, table: Table, terms: RowTerms) -> list[np.ndarray]:
         """Value and slopes of some rows."""

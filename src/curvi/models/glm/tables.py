@@ -39,7 +39,7 @@ class Table(NamedTuple):
         part = slice(start, start + size)
         matrix = self.matrix[part]
         squares = matrix if self.is_binary else self.squares[part]
-        return Table(matrix, squares, self.y[part], self.weight[part], start)
+        return Table(matrix, squares, self.y[part], self.weight[part], self.first + start)
 
 
 class Tables(abc.ABC):
