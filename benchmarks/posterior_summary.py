@@ -129,6 +129,7 @@ def summary(table) -> dict:
         met["faster_than_dadvi"] = (
             race["total"] < race["total_dadvi"] and race["median"] < race["median_dadvi"]
         )
+        met["faster_than_a_second_dadvi"] = race["total"] < race["total_dadvi_again"]
     for who, head in heads.items():
         numbers = ", ".join(f"{name} {value:.3g}" for name, value in head.items())
         print(f"  {who}: {numbers}")

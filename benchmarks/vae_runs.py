@@ -109,11 +109,11 @@ class Run:
         limit = jnp.asarray(1e-30, jnp.float32)
         return loop.run_chunk(self.problem, self.method, self.carry, self.resources, stop, limit)
 
-    def until(self, budget=np.inf, *, steps=np.inf, watched=True):
+    def until(self, budget=np.inf, *, steps=np.inf, watched=True, last=False):
         """Train for so many seconds and steps in total, at most; returns the run.
 
         A run that is not watched is looked at in the end only. Looks are more frequent early on,
-        when the bound moves fast.
+        when the bound moves fast. ``last`` asks for the bound of the last parameters too.
         """
         while self.seconds < budget and int(self.carry.step) < steps and not self._broken():
             count = self.every * (1 if len(self.path) < EARLY_LOOKS else 3)
@@ -121,7 +121,7 @@ class Run:
             self.carry = jax.block_until_ready(self._advanced(count))
             self.seconds += time.perf_counter() - began
             if watched:
-                self.path.append(self._look(last=False))
+                self.path.append(self._look(last=last))
         if not watched:
             self.path.append(self._look(last=True))
         return self
@@ -139,20 +139,22 @@ class Run:
         return Look(int(self.carry.step), self.seconds, at(state.params) if last else None, answer)
 
 
-def reached(path, target, *, clock="seconds"):
-    """Seconds or steps at which the averaged bound crosses a target; None if it never does.
+def reached(path, target, *, clock="seconds", kind="averaged"):
+    """Seconds or steps at which a bound crosses a target; None if it never does.
 
     Straight lines between looks.
     """
     before = None
     for look in path:
-        now = getattr(look, clock)
-        if look.averaged >= target:
+        now, value = getattr(look, clock), getattr(look, kind)
+        if value is None:
+            continue
+        if value >= target:
             if before is None:
                 return now
-            share = (target - before[1]) / (look.averaged - before[1])
+            share = (target - before[1]) / (value - before[1])
             return before[0] + share * (now - before[0])
-        before = (now, look.averaged)
+        before = (now, value)
     return None
 
 

@@ -4,7 +4,8 @@
 
 First-order methods are tuned by successive halving: every cell of the grid runs for a few seconds,
 the better ones go on from where they are. Halving is done among constant and among decayed rates
-apart, because a decayed rate shows its worth late. Last and averaged parameters are judged in one
+apart, because a decayed rate shows its worth late; every target of the race may choose another
+cell. Last and averaged parameters are judged in one
 run, since averaging does not change the steps.
 """
 
@@ -24,13 +25,10 @@ import curvi
 from benchmarks.common import RESULTS, keep
 from benchmarks.vae_runs import AVERAGED_IMAGES, Run, rated, reached, splits
 
-RUNGS = ((3.0, 0.25), (10.0, 0.34), (30.0, 1.0))  # seconds, and the part that goes on
-HORIZON_EPOCHS = 15
-ADAM = tuple(
-    itertools.product(
-        (5e-4, 1e-3, 2e-3, 4e-3), (100, 200, 500), (None, 0.01), ("constant", "cosine")
-    )
-)
+RUNGS = ((2.0, 0.25), (7.0, 0.34), (25.0, 1.0))  # seconds, and the part that goes on
+RACED = (-110.0, -105.0, -102.0)
+SCHEDULES = ("constant", "cosine 5", "cosine 15")  # epochs until the rate is zero
+ADAM = tuple(itertools.product((5e-4, 1e-3, 2e-3, 4e-3), (100, 200, 500), (None, 0.01), SCHEDULES))
 ADAGRAD = tuple(itertools.product((0.01, 0.03, 0.1), (100,), (None, 0.01), ("constant",)))
 KFAC_TARGETS = (-115.0, -110.0, -107.0, -105.0)
 KFAC = (
@@ -53,8 +51,10 @@ def _transformation(name):
 
 
 def _decay(cell, rows):
-    steps = HORIZON_EPOCHS * rows // cell.batch
-    return optax.cosine_decay_schedule(1.0, steps) if cell.schedule == "cosine" else None
+    if cell.schedule == "constant":
+        return None
+    epochs = int(cell.schedule.removeprefix("cosine "))
+    return optax.cosine_decay_schedule(1.0, epochs * rows // cell.batch)
 
 
 def first_order(name, cell, rows, *, averaged):
@@ -67,8 +67,10 @@ def first_order(name, cell, rows, *, averaged):
 
 
 def halving(name, grid, X, held, *, rungs=RUNGS, report=print):
-    """(best cell, whether averaged, table): the best validation bound at the end of the last rung.
+    """(choice for every raced target, table of all cells).
 
+    Cells that reach the last rung are watched there: the choice for a target is the cell, and its
+    last or averaged parameters, that crosses it first; if none does, the highest bound at the end.
     Rates are data of one compiled program per batch size and schedule.
     """
     cells = [Cell(*entry) for entry in grid]
@@ -82,25 +84,38 @@ def halving(name, grid, X, held, *, rungs=RUNGS, report=print):
     runs: dict[Cell, Run] = {}
     table = {}
     for number, (seconds, part) in enumerate(rungs):
+        final = number == len(rungs) - 1
         for cell in cells:
             if cell not in runs:
                 runs[cell] = Run(
                     methods[cell.batch, cell.schedule], X, held, batch=cell.batch, scale=cell.init,
                     rate=cell.rate, like=next(iter(runs.values()), None),
                 )  # fmt: skip
-            look = runs[cell].until(seconds, watched=False).path[-1]
+            look = runs[cell].until(seconds, watched=final, last=True).path[-1]
             table[cell] = {**cell._asdict(), "seconds": look.seconds, "last": _number(look.last),
                            "averaged": _number(look.averaged), "rung": number}  # fmt: skip
             report(f"    {name} {table[cell]}")
         cells = [
             cell
-            for schedule in ("constant", "cosine")
+            for schedule in SCHEDULES
             for cell in _best([c for c in cells if c.schedule == schedule], table, part)
         ]
         runs = {cell: runs[cell] for cell in cells}
-    (best,) = _best(cells, table, 1 / max(1, len(cells)))
-    averaged = (table[best]["averaged"] or -np.inf) >= (table[best]["last"] or -np.inf)
-    return best, averaged, list(table.values())
+    paths = {cell: runs[cell].path for cell in cells}
+    return {target: _fastest(paths, table, target) for target in RACED}, list(table.values())
+
+
+def _fastest(paths, table, target):
+    """(cell, whether averaged) that crosses a target first, or ends highest."""
+
+    def order(choice):
+        cell, kind = choice
+        seconds = reached(paths[cell], target, kind=kind)
+        end = table[cell][kind]
+        return np.inf if seconds is None else seconds, np.inf if end is None else -end
+
+    cell, kind = min(itertools.product(paths, ("last", "averaged")), key=order)
+    return cell, kind == "averaged"
 
 
 def _number(value):
@@ -149,4 +164,4 @@ if __name__ == "__main__":
     if chosen == "kfac":
         keep_kfac(images, validation)
     else:
-        print(halving(chosen, ADAM if chosen == "adam" else ADAGRAD, images, validation)[:2])
+        print(halving(chosen, ADAM if chosen == "adam" else ADAGRAD, images, validation)[0])

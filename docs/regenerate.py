@@ -265,33 +265,32 @@ def posterior_headlines(result: Row) -> str:
 
 def vae_table(result: Row) -> str:
     """Auto-encoders against tuned rivals."""
-    race, tuned = result["mnist"], result["tuning"]
-    lines = [
-        "Chosen on validation images: " + "; ".join(
-            f"{name} with {', '.join(f'{k} {v}' for k, v in tuned[name]['best'].items())}, "
-            f"{'averaged' if tuned[name]['averaged'] else 'not averaged'}"
-            for name in ("adam", "adagrad")
-        ) + "."
-    ]  # fmt: skip
-    targets = [key.split()[1] for key in race["ratios"] if key.startswith("adam ")]
-    seconds = {
-        who: [
-            [row[who]["to"][target] for row in race["rounds"] if who in row] for target in targets
-        ]
-        for who in ("kfac", "adam", "adagrad", "hf")
-    }
+    if "mnist" not in result:
+        return "\n\n".join(_vae_rest(result))
+    race = result["mnist"]
+    rivals = {"kfac": None, **race["rivals"]}
+    targets = list(race["rivals"]["adam"])
     rows = [
         {"who": who}
-        | {f"{target} [s]": _times(found) for target, found in zip(targets, table, strict=True)}
-        for who, table in seconds.items()
-    ]
+        | {
+            f"{target} [s]": _times(
+                [row[label][ "to"][target] for row in race["rounds"]
+                 if (label := labels[target] if labels else who) in row]
+            )
+            for target in targets
+        }
+        for who, labels in rivals.items()
+    ]  # fmt: skip
     ratios = [
         {"rival": rival}
         | {target: _ratio(race["ratios"][f"{rival} {target}"]) for target in targets}
-        for rival in ("adam", "adagrad", "hf")
+        for rival in race["rivals"]
     ]
-    lines += ["Median seconds to a test bound:", as_table(rows)]
+    lines = ["Median seconds to a test bound:", as_table(rows)]
     lines += ["The rival's seconds over those of KFAC, median of pairs:", as_table(ratios)]
+    lines.append("Chosen on validation images (rate, batch, scale of the first weights, schedule, "
+                 "parameters): " + "; ".join(f"{target}: {label}" for name in ("adam", "adagrad")
+                 for target, label in race["rivals"][name].items()) + ".")  # fmt: skip
     missed = ", ".join(name for name, ok in race["met"].items() if not ok) or "none"
     lines.append(f"Goals missed: {missed}.")
     return "\n\n".join(lines + _vae_rest(result))
@@ -340,9 +339,8 @@ def _times(found: list[float | None]) -> str:
 
 
 def _ratio(found: Row) -> str:
-    if found["ratio"] is None:
-        return "none"
-    return f"{'at least ' if found['at_least'] else ''}{found['ratio']:.2f}"
+    pairs = f" ({found['pairs']} pair{'s' if found['pairs'] > 1 else ''})"
+    return f"{'at least ' if found['at_least'] else ''}{found['ratio']:.2f}{pairs}"
 
 
 def _number(value: float | None) -> str:

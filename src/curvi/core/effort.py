@@ -17,6 +17,8 @@ from jax.extend import core as jaxpr_core
 
 QUICK = 3e5  # numbers that one run computes, up to which nothing is optimised
 BRISK = 3e7  # and up to which loops are fused the simple way
+_UNKNOWN = 100  # passes that a loop of unknown length is taken to make
+_FACTORISATIONS = {"cholesky", "triangular_solve", "lu", "qr", "geqrf", "eigh", "eig", "svd"}
 _SIMPLE_FUSION = {"xla_cpu_use_fusion_emitters": False}
 _UNOPTIMISED = {**_SIMPLE_FUSION, "xla_backend_optimization_level": 0}
 
@@ -68,7 +70,8 @@ def _of_jaxpr(jaxpr: Any) -> Cost:
 def _of_equation(equation: Any) -> Cost:
     inner = [_of_jaxpr(found) for value in equation.params.values() for found in _jaxprs(value)]
     if inner:
-        times = float(equation.params.get("length", 1))
+        unknown = _UNKNOWN if equation.primitive.name == "while" else 1
+        times = float(equation.params.get("length", unknown))
         numbers, operations = (sum(column) for column in zip(*inner, strict=True))
         return Cost(times * numbers, times * operations)
     size = float(sum(math.prod(getattr(out.aval, "shape", ())) for out in equation.outvars))
@@ -76,6 +79,8 @@ def _of_equation(equation: Any) -> Cost:
         (contracted, _), _ = equation.params["dimension_numbers"]
         shape = equation.invars[0].aval.shape
         size *= math.prod(shape[axis] for axis in contracted)
+    elif equation.primitive.name in _FACTORISATIONS:
+        size *= float(equation.invars[0].aval.shape[-1])
     return Cost(size, 1.0)
 
 

@@ -71,7 +71,8 @@ def fit(
     num_starts : int
         Starts in one vectorised run: the position, and others one normal draw per coordinate away
         from it. The best bound wins; a start that fails does not disturb the others. With one
-        start, three others are tried where a run is cheap and q does not match the target.
+        start, three others are tried where a run is cheap, q does not match the target, and
+        neither ``max_steps`` nor ``time_budget`` is given.
     init : {"position", "laplace"}
         Start around the position as it is, or at the mode with the curvature there.
     batch_size : int, optional

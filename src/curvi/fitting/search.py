@@ -48,7 +48,7 @@ def first_run(
     resources: Resources,
     budget: Budget,
 ) -> tuple[loop.LoopResult, np.ndarray | None]:
-    """The run from the start, or a better one from elsewhere with the bounds of all starts."""
+    """The run from the start, or a better one from elsewhere; with bounds if others were tried."""
     ended = run_once(problem, method, params, resources, budget)
     if ended.outcome is not Outcome.CONVERGED:
         return ended, None
@@ -60,11 +60,12 @@ def first_run(
     points = starting_points(problem, target, params, resources, 1 + _OTHERS, method)
     for point in points[1:]:
         runs.append(run_once(problem, method, point, resources, budget))
+        if runs[-1].outcome is Outcome.INTERRUPTED:
+            return ended._replace(outcome=Outcome.INTERRUPTED), None
         bounds.append(_bound(target, problem, runs[-1], key))
     best = int(np.nanargmax(bounds))
-    if best == 0 or bounds[best] <= elbo + 5 * error + _BETTER:
-        return ended, None
-    return runs[best], np.asarray(bounds)
+    better = bounds[best] > elbo + 5 * error + _BETTER
+    return (runs[best] if better else ended), np.asarray(bounds)
 
 
 def _bound(

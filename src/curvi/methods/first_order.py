@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
 from curvi.core.errors import InputError
-from curvi.methods.method import CheapSteps, Info, all_finite, make_info, select
+from curvi.methods.method import CheapSteps, Info, make_info, select
 from curvi.methods.problem import Problem
 
 
@@ -25,7 +26,7 @@ class FirstOrderState(NamedTuple):
 class FirstOrder(CheapSteps):
     """Follow an optax gradient transformation.
 
-    It has no stopping rule: a run ends with its budget. A step whose gradient or result is not
+    It has no stopping rule: a run ends with its budget. A step whose gradient or update is not
     finite is skipped.
 
     Parameters
@@ -69,6 +70,8 @@ class FirstOrder(CheapSteps):
         value, gradient = jax.value_and_grad(problem.value)(state.params, sample)
         updates, inner = self.transformation.update(gradient, state.inner, state.params)
         proposal = FirstOrderState(optax.apply_updates(state.params, updates), inner)
-        finite = all_finite(value, gradient, proposal.params)
-        info = make_info(value, grad_norm=optax.tree.norm(gradient), accepted=finite, finite=finite)
+        norm = optax.tree.norm(gradient)
+        # Norms are finite only if every entry is, and cost less than flags of the result would.
+        finite = jnp.isfinite(value) & jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(updates))
+        info = make_info(value, grad_norm=norm, accepted=finite, finite=finite)
         return select(finite, proposal, state), info

@@ -149,19 +149,19 @@ class KFAC(CheapSteps):
         now = step.astype(value.dtype)
         rate = self.step_size * jnp.sqrt(self.plateau / jnp.maximum(now, self.plateau))
         matrices = objective.matrices(state.params)
+        roots = list(zip(curvature.input_roots, curvature.output_roots, strict=True))
         updates = []
         for index, layer in enumerate(objective.layers(state.params)):
-            roots = curvature.input_roots[index], curvature.output_roots[index]
-            update = _preconditioned(layer, roots, inputs[index], deltas[index])
-            updates.append(self._decayed(layer, roots, matrices[index], update, (step, rate)))
+            updates.append(_preconditioned(layer, roots[index], inputs[index], deltas[index]))
         norms = [jnp.sqrt(jnp.sum(update * update)) for update in updates]
         # A norm is finite only if every entry is: one pass over the updates serves both.
         finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(rate * jnp.stack(norms)))
         momentum, moved = [], []
-        for matrix, past, update, norm in zip(
-            matrices, state.momentum, updates, norms, strict=True
-        ):
-            share = (1 - self.momentum) * self._clipped(update, norm, inputs[0].shape[0])
+        for index, layer in enumerate(objective.layers(state.params)):
+            matrix, past = matrices[index], state.momentum[index]
+            clip = self._clipped(updates[index], norms[index], inputs[0].shape[0])
+            update = self._decayed(layer, roots[index], matrix, updates[index], (step, rate, clip))
+            share = (1 - self.momentum) * clip
             mixed = jnp.where(finite, self.momentum * past + share * update, past)
             momentum.append(mixed)
             moved.append(jnp.where(finite, matrix - rate * mixed, matrix))
@@ -188,17 +188,19 @@ class KFAC(CheapSteps):
         The slope is dense: its product with the roots costs as much as the rest of a step. It is
         taken once in ``period`` steps and so much stronger, always at the parameters of the step:
         an old one would go on pulling past its minimum. A penalty so strong that a longer pull
-        could overshoot acts at every step.
+        could overshoot acts at every step. The clip, which the caller applies to the sum, is
+        meant for the gradient alone and divided out.
         """
         if layer.decay == 0:
             return update
-        step, rate = now
+        step, rate, clip = now
         strength = layer.decay * rate * _largest(roots[0]) * _largest(roots[1])
         period = jnp.clip(_GENTLE / strength, 1, _LONGEST_PERIOD).astype(jnp.int32)
 
         def pull() -> Array:
             slope = layer.decay * matrix.at[-1].set(0.0)
-            return update + period.astype(slope.dtype) * _both_sides(roots[0], slope, roots[1])
+            weight = period.astype(slope.dtype) / clip
+            return update + weight * _both_sides(roots[0], slope, roots[1])
 
         return jax.lax.cond(step % period == 0, pull, lambda: update)
 

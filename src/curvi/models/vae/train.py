@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -119,21 +120,29 @@ def _train_rotated(
     schedule: Schedule,
     validation: Any,
 ) -> Trained:
+    began = time.perf_counter()
     X = np.asarray(X)
     rotation = principal_rotation(X, directions=method.directions, damping=method.damping)
     held = None
     if validation is not None:
         held = (rotation.features(np.asarray(validation)), np.asarray(validation))
     fields = {**objective.__dict__, "white": True}
+    features = rotation.features(X)
+    spent = time.perf_counter() - began  # part of the training time, and of its budget
+    if schedule.time_budget is not None:
+        schedule = replace(schedule, time_budget=max(schedule.time_budget - spent, 0.0))
     done = train(
         MLPObjective(**fields),
         rotation.rotated(params),
-        (rotation.features(X), X),
+        (features, X),
         method=method,
         schedule=schedule,
         validation=held,
     )
-    return done._replace(params=rotation.restored(done.params))
+    history = {**done.history, "seconds": done.history["seconds"] + spent}
+    return done._replace(
+        params=rotation.restored(done.params), history=history, seconds=done.seconds + spent
+    )
 
 
 class _Keeper:
