@@ -109,11 +109,12 @@ class Run:
         limit = jnp.asarray(1e-30, jnp.float32)
         return loop.run_chunk(self.problem, self.method, self.carry, self.resources, stop, limit)
 
-    def until(self, budget=np.inf, *, steps=np.inf, watched=True, last=False):
+    def until(self, budget=np.inf, *, steps=np.inf, goal=np.inf, watched=True, last=False):
         """Train for so many seconds and steps in total, at most; returns the run.
 
         A run that is not watched is looked at in the end only. Looks are more frequent early on,
-        when the bound moves fast. ``last`` asks for the bound of the last parameters too.
+        when the bound moves fast. ``last`` asks for the bound of the last parameters too. A bound
+        above ``goal`` ends the run.
         """
         while self.seconds < budget and int(self.carry.step) < steps and not self._broken():
             count = self.every * (1 if len(self.path) < EARLY_LOOKS else 3)
@@ -122,6 +123,8 @@ class Run:
             self.seconds += time.perf_counter() - began
             if watched:
                 self.path.append(self._look(last=last))
+                if self.path[-1].averaged >= goal:
+                    break
         if not watched:
             self.path.append(self._look(last=True))
         return self

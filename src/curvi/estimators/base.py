@@ -27,6 +27,7 @@ from curvi.plots.coefficients import plot_coefficients
 _DTYPES = (np.float64, np.float32)
 _LARGEST_COPY = 2**29  # bytes of a dense table beyond which no fitted copy of it is made
 _BLOCK_NUMBERS = 2**22  # numbers in a block of a table that is not copied
+_LARGE = 1e8  # rows times squared columns, from which a start takes seconds
 PRUNED = 1e-3  # a feature that moves the predictor by less, typically, is switched off
 
 Model = TypeVar("Model", bound="BayesianLinearModel")
@@ -238,12 +239,13 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         rank = min(self.rank, columns - 1)
         return LowRank(rank) if self.covariance == "low-rank" and rank > 0 else MeanField()
 
-    def _options(self, columns: Columns, curvature: float) -> Options:
-        """``curvature`` bounds that of all rows together in their predictors."""
-        starts = self.num_starts or (1 if self.prior == "normal" else 4)
+    def _options(self, columns: Columns, total: float, curvature: float) -> Options:
+        """``total`` weight of the rows; ``curvature`` bounds that of one row in its predictor."""
+        large = total * columns.scale.size**2 > _LARGE
+        starts = self.num_starts or (1 if self.prior == "normal" else 2 if large else 4)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         return Options(
-            method=self._engine(columns, curvature),
+            method=self._engine(columns, total * curvature),
             num_starts=starts,
             batch_size=self.batch_size,
             tolerance=self.tol,

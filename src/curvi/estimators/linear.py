@@ -159,7 +159,7 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
             relevance=self.prior == "ard",
             # Noise that is not known is at most that of y, and falls on the way.
             options=self._options(
-                columns, float(total / (noise if noise > 0 else (unit / scale) ** 2))
+                columns, total, float(1 / (noise if noise > 0 else (unit / scale) ** 2))
             ),
         )
         self._response_units = (shift, scale)

@@ -50,8 +50,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
     rank : int
         Rank of a low-rank covariance; at most the number of coefficients less one.
     num_starts : int, optional
-        Starts, of which the best bound is kept; by default 1, or 4 with ``prior="ard"``, whose
-        bound has many maxima.
+        Starts, of which the best bound is kept; by default 1, or with ``prior="ard"``, whose
+        bound has many maxima, 4, or 2 on large tables.
     batch_size : int, optional
         Rows per step of the stochastic methods.
     max_iter, tol : optional
@@ -158,7 +158,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
         prior = self._precision(columns, data.dtype)
         rows = data.rows(columns, prior, 1.0, lambda y: self._encode(y, data.dtype))
         family, relevance = self._family(columns.count), self.prior == "ard"
-        options = self._options(columns, 0.25 * data.columns.total)
+        options = self._options(columns, data.columns.total, 0.25)
         if classes > 2:
             if isinstance(rows, StreamedRows):
                 raise InputError(

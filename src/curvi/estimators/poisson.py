@@ -101,7 +101,7 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
             self._family(columns.count),
             data.rows(columns, self._precision(columns, data.dtype), 1.0, encode),
             relevance=self.prior == "ard",
-            options=self._options(columns, responses.total * (mean + 1)),
+            options=self._options(columns, responses.total, mean + 1),
             centre=centre,
         )
 

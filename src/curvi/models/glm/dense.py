@@ -21,6 +21,10 @@ from curvi.models.glm.tables import Table, Tables, WholeTable
 from curvi.models.glm.threads import added, summed
 
 _FEW_ROWS = 4000  # on which the first steps towards a solution are taken
+_ROWS_PER_PARAMETER, _FEWEST = (
+    32,
+    4,
+)  # of a Hessian of a share of the rows, which is a fourth at least
 _ROUGH = 0.1  # nats that may be left on them: the optimum of all rows is further away
 _REMEMBERED = 2**20  # rows whose terms are kept from one pass to the next
 _PART = 2**18  # rows whose terms are held together
@@ -33,8 +37,9 @@ class DenseBound(DiagonalBound):
 
     ``noise`` is the noise variance of a Gaussian likelihood where it is positive; otherwise it
     is maximised in the bound, but not below ``-noise``. With ``single`` the Hessian, and it
-    alone, is made of float32 products: good enough for steps, not for the last digits. Sums over
-    rows run on so many ``threads``, and have the same bits on any number of them.
+    alone, is made of float32 products: good enough for steps, not for the last digits. So is a
+    Hessian of each ``every``-th row. Sums over rows run on so many ``threads``, and have the same
+    bits on any number of them.
     """
 
     likelihood: Likelihood
@@ -42,6 +47,7 @@ class DenseBound(DiagonalBound):
     noise: float = 1.0
     single: bool = False
     threads: int = 1
+    every: int = 1
 
     @property
     def work(self) -> float:
@@ -62,7 +68,9 @@ class DenseBound(DiagonalBound):
         if every == 0:
             return super().coarser()
         single = replace(self, single=True)
-        stages = super(DenseBound, single).coarser()
+        share = self.tables.num_rows // (_ROWS_PER_PARAMETER * 2 * self.precision.shape[0])
+        sparing = replace(single, every=min(max(share, 1), _FEWEST))
+        stages = super(DenseBound, sparing).coarser()
         if every >= 4 and not self.relevance:
             few = self.tables.thinned(every)
             stages.append(replace(single, tables=few, has_all_rows=False, rough=_ROUGH))
@@ -156,7 +164,12 @@ class DenseBound(DiagonalBound):
         if not isinstance(self.likelihood, Gaussian):
             slopes += [terms.mean_variance, terms.variance_variance]
         weight = table.weight.astype(np.float64)
-        return _grams(table, [-weight * slope for slope in slopes], single=self.single)
+        grams = _grams(
+            table.thinned(self.every),
+            [-(weight * slope)[:: self.every] for slope in slopes],
+            single=self.single,
+        )
+        return [self.every * gram for gram in grams] if self.every > 1 else grams
 
     def _slopes(self, table: Table, terms: RowTerms) -> list[np.ndarray]:
         """Value and slopes of some rows."""

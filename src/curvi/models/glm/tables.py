@@ -35,11 +35,17 @@ class Table(NamedTuple):
         """The same rows, a few at a time."""
         return [self._block(start, size) for start in range(0, self.y.shape[0], size)]
 
+    def thinned(self, every: int) -> Table:
+        """Each ``every``-th row."""
+        return self if every == 1 else self._rows(slice(0, None, every))
+
     def _block(self, start: int, size: int) -> Table:
-        part = slice(start, start + size)
+        return self._rows(slice(start, start + size))._replace(first=self.first + start)
+
+    def _rows(self, part: slice) -> Table:
         matrix = self.matrix[part]
         squares = matrix if self.is_binary else self.squares[part]
-        return Table(matrix, squares, self.y[part], self.weight[part], self.first + start)
+        return Table(matrix, squares, self.y[part], self.weight[part], self.first)
 
 
 class Tables(abc.ABC):
