@@ -24,7 +24,7 @@ from benchmarks import posterior_summary as summaries
 from benchmarks.common import data_folder
 
 NEEDS_DATA = "set CURVI_DATA to the folder that holds posteriordb/*.npz to run this benchmark"
-PEER_SECONDS = 120.0  # of first calls of all models; what is left is skipped and said so
+PEER_SECONDS = 100.0  # of first calls of all models; what is left is skipped and said so
 WARM_UP = "own-logistic"
 
 

@@ -152,7 +152,6 @@ def measured(call, posterior, errors, *, again=False) -> dict:
 
 PEERS = {
     "NumPyro AutoNormal": partial(by_numpyro, "AutoNormal"),
-    "NumPyro AutoMultivariateNormal": partial(by_numpyro, "AutoMultivariateNormal"),
     "BlackJAX meanfield_vi": by_blackjax,
     "PyMC ADVI": by_pymc,
     "DADVI pymc-extras": by_dadvi,
