@@ -62,7 +62,9 @@ class Tables(abc.ABC):
         parts, skip = [], 0
         for table in self:
             part = slice(skip, None, every)
-            parts.append((table.matrix[part], table.y[part], every * table.weight[part]))
+            # Copies: views would keep every block of a stream in memory.
+            matrix, y = table.matrix[part].copy(), table.y[part].copy()
+            parts.append((matrix, y, every * table.weight[part]))
             skip = (skip - table.y.shape[0]) % every
         matrix, y, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
         return WholeTable(matrix, y, weight)
