@@ -11,13 +11,13 @@ import io
 import json
 import re
 import runpy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tables import TABLES, second_calls
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-Row = dict[str, Any]
 
 
 def replace_block(path: Path, name: str, text: str) -> None:
@@ -38,360 +38,6 @@ def run_example(name: str) -> tuple[str, str, dict[str, Any]]:
     return path.read_text().strip(), output.getvalue().strip(), variables
 
 
-def as_table(rows: list[Row]) -> str:
-    """A Markdown table from equal dictionaries."""
-    head = list(rows[0])
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(_cell(row[column]) for column in head) + " |" for row in rows]
-    return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def draws_table(result: Row) -> str:
-    """Errors of fixed-draw optima on a1a."""
-    return as_table(
-        [
-            {
-                "draws": row["draws"],
-                "M": row["num_draws"],
-                "mean error [sd, rms]": row["mean_rms"],
-                "sd error [relative, rms]": row["sd_rms"],
-                "ELBO gap [nats]": row["elbo_gap"],
-            }
-            for row in result["rows"]
-        ]
-    )
-
-
-def products_table(result: Row) -> str:
-    """Cost of a Hessian-vector product."""
-    rows = [
-        {
-            "objective": row["problem"],
-            "parameters": row["parameters"],
-            "gradient [ms]": row["gradient_ms"],
-            "jvp of grad [gradients]": row["jvp_in_gradients"],
-            "linearised once [gradients]": row["linearised_in_gradients"],
-        }
-        for row in result["rows"]
-        if row["use"] == "cost"
-    ]
-    slopes = result["slopes"]
-    growth = (
-        "Growth of the linearised product with the number of parameters, as a log-log slope: "
-        f"{slopes['mlp']['linearised']:.2f} (MLP), "
-        f"{slopes['logistic']['linearised']:.2f} (logistic); "
-        f"of the Theorem 1 product with the dimension: {slopes['theorem']['product']:.2f}. "
-        f"Counted in floating-point operations they are {slopes['mlp']['flops']:.2f}, "
-        f"{slopes['logistic']['flops']:.2f} and {slopes['theorem']['flops']:.2f}; the rest is the "
-        "border of the cache."
-    )
-    return as_table(rows) + "\n\n" + growth
-
-
-def trust_region_table(result: Row) -> str:
-    """Against SciPy on the same fixed-draw objective."""
-    return as_table(
-        [
-            {
-                "problem": row["problem"],
-                "D": row["dimension"],
-                "TrustRegion [s]": row["TrustRegion"]["seconds"],
-                "trust-ncg [s]": row["trust-ncg"]["seconds"],
-                "L-BFGS-B [s]": row["L-BFGS-B"]["seconds"],
-                "steps": row["TrustRegion"]["steps"],
-                "products": row["TrustRegion"]["cg_steps"],
-                "nats above the best peer": row["excess_nats"],
-            }
-            for row in result["rows"]
-        ]
-    )
-
-
-def conjugate_table(result: Row) -> str:
-    """The conjugate Normal that peers get wrong at their defaults."""
-    return as_table(
-        [
-            {
-                "who": who,
-                "mean (true 8.0)": answer["mean"],
-                "sd (true 0.447)": answer["sd"],
-                "said": answer["message"],
-            }
-            for who, answer in result["normal"].items()
-            if "mean" in answer
-        ]
-    )
-
-
-def cold_start_table(result: Row) -> str:
-    """Where the time of a first fit goes."""
-    return as_table(
-        [
-            {
-                "family": family,
-                "cold process [s]": result[family]["cold_total"],
-                "of it compiling [s]": result[family]["compile_total"],
-                "importing jax [s]": result[family]["import_jax"],
-                "second fit [s]": result[family]["second_fit"],
-            }
-            for family in ("MeanField", "FullRank")
-        ]
-    )
-
-
-def import_table(result: Row) -> str:
-    """The price of the import."""
-    beyond = result["seconds_beyond_jax"]
-    return as_table(
-        [{"statement": f"import {k}", "seconds beyond import jax": v} for k, v in beyond.items()]
-    )
-
-
-def paper_methods_table(result: Row) -> str:
-    """The paper's algorithms on the paper's bound."""
-    parts = []
-    for title in ("leukemia", "a9a_3000"):
-        found = result[title]
-        rows = [
-            {
-                "method": method,
-                "bound after 3 steps": _bound(row["after_3_steps"]),
-                "after 100 steps": _bound(row["after_100_steps"]),
-                "at the end": _bound(row["final"]),
-                "steps": row["steps"],
-                "diverged seeds": row["diverged"],
-            }
-            for method, row in found["methods"].items()
-        ]
-        head = f"*{title.replace('_', ', first ')}*, best bound seen {found['best_bound']:.2f}"
-        parts.append(f"{head}\n\n{as_table(rows)}")
-    return "\n\n".join([*parts, result["comparison"]])
-
-
-def regression_table(result: Row) -> str:
-    """Regressions against their peers."""
-    normal = result["a9a_normal"]
-    rows = [
-        {
-            "problem": "a9a, normal prior",
-            "ELBO [nats]": f"{normal['elbo']:.3f}",
-            "curvi [s]": normal["seconds_warm"],
-            "peer [s]": _seconds(normal["numpyro_seconds"], "NumPyro, within 15 nats"),
-            "train / test errors": "-",
-        }
-    ]
-    for name in ("a9a", "duke", "leukemia"):
-        found = result[name]
-        within = 30 if name == "a9a" else 2
-        low, high = min(found["elbo"]), max(found["elbo"])
-        train, test = sorted(found["train_errors"]), sorted(found["test_errors"])
-        rows.append(
-            {
-                "problem": f"{name}, relevance prior, {len(found['elbo'])} seeds",
-                "ELBO [nats]": f"{low:.2f} to {high:.2f}",
-                "curvi [s]": found["seconds"],
-                "peer [s]": _seconds(found["dsvi_seconds"], f"DSVI, within {within} nats"),
-                "train / test errors": f"{train[0]} to {train[-1]} / {test[0]} to {test[-1]}",
-            }
-        )
-    steps = [
-        f"{name}, {row['chart']}: {row['steps']}"
-        for name, table in result["hf_iterations"].items()
-        for row in table
-    ]
-    said = "Steps until HFSGVI stays within 2 nats of where it ends, by seed (None: diverged): "
-    return as_table(rows) + "\n\n" + said + "; ".join(steps) + "."
-
-
-def _seconds(value: float | None, who: str) -> str:
-    return f"never ({who})" if value is None else f"{value:.3g} ({who})"
-
-
-def posteriors_table(result: Row) -> str:
-    """The reference posteriors, ours and the peers'."""
-    rows = [
-        {
-            "posterior": name.split("-", maxsplit=1)[1],
-            "who": who,
-            "worst mean error [sd]": _number(row.get("mean_error")),
-            "sd ratios": "none"
-            if row.get("mean_error") is None
-            else f"{row['sd_low']:.2f} to {row['sd_high']:.2f}",
-            "seconds": _number(row.get("seconds")),
-            "ended": row.get("outcome", "did not run").lower().replace("_", " "),
-            "k, relative ESS": f"{row['khat']:.2f}, {row['relative_ess']:.2f}"
-            if row.get("khat") is not None
-            else "",
-        }
-        for name, methods in result["rows"].items()
-        for who, row in methods.items()
-    ]
-    silent = ", ".join(result["silent"]) or "none"
-    missed = ", ".join(name for name, ok in result["met"].items() if not ok) or "none"
-    mean, (low, high) = result["accurate"]["mean"], result["accurate"]["sd"]
-    return (
-        f"{posterior_headlines(result)}\n\n{as_table(rows)}\n\n"
-        f"Wrong (mean off by more than {mean} sd, or an sd ratio outside {low} to {high}) without "
-        f"any warning by that rule: {silent}. Targets missed: {missed}."
-    )
-
-
-def posterior_headlines(result: Row) -> str:
-    """Medians over the models that are not hard, and seconds beside DADVI's."""
-    rows = [
-        {
-            "who": who,
-            "models": head["models"],
-            "median mean error [sd]": head["mean_error"],
-            "of the worst parameter": head["worst_mean_error"],
-            "median sd error": f"{100 * head['sd_error']:.1f} %",
-            "converged": f"{100 * head['converged']:.0f} %",
-            "median seconds": head["median_seconds"],
-        }
-        for who, head in result["headlines"].items()
-    ]
-    races = [
-        f"{who}: {race['total']:.0f} s over {race['models']} models (median {race['median']:.2f}"
-        f" s); DADVI {race['total_dadvi']:.0f} s (median {race['median_dadvi']:.2f} s), called "
-        f"again {race['total_dadvi_again']:.0f} s (median {race['median_dadvi_again']:.2f} s). A "
-        f"second call of ours: {_second_calls(result, who):.0f} s."
-        for who, race in result["against_dadvi"].items()
-    ]
-    return "\n\n".join([as_table(rows), "On the models that both ran:", *races])
-
-
-def _second_calls(result: Row, who: str) -> float:
-    """Seconds of our second calls on the models that DADVI ran too."""
-    rival = "DADVI pymc-extras"
-    rows = [row for row in result["rows"].values() if "seconds" in row.get(rival, {})]
-    return float(sum(row[who]["seconds_warm"] for row in rows))
-
-
-def vae_table(result: Row) -> str:
-    """Auto-encoders against tuned rivals."""
-    if "mnist" not in result:
-        return "\n\n".join(_vae_rest(result))
-    race = result["mnist"]
-    rivals = {"kfac": None, **race["rivals"]}
-    targets = list(race["rivals"]["adam"])
-    rows = [
-        {"who": who}
-        | {
-            f"{target} [s]": _times(
-                [row[label][ "to"][target] for row in race["rounds"]
-                 if (label := labels[target] if labels else who) in row]
-            )
-            for target in targets
-        }
-        for who, labels in rivals.items()
-    ]  # fmt: skip
-    ratios = [
-        {"rival": rival}
-        | {target: _ratio(race["ratios"][f"{rival} {target}"]) for target in targets}
-        for rival in race["rivals"]
-    ]
-    lines = ["Median seconds to a test bound:", as_table(rows)]
-    lines += ["The rival's seconds over those of KFAC, median of pairs:", as_table(ratios)]
-    lines.append("Chosen on validation images (rate, batch, scale of the first weights, schedule, "
-                 "parameters): " + "; ".join(f"{target}: {label}" for name in ("adam", "adagrad")
-                 for target, label in race["rivals"][name].items()) + ".")  # fmt: skip
-    missed = ", ".join(name for name, ok in race["met"].items() if not ok) or "none"
-    lines.append(f"Goals missed: {missed}.")
-    return "\n\n".join(lines + _vae_rest(result))
-
-
-def _vae_rest(result: Row) -> list[str]:
-    """Other data, products, memory and few labels."""
-    lines = []
-    small = {name: result[name] for name in ("digits", "frey", "olivetti") if name in result}
-    if small:
-        rows = [
-            {"data": name, "method": who, "validation bound": row["bound"],
-             "at [s]": row["seconds_to_best"], "test bound": row["test_bound"],
-             "test squared error": row["test_squared_error"]}
-            for name, found in small.items()
-            for who, row in found["runs"].items()
-        ]  # fmt: skip
-        said = [
-            f"{name}: " + ", ".join(f"{k} {_number(v)}" for k, v in found["ratios"].items())
-            for name, found in small.items()
-        ]
-        lines += [as_table(rows), "Seconds of the first to its best bound over those of the second "
-                  "to that bound (none: never reached): " + "; ".join(said) + "."]  # fmt: skip
-    if "products" in result:
-        lines.append(f"A Gauss-Newton product costs {result['products']['ratio']:.2f} gradients.")
-    if "memory" in result:
-        memory = result["memory"]
-        lines.append(f"A model of {memory['parameters']:,} parameters trains within "
-                     f"{memory['peak_bytes'] / 2**30:.1f} GiB.")  # fmt: skip
-    if "labels" in result:
-        shares = ", ".join(
-            f"{name} {row['accuracy']:.4f}"
-            + (f" ({row['seconds']:.0f} s)" if "seconds" in row else "")
-            for name, row in result["labels"].items()
-        )
-        lines.append(f"MNIST with 1,000 labels, accuracy on test images: {shares}.")
-    return lines
-
-
-def _times(found: list[float | None]) -> str:
-    known = sorted(value for value in found if value is not None)
-    if not known:
-        return "never"
-    middle = f"{known[len(known) // 2]:.1f}"
-    return middle if len(known) == len(found) else f"{middle} ({len(known)} of {len(found)} runs)"
-
-
-def _ratio(found: Row) -> str:
-    pairs = f" ({found['pairs']} pair{'s' if found['pairs'] > 1 else ''})"
-    return f"{'at least ' if found['at_least'] else ''}{found['ratio']:.2f}{pairs}"
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3g}"
-
-
-def _bound(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.6g}"
-
-
-def rows_table(result: Row) -> str:
-    """Rows in blocks, and a wide sparse table."""
-    rows = [
-        {
-            "rows": f"{row['rows']:,}",
-            "seconds": row["seconds"],
-            "peak memory [MiB]": round(row["peak_bytes"] / 2**20),
-            "converged": row["converged"],
-        }
-        for row in result["blocks"]
-    ]
-    thin = result["sparse"]
-    return (
-        f"{as_table(rows)}\n\nThe cost grows like the rows to the power {result['slope']:.2f}, the "
-        f"peak of memory by a factor of {result['memory_growth']:.2f}. A sparse table of 20,000 x "
-        f"50,000 with 0.1 % non-zeros takes {thin['seconds']:.0f} s and "
-        f"{thin['peak_bytes'] / 2**20:.0f} MiB (converged: {thin['converged']})."
-    )
-
-
-TABLES: dict[str, Callable[[Row], str]] = {
-    "draws": draws_table,
-    "products": products_table,
-    "trust_region": trust_region_table,
-    "conjugate": conjugate_table,
-    "cold_start": cold_start_table,
-    "import": import_table,
-    "paper_methods": paper_methods_table,
-    "regression": regression_table,
-    "posteriors": posteriors_table,
-    "vae": vae_table,
-    "rows": rows_table,
-}
 EXPERIMENTS = ("table1", "logistic", "coefficients")
 
 
@@ -446,6 +92,49 @@ def bounds() -> None:
     replace_block(ROOT / "docs" / "bounds.md", "bounds", "\n\n".join(shown))
 
 
+def measured() -> str:
+    """The lines of README, from the same results as the tables of the manual."""
+    lines = []
+    posteriors, regression, vae = (
+        json.loads(path.read_text()) if (path := RESULTS / f"{name}.json").exists() else None
+        for name in ("posteriors", "regression", "vae")
+    )
+    if posteriors:
+        ours = posteriors["headlines"]["curvi MeanField, linear response"]
+        theirs = posteriors["headlines"]["DADVI pymc-extras"]
+        race = posteriors["against_dadvi"]["curvi MeanField, linear response"]
+        again = second_calls(posteriors, "curvi MeanField, linear response")
+        lines.append(
+            f"- {ours['models']} posteriors with references, at defaults (mean field, linear "
+            f"response): median error of the means {ours['mean_error']:.3f} sd, of the sds "
+            f"{100 * ours['sd_error']:.1f} %, {100 * ours['converged']:.0f} % converged. DADVI of "
+            f"pymc-extras on {theirs['models']} of them: {theirs['mean_error']:.2f} sd, "
+            f"{100 * theirs['sd_error']:.0f} %, {100 * theirs['converged']:.0f} %, in "
+            f"{race['total_dadvi'] / race['total']:.1f} times our seconds for first calls and "
+            f"{race['total_dadvi_again'] / again:.1f} times for second ones."
+        )
+    if regression:
+        normal, ard = regression["a9a_normal"], regression["a9a"]
+        lines.append(
+            f"- Logistic regression on a9a (32,561 rows): the exact optimum in "
+            f"{normal['seconds_warm']:.2f} s; NumPyro's AutoNormal with its best Adam is within 15 "
+            f"nats of it after {normal['numpyro_seconds']:.1f} s. With a relevance prior, "
+            f"{ard['seconds']:.1f} s to {max(ard['elbo']):.1f} nats; DSVI ends at "
+            f"{max(run['best_bound'] for run in ard['dsvi']):.1f}."
+        )
+    if vae and "mnist" in vae:
+        ratios = vae["mnist"]["ratios"]
+        shares = ", ".join(
+            f"{ratios[f'adam {target}']['ratio']:.1f} times as long to {target}"
+            for target in vae["mnist"]["rivals"]["adam"]
+        )
+        lines.append(
+            f"- An auto-encoder of MNIST: Adam, tuned for each bound, takes {shares} nats as the "
+            "default, which has no learning rate to tune."
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Rewrite README and the benchmark page."""
     source, printed, variables = run_example("logistic")
@@ -457,6 +146,7 @@ def main() -> None:
         if path.exists():
             result = json.loads(path.read_text())
             replace_block(ROOT / "docs" / "benchmarks.md", name, table(result))
+    replace_block(ROOT / "README.md", "measured", measured())
     reproduction()
     auto_encoders()
     bounds()
