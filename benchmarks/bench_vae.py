@@ -25,7 +25,15 @@ import numpy as np
 import optax
 
 import curvi
-from benchmarks.common import NEEDS_DATA, data_folder, interleaved, keep, median_ratio, verdict
+from benchmarks.common import (
+    NEEDS_DATA,
+    RESULTS,
+    data_folder,
+    interleaved,
+    keep,
+    median_ratio,
+    verdict,
+)
 from benchmarks.vae_labels import accuracies, few_labels
 from benchmarks.vae_runs import TARGETS, Run, reached, splits
 from benchmarks.vae_tuning import ADAGRAD, ADAM, RUNGS, Cell, first_order, halving
@@ -103,6 +111,7 @@ def race(tuned: dict, quick: bool) -> dict:
         name: {target: label(name, choice) for target, choice in results["choice"].items()}
         for name, results in tuned.items()
     }
+    (RESULTS / "vae_race.json").unlink(missing_ok=True)  # all of it is in what is returned
     rivals["hf"] = {str(target): "hf" for target in GOALS}
     ratios = _ratios(rounds, rivals)
     return {"rounds": rounds, "rivals": rivals, "ratios": ratios, "met": _met(rounds, ratios)}
