@@ -251,7 +251,7 @@ def vae_table(result: Row) -> str:
     rivals = {"kfac": None, **race["rivals"]}
     targets = list(race["rivals"]["adam"])
     rows = [
-        {"who": who}
+        {"who": who, "step [ms]": _step_time(race["rounds"], labels[targets[0]] if labels else who)}
         | {
             f"{target} [s]": _times(
                 [row[label][ "to"][target] for row in race["rounds"]
@@ -308,6 +308,11 @@ def _vae_rest(result: Row) -> list[str]:
         )
         lines.append(f"MNIST with 1,000 labels, accuracy on test images: {shares}.")
     return lines
+
+
+def _step_time(rounds: list[Row], label: str) -> str:
+    times = sorted(1e3 * r[label]["seconds"] / r[label]["steps"] for r in rounds if label in r)
+    return f"{times[len(times) // 2]:.1f}"
 
 
 def _times(found: list[float | None]) -> str:
