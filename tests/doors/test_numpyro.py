@@ -193,7 +193,9 @@ def line_answer(y):
 
 
 @pytest.mark.float64_only
-@pytest.mark.parametrize("kind", ["AutoNormal", "AutoMultivariateNormal"])
+@pytest.mark.parametrize(
+    "kind", ["AutoNormal", pytest.param("AutoMultivariateNormal", marks=pytest.mark.slow)]
+)
 def test_svi_run_gives_parameters_that_predictive_and_the_guide_understand(key, kind):
     y = np.array([0.5, 1.0, 2.5])
     mean, precision = line_answer(y)

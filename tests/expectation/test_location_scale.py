@@ -177,7 +177,13 @@ def test_the_product_with_every_basis_vector_rebuilds_the_dense_hessian(
     assert_close(*both_sides(jax.random.key(seed)), dtype)
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize(
+    "base",
+    [
+        pytest.param(base, marks=pytest.mark.slow if base in ("gaussian", "logistic") else [])
+        for base in BASES
+    ],
+)
 def test_every_base_distribution_agrees_with_dense_autodiff(base, key, dtype):
     f, mean, scale, draws = make_inputs(key, 3, 3, 7, dtype, base=base)
     objective = sampled_objective(f, draws, 3)
@@ -293,7 +299,13 @@ def test_equations_4_and_6_agree_with_dense_autodiff_for_any_pytree(
     assert_close(*both_sides(jax.random.key(seed)), dtype)
 
 
-@pytest.mark.parametrize("name", PARAMETERISATIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("low rank", "full rank") else pytest.mark.slow)
+        for name in PARAMETERISATIONS
+    ],
+)
 def test_equation_5_is_symmetric_and_agrees_with_dense_autodiff(name, dtype, key):
     f, location_scale, theta, draws, _ = make_parameter_inputs(key, name, 4, dtype)
     flat, unravel = ravel_pytree(theta)

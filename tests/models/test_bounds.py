@@ -136,7 +136,7 @@ def test_a_table_of_zeros_and_ones_is_treated_as_any_other():
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
-@pytest.mark.parametrize("relevance", [False, True])
+@pytest.mark.parametrize("relevance", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_dense_hessian_of_a_softmax_is_that_of_the_compiled_bound(relevance):
     rows = rows_of(Bernoulli())
     labels = np.random.default_rng(3).integers(0, CLASSES, ROWS)
