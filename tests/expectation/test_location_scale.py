@@ -204,6 +204,7 @@ def test_the_blocks_are_the_blocks_of_the_dense_hessian(key, dtype):
     assert_close(ls.scale_scale_hessian(f, mean, scale, draws), dense[3:, 3:], dtype)
 
 
+@pytest.mark.float64_only
 def test_the_hessian_is_the_average_of_kronecker_products(key, dtype):
     f, mean, scale, draws = make_inputs(key, 3, 2, 5, dtype)
     expected = sum(
@@ -216,6 +217,7 @@ def test_the_hessian_is_the_average_of_kronecker_products(key, dtype):
     assert_close(ls.hessian(f, mean, scale, draws), expected / 5, dtype)
 
 
+@pytest.mark.float64_only
 def test_given_weights_replace_the_equal_ones(key, dtype):
     f, mean, scale, draws = make_inputs(key, 2, 3, 4, dtype)
     weights = jnp.array([0.5, 0.0, 0.25, 0.25], dtype)
@@ -232,6 +234,7 @@ def test_given_weights_replace_the_equal_ones(key, dtype):
         assert_close(weighted, estimator(f, mean, scale, repeated, *extra), dtype)
 
 
+@pytest.mark.float64_only
 def test_equations_4_to_6_follow_the_weights(key, dtype):
     f, mean, scale, draws = make_inputs(key, 2, 2, 4, dtype)
     weights = jnp.array([0.5, 0.0, 0.25, 0.25], dtype)
@@ -319,6 +322,7 @@ def test_equation_5_is_symmetric_and_agrees_with_dense_autodiff(name, dtype, key
     assert_close(dense, dense.T, dtype)
 
 
+@pytest.mark.float64_only
 def test_with_theta_as_mean_and_scale_equations_4_to_6_are_theorem_1(key, dtype):
     f, mean, scale, draws = make_inputs(key, 3, 2, 5, dtype)
     theta = vec(stack(mean, scale))
