@@ -1,143 +1,31 @@
-"""Theorem 1 and equations (4)-(6) against dense autodiff, closed forms and identities."""
+"""Theorem 1 against dense autodiff, closed forms and identities."""
 
 from __future__ import annotations
 
-import inspect
 from statistics import NormalDist
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from jax.flatten_util import ravel_pytree
+from hypothesis import given
 
-from curvi.core.errors import InputError
 from curvi.expectation import location_scale as ls
 from curvi.expectation import parameters
-
-SHAPES = {
-    "d": st.integers(1, 4),
-    "k": st.integers(1, 4),
-    "num_draws": st.integers(1, 5),
-    "seed": st.integers(0, 2**31 - 1),
-}
-BASES = {
-    "gaussian": jax.random.normal,
-    "student_t": lambda key, shape, dtype: jax.random.t(key, 5.0, shape, dtype),
-    "laplace": jax.random.laplace,
-    "logistic": jax.random.logistic,
-}
-few_examples = settings(
-    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+from tests.expectation.sampled import (
+    BASES,
+    SHAPES,
+    assert_close,
+    few_examples,
+    make_function,
+    make_inputs,
+    make_parameter_inputs,
+    refuse,
+    sampled_objective,
+    stack,
+    unvec,
+    vec,
 )
-
-
-def assert_close(actual, expected, dtype):
-    """Agreement relative to the largest entry, leaf by leaf, with a floor for results near zero."""
-    tolerance = 1e-9 if dtype == jnp.float64 else 2e-3
-    assert jax.tree.structure(actual) == jax.tree.structure(expected)
-    for left, right in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        assert left.shape == right.shape
-        assert left.dtype == dtype
-        scale = float(jnp.max(jnp.abs(right))) + 0.01
-        np.testing.assert_allclose(left, right, rtol=0, atol=tolerance * scale)
-
-
-def make_function(key, d, dtype):
-    """A function that is not quadratic, with bounded second derivatives."""
-    rows = jax.random.normal(key, (3, d), dtype)
-    return lambda z: jnp.sum(jnp.sin(rows @ z)) + jnp.vdot(z, z) / 4
-
-
-def make_inputs(key, d, k, num_draws, dtype, *, base="gaussian"):
-    keys = jax.random.split(key, 4)
-    f = make_function(keys[0], d, dtype)
-    mean = jax.random.normal(keys[1], (d,), dtype)
-    scale = jax.random.normal(keys[2], (d, k), dtype)
-    return f, mean, scale, BASES[base](keys[3], (num_draws, k), dtype)
-
-
-def vec(matrix):
-    return matrix.T.reshape(-1)
-
-
-def unvec(vector, d):
-    return vector.reshape(-1, d).T
-
-
-def sampled_objective(f, draws, d, weights=None):
-    """The function of vec[mean, scale] whose exact derivatives the estimators must return."""
-
-    def objective(flat):
-        both = unvec(flat, d)
-        values = jax.vmap(lambda noise: f(both[:, 0] + both[:, 1:] @ noise))(draws)
-        return jnp.mean(values) if weights is None else jnp.vdot(weights, values)
-
-    return objective
-
-
-def stack(mean, scale):
-    return jnp.concatenate([mean[:, None], scale], axis=1)
-
-
-# Four ways to write mean and scale as functions of a pytree, with d = 3.
-
-
-def mean_field(theta):
-    return theta["mean"], jnp.diag(jnp.exp(theta["log_sd"]))
-
-
-def full_rank(theta):
-    mean, packed = theta
-    rows, columns = jnp.tril_indices(mean.shape[0])
-    return mean, jnp.zeros((3, 3), mean.dtype).at[rows, columns].set(packed)
-
-
-def low_rank(theta):
-    diagonal = jnp.diag(jnp.exp(theta["scale"]["log_sd"]))
-    return theta["mean"], jnp.concatenate([diagonal, theta["scale"]["factor"]], axis=1)
-
-
-def encoder(theta):
-    hidden = jnp.tanh(theta[0] @ jnp.ones(2, theta[0].dtype))
-    return theta[1] @ hidden, jnp.diag(jnp.exp(theta[2] @ hidden / 2))
-
-
-PARAMETERISATIONS = {
-    "mean field": (mean_field, {"mean": (3,), "log_sd": (3,)}, 3),
-    "full rank": (full_rank, ((3,), (6,)), 3),
-    "low rank": (low_rank, {"mean": (3,), "scale": {"log_sd": (3,), "factor": (3, 2)}}, 5),
-    "encoder": (encoder, [(4, 2), (3, 4), (3, 4)], 3),
-}
-
-
-def is_shape(node):
-    return isinstance(node, tuple) and all(isinstance(entry, int) for entry in node)
-
-
-def make_theta(key, shapes, dtype):
-    leaves, structure = jax.tree.flatten(shapes, is_leaf=is_shape)
-    keys = jax.random.split(key, len(leaves))
-    pairs = zip(keys, leaves, strict=True)
-    return structure.unflatten([jax.random.normal(k, s, dtype) / 2 for k, s in pairs])
-
-
-def make_parameter_inputs(key, name, num_draws, dtype, base="gaussian"):
-    location_scale, shapes, k = PARAMETERISATIONS[name]
-    keys = jax.random.split(key, 4)
-    theta, direction = make_theta(keys[0], shapes, dtype), make_theta(keys[1], shapes, dtype)
-    draws = BASES[base](keys[2], (num_draws, k), dtype)
-    return make_function(keys[3], 3, dtype), location_scale, theta, draws, direction
-
-
-def sampled_parameter_objective(f, location_scale, draws):
-    def objective(theta):
-        mean, scale = location_scale(theta)
-        return jnp.mean(jax.vmap(lambda noise: f(mean + scale @ noise))(draws))
-
-    return objective
 
 
 @few_examples
@@ -234,25 +122,6 @@ def test_given_weights_replace_the_equal_ones(key, dtype):
         assert_close(weighted, estimator(f, mean, scale, repeated, *extra), dtype)
 
 
-@pytest.mark.float64_only
-def test_equations_4_to_6_follow_the_weights(key, dtype):
-    f, mean, scale, draws = make_inputs(key, 2, 2, 4, dtype)
-    weights = jnp.array([0.5, 0.0, 0.25, 0.25], dtype)
-    repeated = draws[jnp.array([0, 0, 2, 3])]
-    theta = vec(stack(mean, scale))
-
-    def location_scale(theta):
-        return theta[:2], jnp.sinh(unvec(theta[2:], 2))
-
-    for estimator, extra in [
-        (parameters.parameter_gradient, ()),
-        (parameters.parameter_hessian, ()),
-        (parameters.parameter_hessian_vector_product, (theta,)),
-    ]:
-        weighted = estimator(f, location_scale, theta, draws, *extra, weights=weights)
-        assert_close(weighted, estimator(f, location_scale, theta, repeated, *extra), dtype)
-
-
 @pytest.mark.slow
 @few_examples
 @given(**SHAPES)
@@ -272,74 +141,6 @@ def test_the_derivatives_are_linear_in_f(d, k, num_draws, seed, dtype):
     size = float(jnp.max(jnp.abs(first)) + jnp.max(jnp.abs(second)))
     tolerance = 1e-9 if dtype == jnp.float64 else 2e-3
     np.testing.assert_allclose(combined, 3 * first - second, rtol=0, atol=tolerance * size)
-
-
-@few_examples
-@given(
-    name=st.sampled_from(sorted(PARAMETERISATIONS)),
-    base=st.sampled_from(sorted(BASES)),
-    num_draws=SHAPES["num_draws"],
-    seed=SHAPES["seed"],
-)
-def test_equations_4_and_6_agree_with_dense_autodiff_for_any_pytree(
-    name, base, num_draws, seed, dtype
-):
-    @jax.jit
-    def both_sides(key):
-        f, location_scale, theta, draws, direction = make_parameter_inputs(
-            key, name, num_draws, dtype, base
-        )
-        objective = sampled_parameter_objective(f, location_scale, draws)
-        flat, unravel = ravel_pytree(theta)
-        dense = jax.hessian(lambda flat: objective(unravel(flat)))(flat)
-        slope = parameters.parameter_gradient(f, location_scale, theta, draws)
-        product = parameters.parameter_hessian_vector_product(
-            f, location_scale, theta, draws, direction
-        )
-        expected = jax.grad(objective)(theta), unravel(dense @ ravel_pytree(direction)[0])
-        return (slope, product), expected
-
-    assert_close(*both_sides(jax.random.key(seed)), dtype)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in ("low rank", "full rank") else pytest.mark.slow)
-        for name in PARAMETERISATIONS
-    ],
-)
-def test_equation_5_is_symmetric_and_agrees_with_dense_autodiff(name, dtype, key):
-    f, location_scale, theta, draws, _ = make_parameter_inputs(key, name, 4, dtype)
-    flat, unravel = ravel_pytree(theta)
-
-    def flat_location_scale(flat):
-        return location_scale(unravel(flat))
-
-    objective = sampled_parameter_objective(f, flat_location_scale, draws)
-    dense = parameters.parameter_hessian(f, flat_location_scale, flat, draws)
-    assert_close(dense, jax.hessian(objective)(flat), dtype)
-    assert_close(dense, dense.T, dtype)
-
-
-@pytest.mark.float64_only
-def test_with_theta_as_mean_and_scale_equations_4_to_6_are_theorem_1(key, dtype):
-    f, mean, scale, draws = make_inputs(key, 3, 2, 5, dtype)
-    theta = vec(stack(mean, scale))
-    direction = jax.random.normal(key, theta.shape, dtype)
-
-    def location_scale(flat):
-        return unvec(flat, 3)[:, 0], unvec(flat, 3)[:, 1:]
-
-    slope = parameters.parameter_gradient(f, location_scale, theta, draws)
-    assert_close(unvec(slope, 3), stack(*ls.gradient(f, mean, scale, draws)), dtype)
-    dense = parameters.parameter_hessian(f, location_scale, theta, draws)
-    assert_close(dense, ls.hessian(f, mean, scale, draws), dtype)
-    product = parameters.parameter_hessian_vector_product(
-        f, location_scale, theta, draws, direction
-    )
-    expected = ls.hessian_vector_product(f, mean, scale, draws, unvec(direction, 3))
-    assert_close(unvec(product, 3), expected, dtype)
 
 
 def test_vec_stacks_columns_in_the_kronecker_identity(key, dtype):
@@ -430,37 +231,6 @@ def test_the_estimators_are_unbiased_for_the_closed_form(estimator, key, dtype):
     assert np.max(error / standard_error) < critical
 
 
-@pytest.mark.parametrize("name", PARAMETERISATIONS)
-def test_equation_6_traces_f_equally_often_whatever_the_number_of_draws(name, dtype):
-    counts = []
-    for num_draws in (1, 50):
-        f, location_scale, theta, draws, direction = make_parameter_inputs(
-            jax.random.key(0), name, num_draws, dtype
-        )
-        calls = []
-
-        def counted(z, f=f, calls=calls):
-            calls.append(1)
-            return f(z)
-
-        parameters.parameter_hessian_vector_product(
-            counted, location_scale, theta, draws, direction
-        )
-        counts.append(len(calls))
-    assert counts[0] == counts[1] <= 2
-
-
-def test_equation_6_has_no_finite_difference(key, dtype):
-    # A difference quotient has a step: it cannot scale exactly with a direction of any length.
-    f, location_scale, theta, draws, direction = make_parameter_inputs(key, "low rank", 3, dtype)
-    tiny = jax.tree.map(lambda leaf: leaf * 2.0**-60, direction)
-    product = parameters.parameter_hessian_vector_product(
-        f, location_scale, theta, draws, direction
-    )
-    scaled = parameters.parameter_hessian_vector_product(f, location_scale, theta, draws, tiny)
-    assert_close(jax.tree.map(lambda leaf: leaf * 2.0**60, scaled), product, dtype)
-
-
 def largest_intermediate(function, *arguments):
     """The size of the largest array in the traced program, inner programs included."""
 
@@ -496,12 +266,6 @@ def test_the_estimators_work_under_jit(key, dtype):
     f, mean, scale, draws = make_inputs(key, 3, 2, 4, dtype)
     jitted = jax.jit(lambda *arrays: ls.hessian(f, *arrays))
     assert_close(jitted(mean, scale, draws), ls.hessian(f, mean, scale, draws), dtype)
-
-
-def refuse(estimator, *arguments, match, **keywords):
-    """Call past any annotation checker that a test run may have wrapped around the function."""
-    with pytest.raises(InputError, match=match):
-        inspect.unwrap(estimator)(*arguments, **keywords)
 
 
 @pytest.mark.parametrize(
@@ -560,26 +324,3 @@ def test_a_wrong_direction_is_refused(dtype):
     refuse(product, f, location_scale, theta, draws, {"mean": direction["mean"]}, match=message)
     shorter = jax.tree.map(lambda leaf: leaf[:1], direction)
     refuse(product, f, location_scale, theta, draws, shorter, match=message)
-
-
-def test_a_wrong_location_scale_or_theta_is_refused(dtype):
-    f, location_scale, theta, draws, direction = make_parameter_inputs(
-        jax.random.key(0), "mean field", 2, dtype
-    )
-    for estimator, extra in [
-        (parameters.parameter_gradient, ()),
-        (parameters.parameter_hessian_vector_product, (direction,)),
-    ]:
-        refuse(
-            estimator,
-            f,
-            lambda theta: theta["mean"],
-            theta,
-            draws,
-            *extra,
-            match=r"location_scale\(theta\) returned a .*return the pair \(mean, scale\)",
-        )
-        refuse(estimator, f, location_scale, theta, draws.T, *extra, match="draws has shape")
-    refuse(
-        parameters.parameter_hessian, f, location_scale, theta, draws, match="theta is not a vector"
-    )
