@@ -6,7 +6,7 @@ TEST   := $(VENV)/.installed-test
 DOCS   := $(VENV)/.installed-docs
 # A file stays on one worker, which compiles its shapes once; the longest files go first.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
-ALL    := tests/test_documentation.py tests/estimators tests/curvature tests/doors tests/methods tests
+ALL    := tests/test_documentation.py tests/glm tests/linalg tests/interop tests/solvers tests
 
 .DEFAULT_GOAL := test
 .PHONY: run test test-slow bench docs lint clean
@@ -29,7 +29,7 @@ test: lint  ## lint, then the suite in float64 and again in float32
 
 test-slow: $(TEST)  ## the tests that take minutes
 	CURVI_TEST_DTYPE=float64 $(PYTEST) -m slow
-	CURVI_TEST_DTYPE=float64 CURVI_TEST_EXAMPLES=20 $(PYTEST) tests/expectation tests/curvature tests/families
+	CURVI_TEST_DTYPE=float64 CURVI_TEST_EXAMPLES=20 $(PYTEST) tests/objective tests/reference tests/linalg tests/families
 
 lint: $(TEST)  ## style, format and types
 	$(BIN)/ruff check .

@@ -18,8 +18,8 @@ import optax
 
 import curvi
 from benchmarks.common import NEEDS_DATA, data_folder, load_libsvm, with_intercept
-from curvi.fitting import loop
-from curvi.fitting.problems import ObjectiveProblem, Resources
+from curvi.engine import _loop as loop
+from curvi.engine._problems import ObjectiveProblem, Resources
 
 SEEDS = (0, 1, 2)
 WITHIN = 2.0  # nats

@@ -17,10 +17,10 @@ import numpy as np
 
 import curvi
 from benchmarks.common import NEEDS_DATA, data_folder
-from curvi.experiments.logistic import steps_to
-from curvi.experiments.methods import LARGE, SMALL, load_rows, newton_run
-from curvi.experiments.runs import design, errors, run_setting
-from curvi.models.glm import Bernoulli, DenseBound, WholeTable
+from curvi.glm import Bernoulli, DenseBound, WholeTable
+from curvi.reproduction._logistic import steps_to
+from curvi.reproduction._methods import LARGE, SMALL, load_rows, newton_run
+from curvi.reproduction._runs import design, errors, run_setting
 
 REFERENCE = -10780.496  # optimum of the normal-prior bound on a9a
 NORMAL_NATS, LARGE_NATS, SMALL_NATS = 15.0, 30.0, 2.0

@@ -19,10 +19,10 @@ from threadpoolctl import threadpool_limits
 import curvi
 from benchmarks.common import verdict
 from benchmarks.problems import CASES
-from curvi.expectation import draw_noise, plan_draws
-from curvi.fitting import loop
-from curvi.fitting.problems import Resources, VariationalProblem
-from curvi.fitting.start import starting_params
+from curvi.engine import _loop as loop
+from curvi.engine._problems import Resources, VariationalProblem
+from curvi.inference._start import starting_params
+from curvi.objective import draw_noise, plan_draws
 
 TARGET_NATS, TARGET_DIMENSION = 1e-4, 100
 BUDGET, ROUNDS = 30.0, 3

@@ -37,7 +37,7 @@ from benchmarks.common import (
 from benchmarks.vae_labels import accuracies, few_labels
 from benchmarks.vae_runs import TARGETS, Run, reached, splits
 from benchmarks.vae_tuning import ADAGRAD, ADAM, RUNGS, Cell, first_order, halving
-from curvi.models.vae import MLPObjective, initial_params
+from curvi.vae import MLPObjective, initial_params
 
 GOALS = {-110.0: 2.5, -105.0: 2.0, -102.0: 1.5}
 ADAGRAD_GOAL = 5.0

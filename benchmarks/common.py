@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from curvi.core.files import write_atomically
+from curvi._core.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 NEEDS_DATA = "set CURVI_DATA to the folder that holds libsvm/*.bz2 to run this benchmark"

@@ -19,7 +19,7 @@ import numpy as np
 from jax.scipy.special import gammaln
 
 from benchmarks.posteriors import Density, Posterior, normal
-from curvi.core.files import write_atomically
+from curvi._core.files import write_atomically
 
 REFERENCES = Path(__file__).parent / "results" / "own_references.json"
 CHAINS, WARMUP, DRAWS = 4, 1000, 20_000

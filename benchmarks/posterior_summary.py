@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks import posteriors
 from benchmarks.common import verdict
-from curvi.core.files import write_atomically
+from curvi._core.files import write_atomically
 
 PARTIAL = Path(__file__).parent / "results" / "posteriors_partial.json"
 ACCURATE_MEAN, ACCURATE_SD = 0.25, (0.7, 1.4)

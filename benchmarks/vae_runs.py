@@ -16,11 +16,11 @@ import numpy as np
 import optax
 
 import curvi
-from curvi.core.outcomes import Outcome
-from curvi.fitting import loop
-from curvi.models.vae import MLPObjective, initial_params
-from curvi.models.vae.problem import EpochProblem, EpochResources, shuffling_multipliers
-from curvi.models.vae.rotation import principal_rotation
+from curvi._core.outcomes import Outcome
+from curvi.engine import _loop as loop
+from curvi.vae import MLPObjective, initial_params
+from curvi.vae._problem import EpochProblem, EpochResources, shuffling_multipliers
+from curvi.vae._rotation import principal_rotation
 
 TARGETS = (-115.0, -110.0, -105.0, -103.0, -102.0)
 L2 = 1e-4

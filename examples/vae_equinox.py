@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from sklearn.datasets import load_digits
 
 import curvi
-from curvi.models.vae import VAEObjective
+from curvi.vae import VAEObjective
 
 LATENT = 4
 X = jnp.asarray(load_digits().data[:1000] / 16, jnp.float32)

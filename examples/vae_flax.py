@@ -6,7 +6,7 @@ from flax import linen as nn
 from sklearn.datasets import load_digits
 
 import curvi
-from curvi.models.vae import VAEObjective
+from curvi.vae import VAEObjective
 
 LATENT = 4
 

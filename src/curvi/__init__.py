@@ -11,111 +11,107 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from curvi import bounds as bounds
-    from curvi import curvature as curvature
-    from curvi import expectation as expectation
+    from curvi import concentration as concentration
+    from curvi import datasets as datasets
+    from curvi import diagnostics as diagnostics
+    from curvi import engine as engine
     from curvi import families as families
-    from curvi.core.errors import CurviError as CurviError
-    from curvi.core.errors import InputError as InputError
-    from curvi.core.errors import MisfitWarning as MisfitWarning
-    from curvi.core.errors import NotConvergedWarning as NotConvergedWarning
-    from curvi.core.errors import NumericalError as NumericalError
-    from curvi.core.outcomes import Outcome as Outcome
-    from curvi.estimators import BayesianLinearRegression as BayesianLinearRegression
-    from curvi.estimators import BayesianLogisticRegression as BayesianLogisticRegression
-    from curvi.estimators import BayesianPoissonRegression as BayesianPoissonRegression
-    from curvi.estimators.vae import VAE as VAE
-    from curvi.estimators.vae_classes import SemiSupervisedVAE as SemiSupervisedVAE
-    from curvi.expectation import Draws as Draws
+    from curvi import glm as glm
+    from curvi import inference as inference
+    from curvi import interop as interop
+    from curvi import linalg as linalg
+    from curvi import objective as objective
+    from curvi import plots as plots
+    from curvi import reference as reference
+    from curvi import reproduction as reproduction
+    from curvi import solvers as solvers
+    from curvi import targets as targets
+    from curvi import vae as vae
+    from curvi._core.errors import CurviError as CurviError
+    from curvi._core.errors import InputError as InputError
+    from curvi._core.errors import MisfitWarning as MisfitWarning
+    from curvi._core.errors import MissingDependencyError as MissingDependencyError
+    from curvi._core.errors import NotConvergedWarning as NotConvergedWarning
+    from curvi._core.errors import NumericalError as NumericalError
+    from curvi._core.outcomes import Outcome as Outcome
+    from curvi._core.validation import PrecisionWarning as PrecisionWarning
+    from curvi.diagnostics import FitResult as FitResult
     from curvi.families import FullRank as FullRank
     from curvi.families import LocationScale as LocationScale
     from curvi.families import LowRank as LowRank
     from curvi.families import MeanField as MeanField
     from curvi.families import StudentT as StudentT
-    from curvi.fitting import SVI as SVI
-    from curvi.fitting import OptimiseResult as OptimiseResult
-    from curvi.fitting import calibrate as calibrate
-    from curvi.fitting import fit as fit
-    from curvi.fitting import laplace as laplace
-    from curvi.fitting import minimise as minimise
-    from curvi.methods import DSVI as DSVI
-    from curvi.methods import HFSGVI as HFSGVI
-    from curvi.methods import KFAC as KFAC
-    from curvi.methods import LBFGS as LBFGS
-    from curvi.methods import Averaged as Averaged
-    from curvi.methods import FirstOrder as FirstOrder
-    from curvi.methods import HessianFree as HessianFree
-    from curvi.methods import TrustRegion as TrustRegion
-    from curvi.results import FitResult as FitResult
+    from curvi.glm import BayesianLinearRegression as BayesianLinearRegression
+    from curvi.glm import BayesianLogisticRegression as BayesianLogisticRegression
+    from curvi.glm import BayesianPoissonRegression as BayesianPoissonRegression
+    from curvi.inference import OptimiseResult as OptimiseResult
+    from curvi.inference import calibrate as calibrate
+    from curvi.inference import fit as fit
+    from curvi.inference import laplace as laplace
+    from curvi.inference import minimise as minimise
+    from curvi.interop import SVI as SVI
+    from curvi.interop import from_numpyro as from_numpyro
+    from curvi.interop import from_pymc as from_pymc
+    from curvi.objective import Draws as Draws
+    from curvi.solvers import DSVI as DSVI
+    from curvi.solvers import HFSGVI as HFSGVI
+    from curvi.solvers import KFAC as KFAC
+    from curvi.solvers import LBFGS as LBFGS
+    from curvi.solvers import Averaged as Averaged
+    from curvi.solvers import FirstOrder as FirstOrder
+    from curvi.solvers import HessianFree as HessianFree
+    from curvi.solvers import TrustRegion as TrustRegion
     from curvi.targets import DataTarget as DataTarget
     from curvi.targets import Target as Target
-    from curvi.targets import from_numpyro as from_numpyro
-    from curvi.targets import from_pymc as from_pymc
+    from curvi.vae import VAE as VAE
+    from curvi.vae import SemiSupervisedVAE as SemiSupervisedVAE
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "Target": "curvi.targets",
-    "DataTarget": "curvi.targets",
-    "from_numpyro": "curvi.targets",
-    "from_pymc": "curvi.targets",
-    "MeanField": "curvi.families",
-    "FullRank": "curvi.families",
-    "LowRank": "curvi.families",
-    "StudentT": "curvi.families",
-    "LocationScale": "curvi.families",
-    "Draws": "curvi.expectation",
-    "TrustRegion": "curvi.methods",
-    "HFSGVI": "curvi.methods",
-    "LBFGS": "curvi.methods",
-    "KFAC": "curvi.methods",
-    "HessianFree": "curvi.methods",
-    "Averaged": "curvi.methods",
-    "DSVI": "curvi.methods",
-    "FirstOrder": "curvi.methods",
-    "fit": "curvi.fitting",
-    "minimise": "curvi.fitting",
-    "SVI": "curvi.fitting",
-    "laplace": "curvi.fitting",
-    "calibrate": "curvi.fitting",
-    "FitResult": "curvi.results",
-    "OptimiseResult": "curvi.fitting",
-    "BayesianLogisticRegression": "curvi.estimators",
-    "BayesianPoissonRegression": "curvi.estimators",
-    "BayesianLinearRegression": "curvi.estimators",
-    "VAE": "curvi.estimators.vae",
-    "SemiSupervisedVAE": "curvi.estimators.vae_classes",
-    "Outcome": "curvi.core.outcomes",
-    "CurviError": "curvi.core.errors",
-    "InputError": "curvi.core.errors",
-    "NumericalError": "curvi.core.errors",
-    "NotConvergedWarning": "curvi.core.errors",
-    "MisfitWarning": "curvi.core.errors",
-}
-_STAGES = (
-    "core",
-    "targets",
-    "families",
-    "expectation",
-    "bounds",
-    "curvature",
-    "methods",
-    "plots",
-    "results",
-    "fitting",
-    "models",
-    "estimators",
-    "datasets",
-    "experiments",
-)
+_NAMES = {
+    "_core.errors": (
+        "CurviError",
+        "InputError",
+        "MisfitWarning",
+        "MissingDependencyError",
+        "NotConvergedWarning",
+        "NumericalError",
+    ),
+    "_core.outcomes": ("Outcome",),
+    "_core.validation": ("PrecisionWarning",),
+    "targets": ("DataTarget", "Target"),
+    "families": ("FullRank", "LocationScale", "LowRank", "MeanField", "StudentT"),
+    "objective": ("Draws",),
+    "solvers": (
+        "DSVI",
+        "HFSGVI",
+        "KFAC",
+        "LBFGS",
+        "Averaged",
+        "FirstOrder",
+        "HessianFree",
+        "TrustRegion",
+    ),
+    "inference": ("OptimiseResult", "calibrate", "fit", "laplace", "minimise"),
+    "diagnostics": ("FitResult",),
+    "interop": ("SVI", "from_numpyro", "from_pymc"),
+    "glm": ("BayesianLinearRegression", "BayesianLogisticRegression", "BayesianPoissonRegression"),
+    "vae": ("VAE", "SemiSupervisedVAE"),
+}  # fmt: skip
+_HOME = {name: room for room, names in _NAMES.items() for name in names}
+_ROOMS = (
+    "concentration", "datasets", "diagnostics", "engine", "families", "glm", "inference",
+    "interop", "linalg", "objective", "plots", "reference", "reproduction", "solvers",
+    "targets", "vae",
+)  # fmt: skip
 
-__all__ = ["__version__", *_HOME, *_STAGES]  # noqa: PLE0604  names are resolved by __getattr__
+__all__ = ["__version__", *_HOME, *_ROOMS]  # noqa: PLE0604  names are resolved by __getattr__
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    if name in _STAGES:
+        return getattr(importlib.import_module(f"curvi.{_HOME[name]}"), name)
+    if name in _ROOMS:
         return importlib.import_module(f"curvi.{name}")
     raise AttributeError(f"module 'curvi' has no attribute {name!r}")
 

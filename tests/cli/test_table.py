@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from curvi._core.errors import InputError
 from curvi.cli import main
-from curvi.cli.table import choose_model
-from curvi.core.errors import InputError
+from curvi.cli._table import choose_model
 
 pytestmark = pytest.mark.float64_only
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from curvi.core.files import write_atomically
+from curvi._core.files import write_atomically
 
 pytestmark = pytest.mark.float64_only
 

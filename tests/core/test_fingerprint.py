@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import curvi
-from curvi.core.fingerprint import fingerprint
+from curvi._core.fingerprint import fingerprint
 
 SHIFT = 1.0
 

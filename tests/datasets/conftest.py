@@ -5,7 +5,7 @@ from __future__ import annotations
 import pooch
 import pytest
 
-from curvi.datasets import lookup
+from curvi.datasets import _lookup as lookup
 
 
 @pytest.fixture(autouse=True)

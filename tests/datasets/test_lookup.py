@@ -10,12 +10,12 @@ import pytest
 import requests
 
 from curvi import datasets
-from curvi.core.errors import CurviError, InputError
-from curvi.datasets import lookup
-from curvi.datasets.content import digest
-from curvi.datasets.errors import DataFormatError, DataNotFoundError
-from curvi.datasets.libsvm import parse_libsvm
-from curvi.datasets.registry import ENTRIES, DataFile, Entry
+from curvi._core.errors import CurviError, InputError
+from curvi.datasets import _lookup as lookup
+from curvi.datasets._content import digest
+from curvi.datasets._errors import DataFormatError, DataNotFoundError
+from curvi.datasets._libsvm import parse_libsvm
+from curvi.datasets._registry import ENTRIES, DataFile, Entry
 from tests.datasets import toys
 
 pytestmark = pytest.mark.float64_only

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 from scipy.sparse import csc_array
 
-from curvi.core.errors import CurviError
-from curvi.datasets import content, libsvm
-from curvi.datasets.content import digest, inflate, read_content
-from curvi.datasets.errors import DataFormatError
-from curvi.datasets.golub import parse_intensities, parse_labels, standardise
-from curvi.datasets.idx import parse_idx
-from curvi.datasets.libsvm import parse_libsvm
-from curvi.datasets.mat import parse_mat
+from curvi._core.errors import CurviError
+from curvi.datasets import _content as content
+from curvi.datasets import _libsvm as libsvm
+from curvi.datasets._content import digest, inflate, read_content
+from curvi.datasets._errors import DataFormatError
+from curvi.datasets._golub import parse_intensities, parse_labels, standardise
+from curvi.datasets._idx import parse_idx
+from curvi.datasets._libsvm import parse_libsvm
+from curvi.datasets._mat import parse_mat
 from tests.datasets import toys
 
 pytestmark = pytest.mark.float64_only

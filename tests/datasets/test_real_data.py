@@ -12,11 +12,11 @@ from scipy.io import loadmat
 from sklearn.datasets import load_svmlight_file
 
 from curvi import datasets
-from curvi.datasets import lookup
-from curvi.datasets.content import inflate
-from curvi.datasets.errors import DataFormatError
-from curvi.datasets.golub import standardise
-from curvi.datasets.registry import ENTRIES
+from curvi.datasets import _lookup as lookup
+from curvi.datasets._content import inflate
+from curvi.datasets._errors import DataFormatError
+from curvi.datasets._golub import standardise
+from curvi.datasets._registry import ENTRIES
 
 pytestmark = [pytest.mark.float64_only, pytest.mark.data, pytest.mark.usefixtures("data_dir")]
 

@@ -5,9 +5,9 @@ import gzip
 import numpy as np
 import pytest
 
-from curvi.core.errors import InputError
+from curvi._core.errors import InputError
 from curvi.datasets import DataFormatError, read_table
-from curvi.datasets.table import parse_table
+from curvi.datasets._table import parse_table
 from tests.datasets import toys
 
 pytestmark = pytest.mark.float64_only

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
 import curvi
-from curvi.core.errors import InputError
+from curvi._core.errors import InputError
 from curvi.families import (
     Laplace,
     LocationScale,

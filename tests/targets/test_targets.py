@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import curvi
-from curvi.core.errors import InputError
+from curvi._core.errors import InputError
 
 
 def quadratic(position):

@@ -7,7 +7,7 @@ import io
 import sys
 from typing import Any
 
-from curvi.core.errors import CurviError
+from curvi._core.errors import CurviError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,9 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _parsed(arguments: list[str] | None) -> Any:
     import tyro
 
-    from curvi.cli.data import DataCommand
-    from curvi.cli.fit import FitCommand
-    from curvi.cli.reproduce import ReproduceCommand
+    from curvi.cli._data import DataCommand
+    from curvi.cli._fit import FitCommand
+    from curvi.cli._reproduce import ReproduceCommand
 
     message = io.StringIO()
     try:

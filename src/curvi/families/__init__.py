@@ -1,6 +1,6 @@
 """q(z): mean field, full rank, low rank + diagonal, Student t, any location-scale base."""
 
-from curvi.families.bases import (
+from curvi.families._bases import (
     Base,
     Laplace,
     Logistic,
@@ -8,7 +8,7 @@ from curvi.families.bases import (
     Normal,
     StudentTBase,
 )
-from curvi.families.family import (
+from curvi.families._family import (
     Family,
     FullRank,
     LocationScale,
@@ -17,8 +17,8 @@ from curvi.families.family import (
     Params,
     StudentT,
 )
-from curvi.families.low_rank import DiagonalPlusLowRank
-from curvi.families.scales import Diagonal, LowerTriangular, Scale
+from curvi.families._low_rank import DiagonalPlusLowRank
+from curvi.families._scales import Diagonal, LowerTriangular, Scale
 
 __all__ = [
     "Base",

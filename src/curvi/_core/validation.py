@@ -1,0 +1,167 @@
+"""The gate: every input passes here once, and is refused with what, where and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from curvi._core.errors import InputError, warn_user
+from curvi._core.trees import Unravel, leaf_names, ravel
+
+
+class PrecisionWarning(UserWarning):
+    """Input was given in float64 while JAX computes in float32."""
+
+
+def flat_position(
+    position: PyTree,
+) -> tuple[Float[Array, " dimension"], Unravel]:
+    """Check a starting position and return it as one vector with its way back.
+
+    All leaves must be finite floating-point arrays; leaves of different precision are brought
+    to the widest one, so that the whole computation has a single dtype.
+    """
+    leaves, structure = jax.tree.flatten(position)
+    names = leaf_names(position, "position")
+    if not leaves:
+        raise InputError("position is empty; give a pytree of arrays with at least one number")
+    arrays = [_float_leaf(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+    warn_if_truncated(dict(zip(names, arrays, strict=True)))
+    arrays = [_canonical(array) for array in arrays]
+    if sum(array.size for array in arrays) == 0:
+        raise InputError("position holds no numbers; every leaf has a zero-length axis")
+    dtype = max((array.dtype for array in arrays), key=lambda kind: jnp.finfo(kind).bits)
+    for array, name in zip(arrays, names, strict=True):
+        refuse_non_finite(array, name, "a starting position must be finite")
+    uniform = [jnp.asarray(array, dtype) for array in arrays]
+    shapes = tuple(tuple(array.shape) for array in uniform)
+    return ravel(uniform), Unravel(structure, shapes)
+
+
+def _float_leaf(leaf: Any, name: str) -> Array | np.ndarray:
+    try:
+        array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is not an array ({error}); give numbers or arrays") from error
+    if isinstance(leaf, float):
+        return jnp.asarray(leaf)  # a Python float carries no precision: follow JAX's default
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise InputError(
+            f"{name} has dtype {array.dtype}; a position must be floating point, "
+            f"for example jnp.zeros({array.shape})"
+        )
+    return array
+
+
+def warn_if_truncated(arrays: dict[str, Any]) -> None:
+    """Say once for all arrays that float64 input will be computed in float32."""
+    if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
+        return
+    names = [name for name, array in arrays.items() if array.dtype == np.float64]
+    if names:
+        verb = "is" if len(names) == 1 else "are"
+        warn_user(
+            f"{', '.join(names)} {verb} float64 but JAX computes in float32 here; call "
+            'jax.config.update("jax_enable_x64", True) first to keep the precision',
+            PrecisionWarning,
+        )
+
+
+def refuse_non_finite(array: Array | np.ndarray, name: str, need: str) -> None:
+    """Refuse a floating-point array with a NaN or infinity, naming the first one."""
+    values = np.asarray(array)
+    if not np.issubdtype(values.dtype, np.floating):
+        return
+    finite = np.isfinite(values)
+    if not finite.all():
+        index = tuple(int(i) for i in np.argwhere(~finite)[0])
+        place = f"[{', '.join(map(str, index))}]" if index else ""
+        raise InputError(f"{name}{place} is {values[index]}; {need}")
+
+
+def checked_rows(data: PyTree) -> tuple[PyTree, int]:
+    """Check row data (arrays that share their leading axis) and return them with the row count."""
+    leaves = jax.tree.leaves(data)
+    names = leaf_names(data, "data")
+    if not leaves:
+        raise InputError("data is empty; give a pytree of arrays that share their leading axis")
+    lengths = {}
+    arrays = [leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for leaf in leaves]
+    warn_if_truncated(dict(zip(names, arrays, strict=True)))
+    for array, name in zip(arrays, names, strict=True):
+        if array.dtype == object:
+            raise InputError(f"{name} has dtype object; give numeric arrays")
+        if array.ndim == 0:
+            raise InputError(f"{name} is a scalar; every array of data needs a leading row axis")
+        lengths[name] = array.shape[0]
+        refuse_non_finite(array, name, "data must be finite; drop or impute such rows")
+    if len(set(lengths.values())) > 1:
+        table = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        raise InputError(f"the arrays of data disagree on the number of rows ({table})")
+    num_rows = next(iter(lengths.values()))
+    if num_rows == 0:
+        raise InputError("data has no rows; at least one is needed")
+    return jax.tree.map(_canonical, data), num_rows
+
+
+def _canonical(leaf: Any) -> Array:
+    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    return jnp.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
+
+
+def user_call(fn: Callable[..., Any], name: str, *arguments: Any) -> Any:
+    """Call a user's function while JAX traces it.
+
+    The user's own exception stays as the cause, with the name of the function that raised it.
+    """
+    try:
+        return fn(*arguments)
+    except Exception as error:
+        raise InputError(
+            f"{name} could not be traced by JAX ({type(error).__name__}: {error}); "
+            "write it with jax.numpy and without branching on values"
+        ) from error
+
+
+def require_float_of_shape(value: Any, shape: tuple[int, ...], name: str, meaning: str) -> None:
+    """Refuse a traced value that is not one floating-point array of the given shape."""
+    if isinstance(value, float) and shape == ():
+        return
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        kind = type(value).__name__
+        raise InputError(f"{name} returned a {kind}; it must return {meaning}")
+    if value.shape != shape:
+        raise InputError(
+            f"{name} returned shape {value.shape}; it must return {meaning}, shape {shape}"
+        )
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        raise InputError(f"{name} returned dtype {value.dtype}; it must return {meaning} of floats")
+
+
+def positive_integer(value: Any, name: str) -> int:
+    """Check a count."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise InputError(f"{name} is {value!r}; it must be a positive integer")
+    return int(value)
+
+
+def positive_number(value: Any, name: str) -> float:
+    """Check a positive finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+        raise InputError(f"{name} is {value!r}; it must be a positive number")
+    if not np.isfinite(value) or value <= 0:
+        raise InputError(f"{name} is {value!r}; it must be positive and finite")
+    return float(value)
+
+
+def one_of(value: Any, choices: tuple[str, ...], name: str) -> str:
+    """Check a choice by name."""
+    if value not in choices:
+        options = ", ".join(repr(choice) for choice in choices)
+        raise InputError(f"{name} is {value!r}; choose one of {options}")
+    return str(value)

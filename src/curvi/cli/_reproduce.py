@@ -1,0 +1,60 @@
+"""``curvi reproduce``: the paper's tables and figures, with its numbers beside ours."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclass(frozen=True)
+class ReproduceCommand:
+    """Reproduce tables and figures of the paper, its numbers beside ours."""
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
+    """table1, logistic, coefficients, frey, olivetti, mnist, bounds, or all."""
+    seeds: int = 5
+    """Seeds per method; medians and ranges are reported."""
+    out: Path = Path("reproduction")
+    """Folder for figures (PNG), numbers (CSV) and tables (Markdown)."""
+    quick: bool = False
+    """Short runs on fewer rows, to see that everything works."""
+
+    def run(self) -> int:
+        """Run the experiments one after the other."""
+        from curvi import reproduction as experiments
+        from curvi._core import validation
+
+        chosen = validation.one_of(self.name, (*experiments.REGISTRY, "all"), "name")
+        validation.positive_integer(self.seeds, "--seeds")
+        self.out.mkdir(parents=True, exist_ok=True)
+        for name in experiments.REGISTRY if chosen == "all" else [chosen]:
+            with _progress() as report:
+                written = experiments.run(
+                    name, self.out, seeds=self.seeds, quick=self.quick, report=report
+                )
+            for path in written:
+                if path.suffix == ".md":
+                    print(path.read_text())
+            print(f"written: {', '.join(str(path) for path in written)}")
+        return 0
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Say what is being done, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda text: bar.update(task, description=text)

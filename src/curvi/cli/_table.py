@@ -1,0 +1,215 @@
+"""From a table to a fitted regression, and from that to what is printed."""
+
+from __future__ import annotations
+
+import re
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from curvi._core.errors import InputError
+from curvi.datasets import Table
+from curvi.reproduction._tables import as_csv
+
+_INTEGER = re.compile(r"[+-]?\d{1,15}(\.0*)?", re.ASCII)
+_MOST_INTEGER_CLASSES = 10
+_MOST_CLASSES = 100
+_MOST_PRINTED = 40
+
+
+@dataclass(frozen=True)
+class FittedTable:
+    """A fitted estimator with everything that is reported about it."""
+
+    estimator: Any
+    model: str
+    reason: str
+    target: str
+    names: tuple[str, ...]
+    classes: tuple[str, ...]  # one per block of coefficients; empty for a single block
+    spread: np.ndarray  # sd of every feature
+    num_rows: int
+    seconds: float
+
+    @property
+    def converged(self) -> bool:
+        """Whether the maximum of the bound was reached."""
+        return bool(self.estimator.converged_)
+
+    @property
+    def message(self) -> str:
+        """One sentence about how the fit ended."""
+        if self.converged:
+            return "The gain left is below the tolerance."
+        return str(self.estimator.result_.message)
+
+    def facts(self) -> dict[str, str]:
+        """What is said above the coefficients."""
+        fitted = self.estimator
+        error = f" (se {fitted.elbo_se_:.2g})" if fitted.elbo_se_ else ""
+        facts = {
+            "model": f"{self.model} ({self.reason}), {fitted.prior} prior, "
+            f"{fitted.covariance} covariance",
+            "data": f"{self.num_rows} rows, {len(self.names)} features, target {self.target}",
+            "ELBO": f"{fitted.elbo_:.4f}{error}",
+            "fit": f"{fitted.n_iter_} steps, {self.seconds:.2f} s",
+        }
+        if len(fitted.elbos_) > 1:
+            low, high = np.min(fitted.elbos_), np.max(fitted.elbos_)
+            facts["ELBO"] += f", best of {len(fitted.elbos_)} starts ({low:.4f} to {high:.4f})"
+        if hasattr(fitted, "selected_"):
+            kept = int(np.atleast_2d(fitted.selected_).any(axis=0).sum())
+            facts["relevance"] = f"{kept} of {len(self.names)} features are not switched off"
+        if hasattr(fitted, "noise_sd_"):
+            facts["noise sd"] = f"{float(fitted.noise_sd_):.4g}"
+        return facts
+
+    def rows(self) -> list[dict[str, str]]:
+        """One row per coefficient, the intercepts last of each block."""
+        fitted = self.estimator
+        mean, sd = np.atleast_2d(fitted.coef_), np.atleast_2d(fitted.coef_sd_)
+        offsets = np.atleast_1d(fitted.intercept_)
+        table = []
+        for block in range(mean.shape[0]):
+            head = {"class": self.classes[block]} if self.classes else {}
+            for i, name in enumerate(self.names):
+                row = {**head, "name": name}
+                row |= {"mean": _number(mean[block, i]), "sd": _number(sd[block, i])}
+                if hasattr(fitted, "selected_"):
+                    kept = np.atleast_2d(fitted.selected_)[block, i]
+                    row["selected"] = "yes" if kept else "no"
+                table.append(row)
+            last = {**head, "name": "intercept", "mean": _number(offsets[block])}
+            last["sd"] = _number(np.atleast_1d(fitted.intercept_sd_)[block])
+            table.append({key: last.get(key, "") for key in table[-1]})
+        return table
+
+    def as_csv(self) -> str:
+        """The coefficients as CSV text."""
+        return as_csv(self.rows())
+
+    def text(self) -> str:
+        """Verdict, facts and coefficients for the terminal."""
+        lines = ["converged" if self.converged else "NOT CONVERGED", f"  {self.message}"]
+        facts = self.facts()
+        width = max(map(len, facts))
+        lines += [f"{name:<{width}}  {fact}" for name, fact in facts.items()] + [""]
+        rows = self.rows()
+        shown = rows if len(rows) <= _MOST_PRINTED else rows[: _MOST_PRINTED - 1] + rows[-1:]
+        widths = {key: max(len(key), *(len(row[key]) for row in shown)) for key in rows[0]}
+        right = ("mean", "sd")
+        for row in [{key: key for key in rows[0]}, *shown]:
+            if row is shown[-1] and len(shown) < len(rows):
+                lines.append(f"... {len(rows) - len(shown)} more ...")
+            cells = [f"{v:>{widths[k]}}" if k in right else f"{v:<{widths[k]}}"
+                     for k, v in row.items()]  # fmt: skip
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(lines)
+
+    def figure(self) -> Any:
+        """Effects of one sd of each feature with their intervals."""
+        from curvi.plots import plot_effects
+
+        mean, sd = np.atleast_2d(self.estimator.coef_), np.atleast_2d(self.estimator.coef_sd_)
+        labels = list(self.classes) if self.classes else None
+        return plot_effects(
+            mean * self.spread, sd * self.spread, names=list(self.names), labels=labels
+        )
+
+
+def fit_table(table: Table, *, target: str, model: str, **options: Any) -> FittedTable:
+    """Choose the model, fit it, and keep what is to be said.
+
+    Raises
+    ------
+    InputError
+        The target does not suit the model, or leaves the choice open.
+    """
+    from curvi import glm
+
+    chosen, reason = choose_model(table.target, target) if model == "auto" else (model, "chosen")
+    y = responses(table.target, target, chosen)
+    kinds = {
+        "logistic": glm.BayesianLogisticRegression,
+        "poisson": glm.BayesianPoissonRegression,
+        "linear": glm.BayesianLinearRegression,
+    }
+    estimator = kinds[chosen](**options)
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the verdict says it
+        try:
+            estimator.fit(table.X, y)
+        except ValueError as error:
+            raise InputError(" ".join(str(error).split())) from error
+    labels = tuple(str(label) for label in getattr(estimator, "classes_", ()))
+    return FittedTable(
+        estimator=estimator,
+        model=chosen,
+        reason=reason,
+        target=target,
+        names=table.names,
+        classes=labels if len(labels) > 2 else (),
+        spread=table.X.std(axis=0),
+        num_rows=len(y),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def choose_model(labels: tuple[str, ...], target: str) -> tuple[str, str]:
+    """The model that the target's values suggest, and why.
+
+    Two values, text, and few different integers are classes; other real numbers are regressed
+    on. Many different integers could be counts, measurements or names: the user has to say.
+    """
+    distinct = set(labels)
+    if len(distinct) < 2:
+        only = next(iter(distinct), "")
+        raise InputError(f"target {target!r} is {only!r} in every row; there is nothing to explain")
+    if len(distinct) == 2:
+        return "logistic", "the target has two values"
+    if not all(_is_number(label) for label in distinct):
+        if len(distinct) > _MOST_CLASSES:
+            raise InputError(
+                f"target {target!r} has {len(distinct)} different texts, at most {_MOST_CLASSES} "
+                "can be classes; choose another target"
+            )
+        return "logistic", f"the target has {len(distinct)} classes"
+    if not all(_INTEGER.fullmatch(label) for label in distinct):
+        return "linear", "the target holds real numbers"
+    if len(distinct) <= _MOST_INTEGER_CLASSES:
+        return "logistic", f"the target has {len(distinct)} different integers"
+    raise InputError(
+        f"target {target!r} has {len(distinct)} different integers; say what they are with "
+        "--model poisson (counts), linear (measurements) or logistic (classes)"
+    )
+
+
+def responses(labels: tuple[str, ...], target: str, model: str) -> np.ndarray:
+    """The target in the form that the estimator takes."""
+    if model == "logistic":
+        if all(_INTEGER.fullmatch(label) for label in set(labels)):
+            return np.array([int(float(label)) for label in labels])
+        return np.array(labels)
+    values = []
+    for line, label in enumerate(labels, 2):
+        if not _is_number(label):
+            raise InputError(
+                f"target {target!r} is {label[:40]!r} in line {line}; a {model} model needs numbers"
+            )
+        values.append(float(label))
+    return np.array(values)
+
+
+def _is_number(label: str) -> bool:
+    try:
+        return bool(np.isfinite(float(label))) and "_" not in label
+    except ValueError:
+        return False
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"

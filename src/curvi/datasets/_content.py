@@ -1,0 +1,112 @@
+"""From a file to its bytes, decompressed within a bound, and from arrays to their checksum."""
+
+from __future__ import annotations
+
+import bz2
+import hashlib
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from curvi.datasets._errors import refusal
+
+# The largest file that curvi knows, the training images of MNIST, has 47 million bytes inside.
+MAX_BYTES = 64 * 2**20
+# Parallel compressors write one stream per block. Each further stream copies the rest of the
+# file, so their number is bounded as well.
+MAX_STREAMS = 64
+_GZIP_WINDOW = 31  # zlib's code for "a gzip header and checksum around the data"
+_GZIP, _BZIP2 = b"\x1f\x8b", b"BZh"
+_NOT_READ = {
+    b"PK\x03\x04": "a zip archive",
+    b"\xfd7zXZ": "xz data",
+    b"\x28\xb5\x2f\xfd": "zstd data",
+}
+
+
+class _Decompressor(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+def read_content(path: Path, name: str, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """The bytes of a file, decompressed if they are gzip or bzip2.
+
+    The compression is recognised by the first bytes and not by the name, so that a file may be
+    stored packed, unpacked or packed again.
+
+    Raises
+    ------
+    DataFormatError
+        The file or what is inside it exceeds `max_bytes`, ends early, fails the checksum of its
+        compression, or has bytes after its end.
+    """
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(max_bytes + 1)
+    except OSError as error:
+        raise refusal(name, "", f"cannot be read ({error})", "check the file") from error
+    if len(raw) > max_bytes:
+        raise refusal(name, "", f"is larger than {max_bytes} bytes, the most that is read")
+    return inflate(raw, name, max_bytes=max_bytes)
+
+
+def inflate(raw: bytes, name: str, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """Decompress gzip or bzip2 bytes into at most `max_bytes`; return others as they are."""
+    for magic, kind in _NOT_READ.items():
+        if raw.startswith(magic):
+            raise refusal(name, "byte 0", f"is {kind}", "unpack it, or pack it with gzip or bzip2")
+    if not raw.startswith((_GZIP, _BZIP2)):
+        return raw
+    parts: list[bytes] = []
+    room, rest = max_bytes, raw
+    for _ in range(MAX_STREAMS):
+        part, rest = _one_stream(rest, name, len(raw) - len(rest), room, max_bytes)
+        parts.append(part)
+        room -= len(part)
+        if not rest:
+            return b"".join(parts)
+    raise refusal(name, "", f"consists of more than {MAX_STREAMS} compressed streams")
+
+
+def _one_stream(
+    data: bytes, name: str, offset: int, room: int, max_bytes: int
+) -> tuple[bytes, bytes]:
+    """The first compressed stream of `data`, and the bytes after it."""
+    machine: _Decompressor
+    if data.startswith(_GZIP):
+        machine = zlib.decompressobj(_GZIP_WINDOW)
+    elif data.startswith(_BZIP2):
+        machine = bz2.BZ2Decompressor()
+    else:
+        raise refusal(name, f"byte {offset}", "bytes follow the end of the compressed data")
+    try:
+        # One byte more than allowed: zlib takes 0 for "no limit", and a stream that fills the
+        # room exactly must still reach its end.
+        out = machine.decompress(data, room + 1)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise refusal(name, f"byte {offset}", f"cannot be decompressed ({error})") from error
+    if len(out) > room:
+        raise refusal(name, f"byte {offset}", f"decompresses to more than {max_bytes} bytes")
+    if not machine.eof:
+        raise refusal(name, f"byte {offset + len(data)}", "ends inside compressed data")
+    return out, machine.unused_data
+
+
+def digest(arrays: Iterable[np.ndarray]) -> str:
+    """The sha256 of what was parsed: the dtype, shape and little-endian bytes of every array.
+
+    It does not depend on compression, on line ends, or on how a number is written.
+    """
+    total = hashlib.sha256()
+    for array in arrays:
+        plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        total.update(f"{plain.dtype.str} {plain.shape}\n".encode())
+        total.update(plain.tobytes())
+    return total.hexdigest()

@@ -1,0 +1,183 @@
+"""A user's table of numbers: comma-separated text with a header, read strictly and in bounds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from curvi._core.errors import InputError
+from curvi.datasets._content import read_content
+from curvi.datasets._errors import DataFormatError, refusal
+
+MAX_TABLE_BYTES = 512 * 2**20
+MAX_COLUMNS = 100_000
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_MISSING = ("nan", "inf", "infinity", "na", "n/a", "null", "none", "?")
+_SHOWN = 40  # characters of a bad cell that a message repeats
+
+
+class Table(NamedTuple):
+    """Columns of numbers, their names, and the target as it is written in the file."""
+
+    X: np.ndarray
+    names: tuple[str, ...]
+    target: tuple[str, ...]
+
+
+def read_table(
+    path: Path, target: str, *, ignore: Sequence[str] = (), separator: str = ","
+) -> Table:
+    """Read a file of comma-separated values, packed with gzip or bzip2 or not.
+
+    Raises
+    ------
+    InputError
+        The header has no column of a name that was given.
+    DataFormatError
+        The file is no such table; the message names line and column.
+    """
+    content = read_content(path, str(path), max_bytes=MAX_TABLE_BYTES)
+    return parse_table(content, str(path), target, ignore=ignore, separator=separator)
+
+
+def parse_table(
+    content: bytes, name: str, target: str, *, ignore: Sequence[str] = (), separator: str = ","
+) -> Table:
+    """Parse the bytes of a table; see `read_table`.
+
+    The first line names the columns. Every other line has one cell per column: finite decimal
+    numbers, but for the target, which may be text. Cells are stripped of blanks; empty lines are
+    allowed at the end only.
+    """
+    text = _decoded(content, name)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    try:
+        header = [cell.strip() for cell in next(reader, [])]
+        _check_header(header, name, separator)
+        wanted, at = _columns(header, name, target, ignore)
+        rows, labels = _rows(reader, name, header, wanted, at)
+    except csv.Error as error:
+        raise refusal(name, f"line {reader.line_num}", f"is no valid CSV ({error})") from error
+    if not rows:
+        raise refusal(name, "", "has a header and no rows", "add rows below the header")
+    return Table(np.array(rows), tuple(header[i] for i in wanted), tuple(labels))
+
+
+def _decoded(content: bytes, name: str) -> str:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise refusal(
+            name, f"byte {error.start}", "is not UTF-8 text", "save the table as UTF-8"
+        ) from error
+    if (at := text.find("\0")) >= 0:
+        raise refusal(name, f"character {at}", "is a zero byte; this is not a text file")
+    return text
+
+
+def _check_header(header: list[str], name: str, separator: str) -> None:
+    if not any(header):
+        raise refusal(name, "line 1", "is empty", "start with a line that names the columns")
+    if len(header) > MAX_COLUMNS:
+        raise refusal(name, "line 1", f"has more than {MAX_COLUMNS} columns", "leave some out")
+    if all(_NUMBER.fullmatch(cell) for cell in header):
+        raise refusal(
+            name, "line 1", "holds numbers only", "start with a line that names the columns"
+        )
+    if len(header) == 1:
+        hint = f"is the separator really {separator!r}? (--separator comma, semicolon or tab)"
+        raise refusal(name, "line 1", "has one column, but a target and a feature are needed", hint)
+    seen: set[str] = set()
+    for place, cell in enumerate(header, 1):
+        if not cell:
+            raise refusal(name, "line 1", f"column {place} has no name", "name every column")
+        if cell in seen:
+            what = f"two columns are called {_quoted(cell)}"
+            raise refusal(name, "line 1", what, "give every column a name of its own")
+        seen.add(cell)
+
+
+def _columns(
+    header: list[str], name: str, target: str, ignore: Sequence[str]
+) -> tuple[list[int], int]:
+    """The places of the features, and that of the target."""
+    for option, column in [("target", target), *(("ignore", column) for column in ignore)]:
+        if column not in header:
+            known = ", ".join(map(_quoted, header[:10])) + (", ..." if len(header) > 10 else "")
+            raise InputError(f"--{option} is {column!r}, but the columns of {name} are: {known}")
+    wanted = [i for i, column in enumerate(header) if column != target and column not in ignore]
+    if not wanted:
+        raise InputError(f"no column of {name} is left beside the target; ignore fewer")
+    return wanted, header.index(target)
+
+
+def _rows(
+    reader: Any,
+    name: str,
+    header: list[str],
+    wanted: list[int],
+    at: int,
+) -> tuple[list[np.ndarray], list[str]]:
+    rows: list[np.ndarray] = []
+    labels: list[str] = []
+    blank = 0
+    for cells in reader:
+        line = reader.line_num
+        if not cells:
+            blank = blank or line
+            continue
+        if blank:
+            raise refusal(name, f"line {blank}", "is empty", "remove it, or fill it in")
+        if len(cells) != len(header):
+            what = f"has {len(cells)} cells, but the header names {len(header)} columns"
+            raise refusal(name, f"line {line}", what, "give every line one cell per column")
+        label = cells[at].strip()
+        if not label or label.lower().lstrip("+-") in _MISSING:
+            raise _bad_cell(name, line, header[at], label)
+        labels.append(label)
+        rows.append(_numbers(cells, name, line, header, wanted))
+    return rows, labels
+
+
+def _numbers(
+    cells: list[str], name: str, line: int, header: list[str], wanted: list[int]
+) -> np.ndarray:
+    """The features of one line; Python's own notation for numbers is wider than decimal."""
+    text = "".join(cells)
+    if "_" not in text and text.isascii():  # all but these oddities are left to float()
+        try:
+            values = np.array([float(cells[i]) for i in wanted])
+        except ValueError:
+            values = np.array(math.nan)
+        if np.isfinite(values).all():
+            return values
+    numbers = []
+    for i in wanted:
+        cell = cells[i].strip()
+        if not _NUMBER.fullmatch(cell) or not math.isfinite(float(cell)):
+            raise _bad_cell(name, line, header[i], cell)
+        numbers.append(float(cell))
+    return np.array(numbers)
+
+
+def _bad_cell(name: str, line: int, column: str, cell: str) -> DataFormatError:
+    where = f"line {line}, column {_quoted(column)}"
+    if not cell:
+        return refusal(name, where, "is empty", "fill it in, or drop the row")
+    if cell.lower().lstrip("+-") in _MISSING:
+        return refusal(name, where, f"is {cell}", "fill it in, or drop the row")
+    if _NUMBER.fullmatch(cell):
+        return refusal(name, where, f"{_quoted(cell)} overflows", "rescale the column")
+    remedy = "write text columns as numbers (0 and 1 for each category), or leave them out "
+    return refusal(name, where, f"{_quoted(cell)} is not a number", remedy + "with --ignore")
+
+
+def _quoted(cell: str) -> str:
+    return repr(cell if len(cell) <= _SHOWN else cell[:_SHOWN] + "...")

@@ -1,0 +1,88 @@
+"""Names for a direction in parameter space: which coordinates are flat."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from curvi._core.trees import coordinate_names
+from curvi.families import Family, Params
+from curvi.linalg import hessian
+from curvi.objective import neg_elbo
+from curvi.targets import DataTarget, Target
+
+_SHARE = 0.1  # of the length of a direction, for a coordinate to be named
+_MOST_NAMES = 4
+
+
+@partial(jax.jit, static_argnames=("density", "family"))
+def _product(density: Any, family: Family, point: Any, tangent: Params) -> Params:
+    params = point.params
+    _, _, curvature = hessian(
+        lambda p: neg_elbo(density, family, p, point.noise, point.rows), params
+    )
+    return family.project(params, curvature(family.project(params, tangent)))
+
+
+def flat_direction(target: Target | DataTarget, family: Family, point: Any, guess: Params) -> str:
+    """Name the coordinates of the direction of lowest curvature in the natural metric.
+
+    The direction is the lowest eigenvector of the Hessian relative to the metric, by Lanczos
+    started from ``guess``; where that fails the guess itself is named.
+    """
+    direction = _lowest(target, family, point, guess)
+    measured = family.metric(point.params).apply(direction)
+    shares = jax.tree.map(lambda d, m: np.abs(np.asarray(d) * np.asarray(m)), direction, measured)
+    total = sum(float(leaf.sum()) for leaf in jax.tree.leaves(shares)) or 1.0
+    names = coordinate_names(target.position)
+    entries = [
+        (share / total, f"{part} of {names[row]}")
+        for part, table in (("the mean", shares.mean), ("the spread", shares.scale))
+        for row, share in enumerate(_by_coordinate(table, len(names)))
+    ]
+    entries.sort(key=lambda entry: -entry[0])
+    named = [name for share, name in entries[:_MOST_NAMES] if share > _SHARE]
+    return " and ".join(named or [entries[0][1]])
+
+
+def _by_coordinate(table: Any, dimension: int) -> np.ndarray:
+    """Sum what belongs to a coordinate: the rows of every array of the scale."""
+    leaves = jax.tree.leaves(table)
+    return sum((leaf.reshape(dimension, -1).sum(axis=1) for leaf in leaves), np.zeros(dimension))
+
+
+def _lowest(target: Target | DataTarget, family: Family, point: Any, guess: Params) -> Params:
+    from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
+
+    flat, unravel = ravel_pytree(guess)
+    size = flat.size
+    if size < 3:
+        return guess
+    metric = family.metric(point.params)
+
+    def on_vectors(function: Any) -> LinearOperator:
+        def matvec(vector: np.ndarray) -> np.ndarray:
+            tangent = unravel(jnp.asarray(vector.reshape(-1), flat.dtype))
+            return np.asarray(ravel_pytree(function(tangent))[0], np.float64)
+
+        return LinearOperator((size, size), matvec=matvec, dtype=np.float64)
+
+    try:
+        _, vectors = eigsh(
+            on_vectors(lambda t: _product(target.density, family, point, t)),
+            k=1,
+            M=on_vectors(metric.apply),
+            Minv=on_vectors(lambda t: family.project(point.params, metric.solve(t))),
+            which="SA",
+            v0=np.asarray(flat, np.float64),
+            maxiter=300,
+            tol=1e-3,
+        )
+    except (ArpackError, ValueError):
+        return guess
+    return unravel(jnp.asarray(vectors[:, 0], flat.dtype))

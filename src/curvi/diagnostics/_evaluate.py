@@ -1,0 +1,93 @@
+"""The bound on fresh draws with its standard error, and the importance ratios that come with it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from curvi._core.compilation import SizedJit
+from curvi.families import Family, Params
+from curvi.objective import energies, host_sample
+from curvi.objective._look import cost_per_draw
+from curvi.targets import DataTarget, Density, RowDensity, Target
+
+_DRAWS, _FEWEST_DRAWS = 1024, 64
+_WORK = 3e8  # rows times draws beyond which fewer draws are used
+_NUMBERS = 2e7  # in all draws together, likewise
+_TOGETHER = 32
+
+
+class Evaluation(NamedTuple):
+    """The bound, its standard error, and log p - log q at each of the draws behind them."""
+
+    elbo: float
+    elbo_se: float
+    log_ratio: np.ndarray
+
+
+def _energies(
+    density: Density | RowDensity,
+    family: Family,
+    params: Params,
+    rows: PyTree,
+    noise: Float[Array, "blocks together noise"],
+) -> tuple[Float[Array, "blocks together"], Float[Array, "blocks together"], Float[Array, ""]]:
+    dimension = params.mean.shape[0]
+
+    def log_q(epsilon: Float[Array, " noise"]) -> Float[Array, ""]:
+        if family.num_noise(dimension) == dimension:
+            return family.base.log_prob(epsilon) - family.scale.log_det(params.scale)
+        return family.log_prob(params, family.transform(params, epsilon))
+
+    def block(epsilons: Float[Array, "together noise"]) -> tuple[Array, Array]:
+        values = energies(density, family, params, epsilons, rows)
+        return values, jax.vmap(log_q)(epsilons)
+
+    values, logs = jax.lax.map(block, noise)
+    return values, logs, family.entropy(params)
+
+
+_compiled = SizedJit(_energies, static_argnames=("density", "family"))
+
+
+def evaluation_noise(
+    target: Target | DataTarget, family: Family, key: PRNGKeyArray
+) -> Float[np.ndarray, "draws noise"]:
+    """Independent draws of the base: 1,024, or fewer (64 at least).
+
+    Fewer for very many rows, where each is expensive, and for very many coordinates, where they
+    would fill the memory.
+    """
+    width = family.num_noise(target.dimension)
+    num_rows = target.num_rows if isinstance(target, DataTarget) else 1
+    num_draws = int(np.clip(min(_WORK / num_rows, _NUMBERS / width), _FEWEST_DRAWS, _DRAWS))
+    num_draws -= num_draws % _TOGETHER
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key), np.uint32))
+    return host_sample(rng, num_draws, width, family.base).astype(target.dtype)
+
+
+def evaluate(
+    target: Target | DataTarget, family: Family, params: Any, key: PRNGKeyArray
+) -> Evaluation:
+    """Evaluate q against the target on independent draws."""
+    draws = evaluation_noise(target, family, key)
+    noise = jnp.asarray(draws.reshape(-1, _TOGETHER, draws.shape[1]))
+    cost = cost_per_draw(target.density, target.dimension, target.rows)
+    work = draws.shape[0] * cost.numbers
+    values, logs, entropy = _compiled(work, target.density, family, params, target.rows, noise)
+    column = np.asarray(values, np.float64).ravel()
+    with np.errstate(invalid="ignore", over="ignore"):  # a bound that is not finite is judged later
+        error = float(column.std(ddof=1) / len(column) ** 0.5)
+        elbo = float(np.asarray(entropy, np.float64) - column.mean())
+        return Evaluation(elbo, error, -column - np.asarray(logs, np.float64).ravel())
+
+
+def evaluate_elbo(
+    target: Target | DataTarget, family: Family, params: Any, key: PRNGKeyArray
+) -> tuple[float, float]:
+    """Evidence lower bound and its standard error from independent draws."""
+    return evaluate(target, family, params, key)[:2]

@@ -1,0 +1,360 @@
+"""What a fit gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from curvi._core import validation
+from curvi._core.errors import NumericalError
+from curvi._core.fingerprint import fingerprint
+from curvi._core.outcomes import Outcome
+from curvi._core.trees import coordinate_names, precision_of
+from curvi.concentration import VarianceReport
+from curvi.diagnostics import _linear_response as response
+from curvi.diagnostics._evaluate import evaluate, evaluation_noise
+from curvi.diagnostics._evidence import Evidence, draws_for_curvature
+from curvi.diagnostics._importance import (
+    ENOUGH_ESS,
+    ImportanceWeights,
+    Moments,
+    raw_relative_ess,
+    smoothed_weights,
+    weighted_moments,
+)
+from curvi.diagnostics._moments import UserSpace, moment_draws, moments_over, positions, sd_of
+from curvi.diagnostics._monte_carlo import replicate_spread
+from curvi.diagnostics._table import summary_table
+from curvi.diagnostics._verdict import cautions, headline
+from curvi.families import Family, Params
+from curvi.objective import Draws
+from curvi.solvers import Method
+from curvi.targets import DataTarget, Target
+
+_MOST_RESPONSES = 100  # coordinates up to which a summary solves for all linear-response sds
+
+
+@dataclass(frozen=True, eq=False)
+class FitResult:
+    """A fitted variational posterior, and whether to trust it.
+
+    Attributes
+    ----------
+    outcome, message : Outcome, str
+        How the fit ended, and one sentence.
+    elbo, elbo_se : float
+        Evidence lower bound on fresh draws, and its standard error.
+    trace : dict of arrays
+        One entry per step: step, seconds (without compilation), elbo (on that step's sample),
+        grad_norm, gain, cg_steps, accepted, finite, negative_curvature.
+    params : Params
+        Variational parameters in the flat, unconstrained space.
+    draws : Draws
+        The plan of draws that was used.
+    seconds : float
+        Wall-clock time of the whole call, compilation included.
+    evidence : Evidence
+        The material of the verdict: fixed draws, importance ratios, the bounds of all starts.
+    """
+
+    target: Target | DataTarget = field(repr=False)
+    family: Family
+    method: Method
+    params: Params = field(repr=False)
+    outcome: Outcome
+    message: str
+    elbo: float
+    elbo_se: float
+    trace: dict[str, np.ndarray] = field(repr=False)
+    draws: Draws
+    steps: int
+    seconds: float
+    evidence: Evidence = field(default_factory=Evidence, repr=False)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the method's stopping rule was met and the bound is finite on fresh draws."""
+        return self.outcome is Outcome.CONVERGED
+
+    def _to_user(self, z: Float[Array, " dimension"]) -> PyTree:
+        position = self.target.density.unravel(z)
+        return position if self.target.constrain is None else self.target.constrain(position)
+
+    @cached_property
+    def _space(self) -> UserSpace:
+        constrain = self.target.constrain
+        unravel = self.target.density.unravel
+        return UserSpace(self.family, unravel, constrain, fingerprint(constrain))
+
+    @cached_property
+    def _moments(self) -> tuple[PyTree, PyTree]:
+        if self.target.constrain is None:
+            with precision_of(self.target.dtype):
+                sd = sd_of(self.family, self.params)
+                return self._to_user(self.params.mean), self._to_user(sd)
+        with precision_of(self.target.dtype):
+            noise = moment_draws(self.family, self.params, jax.random.key(0))
+            return moments_over(self._space, noise, self.params)
+
+    @property
+    def mean(self) -> PyTree:
+        """Posterior mean in the user's space."""
+        return self._moments[0]
+
+    @property
+    def sd(self) -> PyTree:
+        """Posterior standard deviations in the user's space."""
+        return self._moments[1]
+
+    @cached_property
+    def mc_error(self) -> float | None:
+        """Monte-Carlo error of the mean in posterior sds, the largest over coordinates.
+
+        None after a fit on fresh draws or minibatches, whose answer is no optimum on fixed draws,
+        and where too few of the other sets of draws could be solved; ``warnings`` says so then.
+        """
+        if self.evidence.replicates is None:
+            return None
+        with precision_of(self.target.dtype):
+            error = self.evidence.replicates.error(np.asarray(sd_of(self.family, self.params)))
+        return None if error is None else float(error.max())
+
+    @cached_property
+    def _weights(self) -> ImportanceWeights:
+        log_ratio = self.evidence.log_ratio
+        if log_ratio is None:
+            with precision_of(self.target.dtype):
+                log_ratio = evaluate(self.target, self.family, self.params, self._key).log_ratio
+        return smoothed_weights(log_ratio)
+
+    @property
+    def _key(self) -> PRNGKeyArray:
+        return jax.random.key(0) if self.evidence.key is None else self.evidence.key
+
+    @property
+    def khat(self) -> float:
+        """Pareto k of the importance ratios of q; above 0.7 q misses part of the target."""
+        return self._weights.khat
+
+    @property
+    def relative_ess(self) -> float:
+        """Effective sample size of draws from q as draws from the target, over their number."""
+        return self._weights.relative_ess
+
+    @property
+    def misfit(self) -> bool:
+        """Whether q misses the target: k > 0.7 and relative ESS < 0.9, or relative ESS < 0.25."""
+        ratios = self.evidence.log_ratio
+        if ratios is not None and raw_relative_ess(ratios) >= ENOUGH_ESS:
+            return False
+        return self._weights.misfit
+
+    def importance(self) -> Moments:
+        """Mean and sd corrected by Pareto-smoothed importance weights; good while k < 0.7."""
+        with precision_of(self.target.dtype):
+            noise = jnp.asarray(evaluation_noise(self.target, self.family, self._key))
+            flat = jax.vmap(lambda e: self.family.transform(self.params, e))(noise)
+            return weighted_moments(positions(self._space, flat), self._weights.weights)
+
+    def covariance(self, *, linear_response: bool = False) -> Float[Array, "dimension dimension"]:
+        """Dense covariance of the unconstrained coordinates, in flattening order.
+
+        That of q itself, or the linear-response one, which has the correlations and the sds that
+        q is missing and is exact for a Gaussian target.
+
+        Raises
+        ------
+        NumericalError
+            For linear response where the Hessian of the bound is not positive definite; the
+            message names the flat directions.
+        """
+        with precision_of(self.target.dtype):
+            if not linear_response:
+                return self.family.covariance(self.params)
+            return response.coordinate_covariance(self.target, self.family, self._point)
+
+    def linear_response(self, fn: Callable[[PyTree], PyTree] | None = None) -> PyTree:
+        """Linear-response sd of functions of the parameters, without a dense matrix.
+
+        Parameters
+        ----------
+        fn : callable, optional
+            Takes a position in the user's space and returns a number, an array or a pytree, in
+            JAX. By default the position itself: one sd for every parameter.
+
+        Returns
+        -------
+        pytree
+            Sds, in the structure of what ``fn`` returns.
+
+        Raises
+        ------
+        NumericalError
+            Where the Hessian of the bound is not positive definite.
+        """
+        fn = _itself if fn is None else fn
+        with precision_of(self.target.dtype):
+            return response.response_sd(self.target, self.family, self._point, fn)
+
+    @cached_property
+    def _point(self) -> response.Point:
+        noise = draws_for_curvature(self.evidence, self.target, self.family)
+        return response.Point(self.params, self.target.rows, noise)
+
+    def sample(self, num_draws: int, seed: int = 0) -> PyTree:
+        """Draws from q in the user's space, with a leading axis."""
+        validation.positive_integer(num_draws, "num_draws")
+        with precision_of(self.target.dtype):
+            flat = _sample(self.family, self.params, jax.random.key(seed), num_draws)
+            return positions(self._space, flat)
+
+    def to_arviz(self, num_draws: int = 1000, *, seed: int = 0) -> Any:
+        """Draws and the verdict as an ArviZ InferenceData (0.x) or a DataTree (1.x).
+
+        See :func:`curvi.interop._arviz.to_arviz`.
+        """
+        from curvi.interop._arviz import to_arviz
+
+        return to_arviz(self, num_draws, seed=seed)
+
+    def to_blackjax(self, num_chains: int = 4, *, seed: int = 0) -> Any:
+        """Log density, starting positions and inverse mass matrix for BlackJAX's NUTS.
+
+        See :func:`curvi.interop._blackjax.to_blackjax`.
+        """
+        from curvi.interop._blackjax import to_blackjax
+
+        return to_blackjax(self, num_chains, seed=seed)
+
+    def draw_report(
+        self, num_draws: int = 256, *, lipschitz: float = float("inf"), seed: int = 0
+    ) -> VarianceReport:
+        """How much one independent draw moves the estimates of the bound and of its gradient.
+
+        Measured at the fitted parameters, beside the bounds of Theorem 2 where ``lipschitz``, a
+        proved constant of the log density as a function of the noise, is given
+        (:mod:`curvi.concentration` has those of logistic rows and of networks).
+        """
+        validation.positive_integer(num_draws, "num_draws")
+        from curvi.diagnostics._draws import variance_of_draws
+
+        with precision_of(self.target.dtype):
+            return variance_of_draws(
+                self.target, self.family, self.params, max(2, num_draws), lipschitz, seed
+            )
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What not to trust although the fit converged; one sentence each, empty if all is well."""
+        return cautions(
+            mc_error=self.mc_error,
+            unsolved=self._unsolved if self.converged else "",
+            weights=self._weights,
+            starts=self.evidence.spread_of_starts,
+        )
+
+    @property
+    def _unsolved(self) -> str:
+        replicates = self.evidence.replicates
+        if replicates is None:
+            return ""
+        with precision_of(self.target.dtype):
+            return replicates.unsolved
+
+    def summary(self, names: list[str] | None = None) -> str:
+        """The verdict, the facts behind it, and a table of parameters, with your names if given.
+
+        The table has means, sds, linear-response sds (up to 100 parameters), and the Monte-Carlo
+        error of each mean in posterior sds (where draws were fixed).
+        """
+        columns = {"mean": _flat(self.mean), "sd": _flat(self.sd)}
+        responses, why = self._responses()
+        if responses is not None:
+            columns["lr sd"] = responses
+        errors = self._errors()
+        if errors is not None:
+            # One digit: it is an error of an error, and differs from machine to machine.
+            columns["mc error"] = np.asarray([float(f"{error:.1g}") for error in errors])
+        facts = {
+            "ELBO": f"{self.elbo:.4f} (se {self.elbo_se:.4f})",
+            "fit of q": f"Pareto k {self.khat:.2f}, relative ESS {self.relative_ess:.3f}",
+            "mc error": self._mc_fact(),
+            "family": f"{self.family}, {self.draws.num_draws} {self.draws.kind} draws"
+            + (", fresh every step" if self.draws.fresh else ", fixed"),
+            "method": f"{self.method}, {self.steps} steps, {self.seconds:.2f} s",
+        }
+        if why:
+            facts["lr sd"] = why
+        return summary_table(
+            verdict=(
+                headline(self.outcome, self.warnings),
+                [self.message, *self.warnings],
+            ),
+            facts=facts,
+            names=coordinate_names(self.mean) if names is None else names,
+            columns=columns,
+        )
+
+    def _mc_fact(self) -> str:
+        if self.mc_error is not None:
+            return f"{self.mc_error:.1g} posterior sds at most"
+        if self._unsolved:
+            return f"unknown: {self._unsolved}"
+        return "none: it is defined for an optimum on fixed draws and all rows"
+
+    def _responses(self) -> tuple[np.ndarray | None, str]:
+        """Linear-response sds of all parameters, or why there are none."""
+        if not self.converged:
+            return None, "none: the fit has not converged"
+        if self.target.dimension > _MOST_RESPONSES:
+            return None, f"left out above {_MOST_RESPONSES} parameters; call linear_response()"
+        try:
+            return _flat(self.linear_response()), ""
+        except NumericalError as error:
+            return None, f"refused: {error}"
+
+    def _errors(self) -> np.ndarray | None:
+        """Monte-Carlo error of every mean in the user's space, in posterior sds."""
+        with precision_of(self.target.dtype):
+            means = None if self.evidence.replicates is None else self.evidence.replicates.means
+            if means is None:
+                return None
+            tree = positions(self._space, jnp.asarray(means, self.target.dtype))
+        rows = [np.asarray(leaf).reshape(len(means), -1) for leaf in jax.tree.leaves(tree)]
+        return replicate_spread(np.concatenate(rows, axis=1), _flat(self.sd))
+
+    def plot(self, names: list[str] | None = None) -> Any:
+        """Figure with the bound against time, and means with intervals of two sds."""
+        from curvi.plots import plot_fit
+
+        return plot_fit(
+            self.trace,
+            names=coordinate_names(self.mean) if names is None else names,
+            mean=_flat(self.mean),
+            sd=_flat(self.sd),
+            title=f"{type(self.family).__name__}: {self.outcome.name.lower()}",
+        )
+
+
+def _itself(position: PyTree) -> PyTree:
+    return position
+
+
+def _flat(tree: PyTree) -> np.ndarray:
+    return np.concatenate([np.ravel(np.asarray(leaf)) for leaf in jax.tree.leaves(tree)])
+
+
+@partial(jax.jit, static_argnames=("family", "num_draws"))
+def _sample(
+    family: Family, params: Params, key: PRNGKeyArray, num_draws: int
+) -> Float[Array, "draws dimension"]:
+    shape = (num_draws, family.num_noise(params.mean.shape[0]))
+    noise = family.base.sample(key, shape, params.mean.dtype)
+    return jax.vmap(lambda e: family.transform(params, e))(noise)

@@ -1,0 +1,111 @@
+"""Means and sds of a function over draws, a block of draws at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from curvi._core.compilation import SizedJit
+from curvi._core.trees import Unravel
+from curvi.families import Family, Params
+from curvi.objective import Draws, fixed_draws
+
+_MOST_DRAWS, _FEWEST_DRAWS = 4096, 64
+_NUMBERS = 2e7  # in all draws together, and in the results of one block
+
+
+@partial(jax.jit, static_argnames="family")
+def sd_of(family: Family, params: Params) -> Float[Array, " dimension"]:
+    """Sds of q in one compiled function: one by one its operations would compile for longer."""
+    return family.sd(params)
+
+
+def moment_draws(family: Family, params: Params, key: PRNGKeyArray) -> Float[Array, "draws noise"]:
+    """Draws whose first two moments are exact, so that linear functions have no noise.
+
+    There are 4,096 of them, or fewer (64 at least) for very many coordinates.
+    """
+    width = family.num_noise(params.mean.shape[0])
+    count = _power_of_two(_NUMBERS / width, _FEWEST_DRAWS, _MOST_DRAWS)
+    kind = "whitened" if width < count // 4 else "normalised"
+    return fixed_draws(key, Draws(kind, count), width, family.base, params.mean.dtype)
+
+
+@dataclass(frozen=True)
+class UserSpace:
+    """The way from a draw of the base to the user's space, with what it reads.
+
+    It compares by value: the next fit of the same functions finds its compiled code.
+    """
+
+    family: Family
+    unravel: Unravel
+    constrain: Callable[[PyTree], PyTree] | None
+    reads: tuple[Any, ...]
+
+    def __call__(self, params: Params, epsilon: Float[Array, " noise"]) -> PyTree:
+        """The position of one draw."""
+        return self.position(self.family.transform(params, epsilon))
+
+    def position(self, z: Float[Array, " dimension"]) -> PyTree:
+        """A flat position as the user sees it."""
+        position = self.unravel(z)
+        return position if self.constrain is None else self.constrain(position)
+
+
+@partial(jax.jit, static_argnames="space")
+def positions(space: UserSpace, flat: Float[Array, "draws dimension"]) -> PyTree:
+    """Flat positions, one per row, as the user sees them."""
+    return jax.vmap(space.position)(flat)
+
+
+def _block(fn: Callable[..., PyTree], given: Any, noise: Float[Array, "draws noise"]) -> Any:
+    results = jax.vmap(lambda row: fn(*given, row))(noise)
+    mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), results)
+    return mean, jax.tree.map(lambda leaf: noise.shape[0] * jnp.var(leaf, axis=0), results)
+
+
+_compiled_block = SizedJit(_block, static_argnames=("fn",))
+
+
+def moments_over(
+    fn: Callable[..., PyTree], noise: Float[Array, "draws noise"], *given: Any
+) -> tuple[PyTree, PyTree]:
+    r"""Mean and sd of ``fn(*given, row)`` over the rows, without all of its results at once.
+
+    Blocks are joined by :math:`S = S_a + S_b + (m_a - m_b)^2 n_a n_b / (n_a + n_b)` for sums of
+    squares S about the means m of n results, which loses no digits.
+    """
+    outputs = jax.eval_shape(fn, *given, noise[0])
+    size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(outputs))
+    block = _power_of_two(_NUMBERS / max(size, noise.shape[1]), 1, noise.shape[0])
+    work = float(block * (size + noise.shape[1]))
+    count, mean, square = 0, outputs, outputs
+    for begin in range(0, noise.shape[0], block):
+        part = noise if block == noise.shape[0] else noise[begin : begin + block]
+        found = _compiled_block(work, fn=fn, given=given, noise=part)
+        new, scatter = jax.tree.map(np.asarray, found)
+        if count == 0:
+            count, mean, square = block, new, scatter
+            continue
+        gap = jax.tree.map(np.subtract, new, mean)
+        both, weight = count + block, count * block / (count + block)
+        square = jax.tree.map(lambda a, b, g, w=weight: a + b + w * g**2, square, scatter, gap)
+        share = block / both
+        mean = jax.tree.map(lambda a, g, s=share: a + s * g, mean, gap)
+        count = both
+    sd = jax.tree.map(lambda leaf: jnp.asarray(np.sqrt(leaf / count)), square)
+    return jax.tree.map(jnp.asarray, mean), sd
+
+
+def _power_of_two(wanted: float, least: int, most: int) -> int:
+    """The largest power of two up to ``wanted``, within limits that are powers of two."""
+    return min(most, max(least, 2 ** int(math.log2(max(wanted, 1.0)))))

@@ -1,0 +1,166 @@
+"""The two problems that methods see: a variational bound, and a user's stochastic objective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from curvi._core import validation
+from curvi._core.compilation import Cost
+from curvi._core.trees import Metric
+from curvi.families import Family, Params
+from curvi.linalg import LinearMap
+from curvi.objective import Draws, draw_noise, neg_elbo
+from curvi.objective._look import Looker
+from curvi.solvers import Problem
+from curvi.solvers._layered import Layered
+from curvi.targets import Density, RowDensity
+
+
+class Resources(NamedTuple):
+    """The arrays of a run: the base key, all rows (or None) and the fixed noise (or None)."""
+
+    key: PRNGKeyArray
+    rows: PyTree
+    noise: Array | None
+
+
+class Sample(NamedTuple):
+    """One step's noise and rows."""
+
+    noise: Array
+    rows: PyTree
+
+
+def step_key(resources: Resources, step: Array, stream: int) -> PRNGKeyArray:
+    """Key of a step and stream; a function of the seed and the step alone, so runs can resume."""
+    return jax.random.fold_in(jax.random.fold_in(resources.key, stream), step)
+
+
+def pick_rows(key: PRNGKeyArray, rows: PyTree, size: int) -> PyTree:
+    """``size`` rows drawn at random, with replacement."""
+    num_rows = jax.tree.leaves(rows)[0].shape[0]
+    index = jax.random.randint(key, (size,), 0, num_rows)
+    return jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0), rows)
+
+
+@dataclass(frozen=True)
+class VariationalProblem(Problem):
+    """The negative bound of a family on a density."""
+
+    density: Density | RowDensity
+    family: Family
+    plan: Draws
+    dimension: int
+    batch_size: int | None
+
+    @property
+    def fixed(self) -> bool:
+        """Fixed draws and all rows."""
+        return self.batch_size is None and not self.plan.fresh
+
+    def sample(
+        self, resources: Resources, step: Array, stream: int = 0, size: int | None = None
+    ) -> Sample:
+        """Noise and rows of a step."""
+        key = step_key(resources, step, stream)
+        rows = resources.rows
+        if self.batch_size is not None:
+            rows = pick_rows(jax.random.fold_in(key, 1), rows, size or self.batch_size)
+        if resources.noise is not None:
+            return Sample(resources.noise, rows)
+        count = None if rows is None else jax.tree.leaves(rows)[0].shape[0]
+        noise = draw_noise(
+            key, self.plan, self.family, self.dimension, self.density.dtype, num_rows=count
+        )
+        return Sample(noise, rows)
+
+    def value(self, params: Params, sample: Sample) -> Float[Array, ""]:
+        """The negative bound on the sample."""
+        return neg_elbo(self.density, self.family, params, sample.noise, sample.rows)
+
+    def cost(self, params: Params, resources: Resources) -> Cost | None:
+        """What one Hessian-vector product on fixed draws costs."""
+        if not self.fixed or resources.noise is None:
+            return None
+        noise, rows = resources.noise, resources.rows
+        return Looker(self.density, self.family, params, noise, rows).cost
+
+    def metric(self, params: Params) -> Metric:
+        """Natural metric of the family."""
+        return self.family.metric(params)
+
+    def project(self, params: Params, tangent: Params) -> Params:
+        """Remove directions along which q does not change."""
+        return self.family.project(params, tangent)
+
+    def to_raw(self, params: Params) -> Params:
+        """Mean and entries of R."""
+        return self.family.to_raw(params)
+
+    def from_raw(self, raw: Params) -> Params:
+        """Back from entries of R."""
+        return self.family.from_raw(raw)
+
+
+@dataclass(frozen=True)
+class ObjectiveProblem(Problem):
+    """A user's objective ``fn(params, batch, key) -> scalar``."""
+
+    fn: Callable[[PyTree, PyTree, PRNGKeyArray], Float[Array, ""]]
+    batch_size: int | None
+    fixed_key: bool
+    reads: tuple[Any, ...] = ()
+
+    @property
+    def fixed(self) -> bool:
+        """All data and one key."""
+        return self.batch_size is None and self.fixed_key
+
+    def sample(
+        self, resources: Resources, step: Array, stream: int = 0, size: int | None = None
+    ) -> tuple[PyTree, PRNGKeyArray]:
+        """Batch and key of a step."""
+        key = resources.key if self.fixed_key else step_key(resources, step, stream)
+        rows = resources.rows
+        if self.batch_size is not None:
+            row_key = jax.random.fold_in(step_key(resources, step, stream), 1)
+            rows = pick_rows(row_key, rows, size or self.batch_size)
+        return rows, key
+
+    def value(self, params: PyTree, sample: tuple[PyTree, PRNGKeyArray]) -> Float[Array, ""]:
+        """The objective on a batch and key."""
+        return _traced_once(self.fn, self.reads, params, *sample)
+
+    def gauss_newton(
+        self, params: PyTree, sample: tuple[PyTree, PRNGKeyArray]
+    ) -> tuple[Array, PyTree, LinearMap]:
+        """Of ``fn``, if it offers one."""
+        if not hasattr(self.fn, "gauss_newton"):
+            return super().gauss_newton(params, sample)
+        return self.fn.gauss_newton(params, *sample)
+
+    def layered(self) -> Layered:
+        """``fn`` itself, if it shows its layers."""
+        return self.fn if isinstance(self.fn, Layered) else super().layered()
+
+
+def _objective(
+    fn: Callable[..., Float[Array, ""]],
+    reads: tuple[Any, ...],
+    params: PyTree,
+    batch: PyTree,
+    key: PRNGKeyArray,
+) -> Float[Array, ""]:
+    del reads
+    value = validation.user_call(fn, "fn", params, batch, key)
+    validation.require_float_of_shape(value, (), "fn", "one scalar")
+    return value
+
+
+_traced_once = jax.jit(_objective, static_argnums=(0, 1))

@@ -1,0 +1,320 @@
+"""What the linear estimators share: parameters, the way through a fit, and its results."""
+
+from __future__ import annotations
+
+import abc
+import warnings
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from curvi._core import validation
+from curvi._core.errors import InputError
+from curvi.families import Family, FullRank, LowRank, MeanField
+from curvi.glm._blocks import RowBlocks, cut
+from curvi.glm._columns import Columns, canonical, columns_of
+from curvi.glm._fit import LARGEST_DENSE, GLMFit, Options
+from curvi.glm._observations import Arrays, Observations, Stream
+from curvi.glm._posterior import posterior_of
+from curvi.plots._coefficients import plot_coefficients
+from curvi.solvers import DSVI, HFSGVI, LBFGS, Method
+
+_DTYPES = (np.float64, np.float32)
+_LARGEST_COPY = 2**29  # bytes of a dense table beyond which no fitted copy of it is made
+_BLOCK_NUMBERS = 2**22  # numbers in a block of a table that is not copied
+_LARGE = 1e8  # rows times squared columns, from which a start takes seconds
+PRUNED = 1e-3  # a feature that moves the predictor by less, typically, is switched off
+
+Model = TypeVar("Model", bound="BayesianLinearModel")
+
+
+class CoefficientDraws(NamedTuple):
+    """Draws from the posterior in the user's units, the draws along the first axis."""
+
+    coef: np.ndarray
+    intercept: np.ndarray
+
+
+class BayesianLinearModel(BaseEstimator, abc.ABC):
+    """Base of the linear estimators: everything but the likelihood."""
+
+    def __init__(
+        self,
+        *,
+        prior: str = "normal",
+        prior_scale: float = 1.0,
+        covariance: str = "diagonal",
+        method: str = "newton",
+        fit_intercept: bool = True,
+        standardize: bool = True,
+        intercept_prior_scale: float | None = None,
+        rank: int = 10,
+        num_starts: int | None = None,
+        batch_size: int | None = None,
+        max_iter: int | None = None,
+        tol: float | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.prior = prior
+        self.prior_scale = prior_scale
+        self.covariance = covariance
+        self.method = method
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.intercept_prior_scale = intercept_prior_scale
+        self.rank = rank
+        self.num_starts = num_starts
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    @abc.abstractmethod
+    def _fit_rows(self, data: Observations, columns: Columns) -> GLMFit:
+        """Fit checked rows of positive weight."""
+
+    @abc.abstractmethod
+    def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
+        """Check the responses and bring them into the form that is fitted."""
+
+    def _labels(self, y: np.ndarray) -> np.ndarray:
+        """The classes that occur in y; regressors have none."""
+        del y
+        return np.zeros(0)
+
+    def _learn(self, labels: np.ndarray) -> None:
+        """Keep the classes of a classifier."""
+
+    def fit(self: Model, X: Any, y: Any, sample_weight: Any = None) -> Model:
+        """Fit the posterior.
+
+        Parameters
+        ----------
+        X : array or sparse matrix, (rows, features)
+            float32 is fitted in float32, everything else in float64. A sparse table is never
+            made dense.
+        y : array, (rows,)
+            Responses.
+        sample_weight : array, (rows,), optional
+            A weight of two is a row that occurs twice; rows of weight zero change nothing.
+
+        Returns
+        -------
+        self
+
+        Warns
+        -----
+        ConvergenceWarning
+            If the maximum of the bound was not reached; the message says what to do.
+        """
+        self._check_parameters()
+        on_disk = isinstance(X, np.memmap)
+        X, y, weight = self._check_rows(X, y, sample_weight)
+        if self._streams(X, on_disk) and self._labels(y).shape[0] <= 2:
+            blocks = cut(X, y, weight, max(1, _BLOCK_NUMBERS // X.shape[1]))
+            return self._fit_observations(Stream(blocks, self._labels))
+        return self._fit_observations(Arrays(X, y, weight, self._labels))
+
+    def fit_blocks(self: Model, blocks: Any) -> Model:
+        """Fit rows that come in blocks, beyond memory: exact sums, one block at a time.
+
+        Parameters
+        ----------
+        blocks : callable or collection
+            A function that returns a fresh iterator of blocks ``(X, y)`` or
+            ``(X, y, sample_weight)``, or a collection of them: a fit passes over the rows once
+            per step. How the rows are cut into blocks does not matter.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InputError
+            For an iterator that can be read only once, blocks that do not fit together, more
+            than two classes, or a method other than ``"newton"`` with ``"diagonal"`` covariance.
+        """
+        self._check_parameters()
+        if self.method != "newton" or self.covariance != "diagonal":
+            raise InputError("rows in blocks need method='newton' and covariance='diagonal'")
+        data = Stream(RowBlocks(blocks), self._labels)
+        self.n_features_in_ = data.columns.mean.shape[0]
+        if hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return self._fit_observations(data)
+
+    def _fit_observations(self: Model, data: Observations) -> Model:
+        self._learn(data.labels)
+        columns = columns_of(
+            data.columns,
+            data.dtype,
+            standardize=self.standardize,
+            intercept=bool(self.fit_intercept),
+        )
+        fitted = self._fit_rows(data, columns)
+        self.result_ = fitted
+        self._posterior = posterior_of(columns, fitted.family, fitted.q)
+        self._publish(data.dtype)
+        if not self.converged_:
+            warnings.warn(self._failure(), ConvergenceWarning, stacklevel=3)
+        return self
+
+    def _streams(self, X: Any, on_disk: bool) -> bool:
+        """Whether a checked table is left where it is and read in blocks, instead of copied."""
+        plain = self.method == "newton" and self.covariance == "diagonal"
+        if not plain or sparse.issparse(X) or X.shape[1] >= LARGEST_DENSE // 2:
+            return False
+        return on_disk or X.nbytes > _LARGEST_COPY
+
+    def sample(self, num_draws: int, seed: int = 0) -> CoefficientDraws:
+        """Draw coefficients and intercepts from the posterior, in the user's units."""
+        check_is_fitted(self)
+        validation.positive_integer(num_draws, "num_draws")
+        slopes, offsets = self._posterior.sample(num_draws, seed)
+        return CoefficientDraws(self._slopes(slopes), self._offsets(offsets))
+
+    def plot_coefficients(self) -> Any:
+        """Draw the estimated coefficients as stems; returns a matplotlib figure."""
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", None)
+        labels = [str(label) for label in getattr(self, "classes_", [])]
+        return plot_coefficients(
+            np.atleast_2d(self.coef_),
+            names=None if names is None else [str(name) for name in names],
+            labels=labels if len(labels) > 2 else None,
+        )
+
+    def _check_parameters(self) -> None:
+        validation.one_of(self.prior, ("normal", "ard"), "prior")
+        validation.one_of(self.covariance, ("diagonal", "full", "low-rank"), "covariance")
+        validation.one_of(self.method, ("newton", "hf", "lbfgs", "dsvi"), "method")
+        validation.positive_number(self.prior_scale, "prior_scale")
+        validation.positive_integer(self.rank, "rank")
+        for name in ("intercept_prior_scale", "tol"):
+            if getattr(self, name) is not None:
+                validation.positive_number(getattr(self, name), name)
+        for name in ("num_starts", "batch_size", "max_iter"):
+            if getattr(self, name) is not None:
+                validation.positive_integer(getattr(self, name), name)
+        if self.batch_size is not None and self.method == "newton":
+            raise InputError(
+                "batch_size needs a stochastic method; method='newton' uses all rows, "
+                "choose method='hf', 'lbfgs' or 'dsvi'"
+            )
+
+    def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
+        """The gate: finite numbers of matching lengths, and only rows that count."""
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype=_DTYPES, y_numeric=False, multi_output=False
+        )
+        if sparse.issparse(X):
+            if self.batch_size is not None:
+                raise InputError("batch_size needs a dense X; leave it out for a sparse one")
+            X = canonical(X)
+        weight = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
+        used = weight > 0
+        if not used.any():
+            raise InputError("sample_weight is zero for every row; at least one must count")
+        if not used.all():
+            X, y, weight = X[used], y[used], weight[used]
+        return X, y, weight
+
+    def _family(self, columns: int) -> Family:
+        """The structure of the covariance; a low rank stays below the number of columns."""
+        if self.covariance == "full":
+            return FullRank()
+        rank = min(self.rank, columns - 1)
+        return LowRank(rank) if self.covariance == "low-rank" and rank > 0 else MeanField()
+
+    def _options(self, columns: Columns, total: float, curvature: float) -> Options:
+        """``total`` weight of the rows; ``curvature`` bounds that of one row in its predictor."""
+        large = total * columns.scale.size**2 > _LARGE
+        starts = self.num_starts or (1 if self.prior == "normal" else 2 if large else 4)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return Options(
+            method=self._engine(columns, total * curvature),
+            num_starts=starts,
+            batch_size=self.batch_size,
+            tolerance=self.tol,
+            max_steps=self.max_iter,
+            seed=seed,
+            progress=bool(self.verbose),
+        )
+
+    def _engine(self, columns: Columns, curvature: float) -> Method | None:
+        if self.method == "hf":
+            return HFSGVI()
+        if self.method == "lbfgs":
+            return LBFGS()
+        if self.method == "dsvi":
+            # The largest eigenvalue of a weighted X'X is at most its trace.
+            largest = curvature * (columns.mean_square.sum() + columns.intercept)
+            return DSVI(learning_rate=float(f"{1 / (largest + self.prior_scale**-2):.1g}"))
+        return None
+
+    def _precision(self, columns: Columns, dtype: Any) -> np.ndarray:
+        precision = np.full(columns.count, self.prior_scale**-2.0)
+        if columns.intercept and self.intercept_prior_scale is not None:
+            precision[-1] = self.intercept_prior_scale**-2.0
+        return precision.astype(dtype)
+
+    def _publish(self, dtype: Any) -> None:
+        """Set the public attributes, in the user's units and precision."""
+        fitted, columns = self.result_, self._posterior.columns
+        mean, sd = self._posterior.mean, np.sqrt(self._posterior.variance)
+        self.coef_ = self._slopes(columns.slopes(mean)).astype(dtype)
+        self.coef_sd_ = self._slopes(columns.slopes(sd)).astype(dtype)
+        self.intercept_ = self._offsets(columns.offsets(mean)).astype(dtype)
+        # The intercept is the predictor where all features are zero.
+        origin = np.zeros((1, columns.scale.shape[0]))
+        spread = np.sqrt(self._posterior.predictor(origin)[1][0]) * columns.intercept
+        self.intercept_sd_ = self._offset_sds(spread).astype(dtype)
+        self.elbo_, self.elbos_, self.elbo_se_ = fitted.elbo, fitted.elbos, fitted.elbo_se
+        self.n_iter_, self.converged_ = fitted.steps, self._has_converged()
+        for name in ("relevance_", "selected_"):
+            if hasattr(self, name):
+                delattr(self, name)
+        if self.prior == "ard":
+            self.relevance_ = self.coef_sd_**2 + self.coef_**2
+            moment = (self._posterior.variance + mean**2)[:, : columns.scale.shape[0]]
+            kept = np.sqrt(moment * columns.mean_square) > PRUNED
+            self.selected_ = kept.reshape(self.coef_.shape)
+
+    def _has_converged(self) -> bool:
+        arrays = (self._posterior.mean, self._posterior.variance, self.result_.elbo)
+        return self.result_.converged and all(np.all(np.isfinite(a)) for a in arrays)
+
+    def _failure(self) -> str:
+        sentence = self.result_.message.replace("max_steps or time_budget", "max_iter")
+        return f"{type(self).__name__}: {sentence.replace('tolerance', 'tol')}"
+
+    def _slopes(self, blocks: np.ndarray) -> np.ndarray:
+        """Slopes (..., blocks, features) in the shape that users see: regressors have one block."""
+        return blocks[..., 0, :]
+
+    def _offsets(self, blocks: np.ndarray) -> Any:
+        """Intercepts (..., blocks) in the shape that users see."""
+        return blocks[..., 0]
+
+    def _offset_sds(self, blocks: np.ndarray) -> Any:
+        """Sds of intercepts (blocks,) in the shape that users see."""
+        return blocks[0]
+
+    def _predictor(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the linear predictors of new rows, in float64."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=_DTYPES, reset=False)
+        return self._posterior.predictor(canonical(X) if sparse.issparse(X) else X)

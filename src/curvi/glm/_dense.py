@@ -1,0 +1,233 @@
+r"""The exact bound of a dense table with a diagonal R, with its dense Hessian, on the host.
+
+In :math:`(\mu, s = \sigma^2)` the expected log likelihood has the Hessian blocks
+:math:`X' c_{mm} X`, :math:`X' c_{mv} X^2` and :math:`{X^2}' c_{vv} X^2` by equations (1)-(3):
+three weighted Gram matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from curvi.glm._diagonal_bound import DiagonalBound, Energy
+from curvi.glm._likelihoods import Gaussian, Likelihood
+from curvi.glm._rowwise import RowTerms, row_terms
+from curvi.glm._tables import Table, Tables, WholeTable
+from curvi.glm._threads import added, summed
+
+_FEW_ROWS = 4000  # on which the first steps towards a solution are taken
+_ROWS_PER_PARAMETER, _FEWEST = (
+    32,
+    4,
+)  # of a Hessian of a share of the rows, which is a fourth at least
+_ROUGH = 0.1  # nats that may be left on them: the optimum of all rows is further away
+_REMEMBERED = 2**20  # rows whose terms are kept from one pass to the next
+_PART = 2**18  # rows whose terms are held together
+_AT_ONCE = 2048  # rows of a product of matrices whose factors stay in the cache
+
+
+@dataclass(frozen=True)
+class DenseBound(DiagonalBound):
+    """The negative bound of one linear predictor.
+
+    ``noise`` is the noise variance of a Gaussian likelihood where it is positive; otherwise it
+    is maximised in the bound, but not below ``-noise``. With ``single`` the Hessian, and it
+    alone, is made of float32 products: good enough for steps, not for the last digits. So is a
+    Hessian of each ``every``-th row. Sums over rows run on so many ``threads``, and have the same
+    bits on any number of them.
+    """
+
+    likelihood: Likelihood
+    tables: Tables
+    noise: float = 1.0
+    single: bool = False
+    threads: int = 1
+    every: int = 1
+
+    @property
+    def work(self) -> float:
+        """Multiplications of one Hessian, roughly."""
+        return 3.0 * self.tables.num_rows * self.precision.shape[0] ** 2
+
+    @property
+    def hessian_eps(self) -> float:
+        """That of float32 products."""
+        return float(np.finfo(np.float32).eps) if self.single else 0.0
+
+    def coarser(self) -> list[DiagonalBound]:
+        """A share of the rows, then all rows with single-precision Hessians.
+
+        Under a relevance prior few rows would switch off too much.
+        """
+        every = self.tables.num_rows // _FEW_ROWS
+        if every == 0:
+            return super().coarser()
+        single = replace(self, single=True)
+        share = self.tables.num_rows // (_ROWS_PER_PARAMETER * 2 * self.precision.shape[0])
+        sparing = replace(single, every=min(max(share, 1), _FEWEST))
+        stages = super(DenseBound, sparing).coarser()
+        if every >= 4 and not self.relevance:
+            few = self.tables.thinned(every)
+            stages.append(replace(single, tables=few, has_all_rows=False, rough=_ROUGH))
+        return [*stages, single]
+
+    def energy(self, mu: np.ndarray, sd: np.ndarray) -> float:
+        """Minus the expected log likelihood."""
+        nothing = np.zeros(0)
+        return self._profiled(Energy(self._unit_energy(mu, sd), nothing, nothing)).value
+
+    def energy_first_order(self, mu: np.ndarray, sd: np.ndarray) -> Energy:
+        """The same with its slopes."""
+        value, by_mean, by_variance = self._over_rows(
+            lambda table: self._slopes(table, self._terms(table, mu, sd))
+        )
+        return self._profiled(Energy(float(value), by_mean, by_variance))
+
+    def energy_second_order(self, mu: np.ndarray, sd: np.ndarray) -> Energy:
+        """The same with its derivatives in (mu, s): three Gram matrices, or one."""
+        unit = added(
+            self._parts(part, mu, sd) for table in self.tables for part in table.blocks(_PART)
+        )
+        value, by_mean, by_variance, *grams = unit
+        blocks = dict(zip(Energy._fields[3:], grams, strict=False))
+        return self._profiled(Energy(float(value), by_mean, by_variance, **blocks))  # type: ignore[arg-type]
+
+    def noise_variance(self, mu: np.ndarray, sd: np.ndarray) -> float:
+        """The noise variance in use."""
+        if not isinstance(self.likelihood, Gaussian) or self.noise > 0:
+            return self.noise
+        return max(2 * self._unit_energy(mu, sd) / self._total, -self.noise)
+
+    def _unit_energy(self, mu: np.ndarray, sd: np.ndarray) -> float:
+        """The energy, of unit noise where there is noise."""
+
+        def of_rows(table: Table) -> list[np.ndarray]:
+            return [np.asarray(-(table.weight @ self._terms(table, mu, sd).value))]
+
+        return float(self._over_rows(of_rows)[0])
+
+    def _over_rows(self, function: Callable[[Table], list[np.ndarray]]) -> list[np.ndarray]:
+        """The sum of the terms of all rows, block by block."""
+        return added(function(part) for table in self.tables for part in table.blocks(_AT_ONCE))
+
+    @cached_property
+    def _total(self) -> float:
+        return float(sum(table.weight.sum(dtype=np.float64) for table in self.tables))
+
+    def _terms(self, table: Table, mu: np.ndarray, sd: np.ndarray) -> RowTerms:
+        """Terms of some rows, of unit noise where there is noise.
+
+        Those of the last parameters are kept: an accepted step needs its slopes after its value.
+        """
+        asked = np.concatenate([mu, sd])
+        notes = self._notes()
+        place = (self.likelihood, table.first)
+        kept = notes.get(place)
+        if kept is not None and np.array_equal(kept[0], asked):
+            return kept[1]
+        mean, variance = _predictor(table, mu, sd)
+        if isinstance(self.likelihood, Gaussian):
+            flat, zero = np.ones_like(mean), np.zeros_like(mean)
+            value = -0.5 * ((table.y - mean) ** 2 + variance)
+            terms = RowTerms(value, table.y - mean, -0.5 * flat, -flat, zero, zero)
+        else:
+            terms = row_terms(self.likelihood, mean, variance, table.y)
+        notes[place] = (asked, terms)
+        return terms
+
+    def _notes(self) -> dict[Any, tuple[np.ndarray, RowTerms]]:
+        """Where terms are kept; nowhere for rows that are many or come in a stream."""
+        if isinstance(self.tables, WholeTable) and self.tables.num_rows <= _REMEMBERED:
+            return self.tables.notes
+        return {}
+
+    def _parts(self, table: Table, mu: np.ndarray, sd: np.ndarray) -> list[np.ndarray]:
+        """Value, slopes and Hessian blocks of some rows; of unit noise where there is noise.
+
+        Only the Gram matrices are shared among threads: their products are long enough for it,
+        the many short operations of the terms would wait for each other.
+        """
+        blocks = table.blocks(_AT_ONCE)
+        terms = [self._terms(block, mu, sd) for block in blocks]
+        slopes = added(map(self._slopes, blocks, terms))
+        pairs = list(zip(blocks, terms, strict=True))
+        return [*slopes, *summed(lambda pair: self._curvature(*pair), pairs, self.threads)]
+
+    def _curvature(self, table: Table, terms: RowTerms) -> list[np.ndarray]:
+        """Hessian blocks of some rows."""
+        slopes = [terms.mean_mean]
+        if not isinstance(self.likelihood, Gaussian):
+            slopes += [terms.mean_variance, terms.variance_variance]
+        weight = table.weight.astype(np.float64)
+        grams = _grams(
+            table.thinned(self.every),
+            [-(weight * slope)[:: self.every] for slope in slopes],
+            single=self.single,
+        )
+        return [self.every * gram for gram in grams] if self.every > 1 else grams
+
+    def _slopes(self, table: Table, terms: RowTerms) -> list[np.ndarray]:
+        """Value and slopes of some rows."""
+        weight = table.weight.astype(np.float64)
+        value = np.asarray(-(weight @ terms.value))
+        return [value, *_pull(table, weight * terms.by_mean, weight * terms.by_variance)]
+
+    def _profiled(self, energy: Energy) -> Energy:
+        r"""With the noise of a Gaussian likelihood put in, or maximised.
+
+        With :math:`Q = \sum_i w_i((y_i - m_i)^2 + v_i)`, half of which is the energy of unit
+        noise, the profile is :math:`\tfrac W2 \log Q`, whose Hessian is
+        :math:`\tfrac W2 (Q''/Q - Q'Q'^\top/Q^2)`: free noise adds ``-2 / W`` times the outer
+        product of the gradient.
+        """
+        if not isinstance(self.likelihood, Gaussian):
+            return energy
+        best = 2 * energy.value / self._total
+        free = self.noise <= 0 and best > -self.noise
+        noise = best if free else abs(self.noise)
+        return Energy(
+            energy.value / noise + 0.5 * self._total * float(np.log(2 * np.pi * noise)),
+            energy.by_mean / noise,
+            energy.by_variance / noise,
+            None if energy.mean_mean is None else energy.mean_mean / noise,
+            rank_one=-2 / self._total if free else 0.0,
+        )
+
+
+def _predictor(table: Table, mu: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of the predictor; one pass over a table that is its own square."""
+    dtype = table.matrix.dtype
+    moments = np.stack([mu, sd**2], axis=1).astype(dtype)
+    if table.is_binary:
+        mean, variance = (table.matrix @ moments).T
+    else:
+        mean, variance = table.matrix @ moments[:, 0], table.squares @ moments[:, 1]
+    return mean.astype(np.float64), variance.astype(np.float64)
+
+
+def _pull(table: Table, by_mean: np.ndarray, by_variance: np.ndarray) -> list[np.ndarray]:
+    """Minus the gradients of the weighted sum of rows in (mu, s)."""
+    slopes = np.stack([by_mean, by_variance]).astype(table.matrix.dtype)
+    if table.is_binary:
+        return list(-(slopes @ table.matrix).astype(np.float64))
+    pairs = zip(slopes, (table.matrix, table.squares), strict=True)
+    return [-(slope @ matrix).astype(np.float64) for slope, matrix in pairs]
+
+
+def _grams(table: Table, weights: list[np.ndarray], *, single: bool) -> list[np.ndarray]:
+    """``X'aX``, and ``X'b(X*X)`` and ``(X*X)'c(X*X)`` where there are three weights."""
+    dtype = np.float32 if single else table.matrix.dtype
+    matrix = table.matrix.astype(dtype, copy=False)
+    shared = table.is_binary or len(weights) == 1
+    squares = matrix if shared else table.squares.astype(dtype, copy=False)
+    pairs = ((matrix, matrix), (matrix, squares), (squares, squares))
+    products = (
+        left.T @ (weight.astype(dtype)[:, None] * right)
+        for weight, (left, right) in zip(weights, pairs, strict=False)
+    )
+    return [product.astype(np.float64) for product in products]

@@ -1,0 +1,125 @@
+"""Bayesian Poisson regression: counts with a log link, in closed form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import special
+from sklearn.base import RegressorMixin
+from sklearn.metrics import d2_tweedie_score
+
+from curvi._core import validation
+from curvi._core.errors import InputError
+from curvi.glm._base import BayesianLinearModel
+from curvi.glm._columns import Columns
+from curvi.glm._fit import GLMFit, fit_glm
+from curvi.glm._likelihoods import Poisson, gauss_hermite
+from curvi.glm._observations import Observations
+
+_NODES = 40
+_FEWEST = 1e-3  # mean count from which the intercept starts at least
+
+
+class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
+    r"""Regression of counts, ``y ~ Poisson(exp(x'w))``, with a Gaussian posterior over w.
+
+    The bound needs no quadrature: ``E[exp(t)] = exp(m + v / 2)``.
+
+    Parameters are those of :class:`~curvi.glm.BayesianLogisticRegression`.
+
+    Attributes
+    ----------
+    coef_, coef_sd_ : arrays, (features,)
+        Posterior means and sds.
+    intercept_, intercept_sd_ : float
+        Posterior mean and sd of the intercept.
+    relevance_, selected_ : arrays
+        With ``prior="ard"``: prior variances, and which features are not switched off.
+    elbo_, elbos_, n_iter_, converged_, result_
+        The bound, that of every start, steps, verdict, and everything else about the fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from curvi.glm import BayesianPoissonRegression
+    >>> X = np.arange(8.0)[:, None]
+    >>> model = BayesianPoissonRegression().fit(X, [0, 1, 1, 2, 3, 5, 9, 12])
+    >>> model.converged_, bool(model.coef_[0] > 0)
+    (True, True)
+    """
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Expected count of each row, ``exp(m + v / 2)``: integrated over the posterior."""
+        mean, variance = self._predictor(X)
+        with np.errstate(over="ignore"):
+            return np.exp(mean + 0.5 * variance)[:, 0].astype(self.coef_.dtype)
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Central interval of new counts (posterior predictive, not of the rate).
+
+        The smallest counts at which the predictive distribution function, a Poisson averaged
+        over the posterior of the rate, reaches ``(1 - level) / 2`` and ``(1 + level) / 2``.
+        """
+        level = validation.positive_number(level, "level")
+        if level >= 1:
+            raise InputError(f"level is {level}; it must be below one")
+        mean, variance = (part[:, 0] for part in self._predictor(X))
+        nodes, weights = gauss_hermite(_NODES)
+        with np.errstate(over="ignore"):
+            rates = np.exp(mean[:, None] + np.sqrt(variance)[:, None] * nodes)
+        low, high = (_quantile(rates, weights, 0.5 + sign * level / 2) for sign in (-1, 1))
+        return low, high
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of the Poisson deviance that is explained (D^2)."""
+        return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
+
+    def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
+        counts = _as_numbers(y, dtype)
+        if (counts < 0).any():
+            row = int(np.flatnonzero(counts < 0)[0])
+            raise InputError(f"y[{row}] is {counts[row]}; counts must not be negative")
+        return counts
+
+    def _fit_rows(self, data: Observations, columns: Columns) -> GLMFit:
+        def encode(y: np.ndarray) -> np.ndarray:
+            return self._encode(y, data.dtype)
+
+        responses = data.responses(encode)
+        mean = float(responses.mean[0])
+        centre = np.zeros(columns.count)
+        if columns.intercept:
+            centre[-1] = np.log(max(mean, _FEWEST))
+        return fit_glm(
+            Poisson(),
+            self._family(columns.count),
+            data.rows(columns, self._precision(columns, data.dtype), 1.0, encode),
+            relevance=self.prior == "ard",
+            options=self._options(columns, responses.total, mean + 1),
+            centre=centre,
+        )
+
+
+def _as_numbers(y: np.ndarray, dtype: Any) -> np.ndarray:
+    try:
+        return y.astype(dtype)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"y must hold numbers ({error})") from error
+
+
+def _quantile(rates: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:
+    """Smallest count at which the averaged distribution function reaches the level."""
+    low = np.full(rates.shape[0], -1.0)
+    high = np.ceil(rates.max(axis=1) + 10 * np.sqrt(rates.max(axis=1)) + 10)
+    high = np.where(np.isfinite(high), high, np.finfo(np.float64).max)
+    while np.any(high - low > np.maximum(1, 1e-12 * high)):
+        middle = np.floor(0.5 * (low + high))
+        reached = special.pdtr(middle[:, None], rates) @ weights >= level
+        low, high = np.where(reached, low, middle), np.where(reached, middle, high)
+    return high

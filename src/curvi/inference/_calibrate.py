@@ -1,0 +1,232 @@
+r"""Simulation-based calibration: does the posterior cover what it should over simulated data.
+
+Draw parameters from the prior and data from the model, fit the data, and note the probability
+:math:`u = q(z < z_{\text{true}})` of every coordinate. For the exact posterior u is uniform. If q
+is centred right its distribution is symmetric about one half, and if its width is right
+:math:`2 |u - 1/2|` is uniform too.
+
+The two tests have the level that they state. Symmetry is tested by random sign flips of
+:math:`u - 1/2`: under the hypothesis every pattern of signs is equally likely, whatever the
+shape of the distribution, so the p-value is exact (Yao, Vehtari, Simpson, Gelman 2018 propose the
+histogram; comparing u with 1 - u by a two-sample test, as is common, is not valid, because the two
+samples determine each other). Width is tested by the exact one-sample Kolmogorov-Smirnov test.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray, PyTree
+
+from curvi._core import validation
+from curvi._core.errors import InputError, NumericalError
+from curvi._core.trees import coordinate_names
+from curvi.diagnostics._table import summary_table
+from curvi.inference._fit import fit
+from curvi.targets import DataTarget, Target
+
+_FLIPS = 4999
+_SIGNS = 2_000_000  # held at once at most
+_POSTERIOR_DRAWS = 999
+_FEWEST = 10
+_LEVEL = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What calibration found.
+
+    Attributes
+    ----------
+    names : list of str
+        The coordinates, in the user's space.
+    probabilities : array, shape (simulations, coordinates)
+        u of every simulation whose fit converged.
+    bias, width : array, shape (coordinates,)
+        p-values of "q is centred right" and of "q is as wide as it should be".
+    shift : array
+        Average of u - 1/2: positive where q lies too low.
+    spread : array
+        Average of ``|2u - 1|`` over its expectation 1/2: above 1 where q is too narrow.
+    failures : int
+        Fits that did not converge; they are left out.
+    """
+
+    names: list[str] = field(repr=False)
+    probabilities: np.ndarray = field(repr=False)
+    bias: np.ndarray
+    width: np.ndarray
+    shift: np.ndarray
+    spread: np.ndarray
+    failures: int
+
+    @property
+    def p_value(self) -> float:
+        """Of "everything is calibrated": the smallest p-value times their number (Bonferroni)."""
+        table = np.concatenate([self.bias, self.width])
+        return float(min(1.0, table.min() * table.size))
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether nothing speaks against calibration at the 5 % level, all tests together."""
+        return self.p_value > _LEVEL
+
+    def summary(self) -> str:
+        """The verdict and a table of the tests."""
+        count = len(self.probabilities)
+        sentence = (
+            f"p = {self.p_value:.3g} for all coordinates together, from {count} simulations"
+            + (
+                f"; {self.failures} fits did not converge and are left out."
+                if self.failures
+                else "."
+            )
+        )
+        return summary_table(
+            verdict=("calibrated" if self.calibrated else "NOT CALIBRATED", sentence),
+            facts={"shift": "positive: q lies too low", "spread": "above 1: q is too narrow"},
+            names=self.names,
+            columns={
+                "shift": self.shift,
+                "p bias": self.bias,
+                "spread": self.spread,
+                "p width": self.width,
+            },
+        )
+
+
+def calibrate(
+    simulate: Callable[[PRNGKeyArray], tuple[PyTree, PyTree]],
+    build: Callable[[PyTree], Target | DataTarget],
+    *,
+    num_simulations: int = 100,
+    seed: int = 0,
+    **options: Any,
+) -> Calibration:
+    """Simulation-based calibration of ``fit`` on a model with a simulator.
+
+    Parameters
+    ----------
+    simulate : callable
+        ``simulate(key) -> (parameters, data)``: a draw from the prior, in the user's
+        (constrained) space, and data drawn given it.
+    build : callable
+        ``build(data) -> Target or DataTarget``. Give the data to a DataTarget whose functions are
+        always the same: all fits then share one compilation.
+    num_simulations : int
+        Fits to make, at least 10. A bias of a third of a posterior sd is found by about 100.
+    seed : int
+        Of simulations, fits and tests.
+    options
+        Passed on to :func:`curvi.fit`, such as ``family=curvi.FullRank()``.
+
+    Returns
+    -------
+    Calibration
+    """
+    validation.positive_integer(num_simulations, "num_simulations")
+    if num_simulations < _FEWEST:
+        raise InputError(f"num_simulations is {num_simulations}; at least {_FEWEST} are needed")
+    key = jax.random.key(seed)
+    rng = np.random.default_rng(seed)
+    rows: list[np.ndarray] = []
+    names: list[str] = []
+    options = {"progress": False, **options, "on_failure": "return"}
+    for index in range(num_simulations):
+        truth, data = simulate(jax.random.fold_in(key, index))
+        row = _probabilities(truth, build(data), seed + index, rng, options)
+        names = names or coordinate_names(truth)
+        if row is not None:
+            rows.append(row)
+    if len(rows) < _FEWEST:
+        raise NumericalError(
+            f"{num_simulations - len(rows)} of {num_simulations} fits did not converge; look at "
+            "one of them with curvi.fit before calibrating"
+        )
+    return judge(np.stack(rows), names, num_simulations - len(rows), rng)
+
+
+def _probabilities(
+    truth: PyTree,
+    target: Target | DataTarget,
+    seed: int,
+    rng: np.random.Generator,
+    options: dict[str, Any],
+) -> np.ndarray | None:
+    """Rank of the truth among draws of q, made continuous by a uniform variable."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            result = fit(target, seed=seed, **options)
+    except NumericalError:
+        return None
+    if not result.converged:
+        return None
+    draws = result.sample(_POSTERIOR_DRAWS, seed=seed)
+    if jax.tree.structure(draws) != jax.tree.structure(truth):
+        raise InputError(
+            f"simulate returns parameters of structure {jax.tree.structure(truth)}, the target has "
+            f"{jax.tree.structure(draws)}; they must agree"
+        )
+    many, one = ([np.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (draws, truth))
+    if [shape[1:] for shape in many] != one:
+        raise InputError(
+            f"simulate returns parameters of shapes {one}, the target has "
+            f"{[shape[1:] for shape in many]}; they must agree"
+        )
+    below = [
+        np.sum(np.asarray(draw) < np.asarray(true)[None], axis=0).ravel()
+        for draw, true in zip(jax.tree.leaves(draws), jax.tree.leaves(truth), strict=True)
+    ]
+    rank = np.concatenate(below)
+    return (rank + rng.random(rank.shape)) / (_POSTERIOR_DRAWS + 1)
+
+
+def judge(
+    probabilities: np.ndarray, names: list[str], failures: int, rng: np.random.Generator
+) -> Calibration:
+    """Both tests for every coordinate."""
+    from scipy.stats import kstest
+
+    folded = 2 * np.abs(probabilities - 0.5)
+    return Calibration(
+        names=names,
+        probabilities=probabilities,
+        bias=np.array([sign_flip_test(column - 0.5, rng) for column in probabilities.T]),
+        width=np.array([float(kstest(column, "uniform").pvalue) for column in folded.T]),
+        shift=probabilities.mean(axis=0) - 0.5,
+        spread=2 * folded.mean(axis=0),
+        failures=failures,
+    )
+
+
+def sign_flip_test(values: np.ndarray, rng: np.random.Generator, num_flips: int = _FLIPS) -> float:
+    r"""p-value of "the distribution is symmetric about zero", by random flips of signs.
+
+    The statistic is the absolute mean. The observed pattern counts as one of the patterns, which
+    makes the p-value valid for any number of flips, and 1 / (1 + num_flips) the smallest. Where
+    that is reached, Hoeffding's bound of the same tail takes over if it is smaller,
+
+    .. math:: P\bigl(|\textstyle\sum_i s_i v_i| \ge t\bigr) \le 2 \exp(-t^2 / 2 \sum_i v_i^2),
+
+    so that a plain bias is found among any number of coordinates. Below the smallest p-value of
+    the flips only the bound can reject, and it is never too small: the test stays valid.
+    """
+    observed = abs(values.sum())
+    at_least, block = 0, max(1, _SIGNS // len(values))
+    for begin in range(0, num_flips, block):
+        size = (min(block, num_flips - begin), len(values))
+        flipped = np.abs(rng.choice(np.array([-1.0, 1.0]), size=size) @ values)
+        # Equal patterns must count as equal although their sums round differently.
+        at_least += int((flipped >= observed * (1 - 1e-12)).sum())
+    if at_least:
+        return (1 + at_least) / (1 + num_flips)
+    square = float(np.sum(values**2))
+    bound = 2 * math.exp(-0.5 * observed**2 / square) if square > 0 else 1.0
+    return min(1 / (1 + num_flips), bound)

@@ -1,0 +1,162 @@
+r"""Laplace's approximation: a Gaussian at the mode with the curvature there.
+
+.. math:: z \approx N(\hat z, A^{-1}), \qquad A = -\nabla^2 \log p(\hat z), \qquad
+    \log Z \approx \log p(\hat z) + \tfrac d2 \log 2\pi - \tfrac12 \log\det A
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from curvi._core.errors import InputError, NumericalError
+from curvi._core.outcomes import Outcome
+from curvi._core.trees import coordinate_names, precision_of
+from curvi.engine import _loop as loop
+from curvi.engine._problems import ObjectiveProblem, Resources
+from curvi.families import Family, LowerTriangular, Params
+from curvi.inference._inputs import as_target
+from curvi.inference._minimise import default_tolerance
+from curvi.inference._precision import in_precision_of_target
+from curvi.linalg import hessian
+from curvi.solvers import TrustRegion
+from curvi.targets import DataTarget, Density, RowDensity, Target
+
+_LARGEST = 2000  # coordinates up to which a dense Hessian is formed
+_NAMED = 0.1  # share of a direction at which a coordinate is named
+
+
+@dataclass(frozen=True, eq=False)
+class LaplaceResult:
+    """A Gaussian at the mode; covariance and log evidence in unconstrained coordinates."""
+
+    target: Target | DataTarget = field(repr=False)
+    mode: Float[Array, " dimension"] = field(repr=False)
+    precision: np.ndarray = field(repr=False)
+    covariance: np.ndarray = field(repr=False)
+    log_evidence: float
+    steps: int
+
+    @property
+    def mean(self) -> PyTree:
+        """The mode, in the structure of the position (unconstrained)."""
+        with precision_of(self.target.dtype):
+            return self.target.density.unravel(self.mode)
+
+    @property
+    def sd(self) -> PyTree:
+        """Standard deviations, in the structure of the position (unconstrained)."""
+        with precision_of(self.target.dtype):
+            root = jnp.asarray(np.sqrt(np.diag(self.covariance)), self.target.dtype)
+            return self.target.density.unravel(root)
+
+
+@dataclass(frozen=True)
+class _Energy:
+    """The negative log density; compares by value, as the density does."""
+
+    density: Density | RowDensity
+
+    def __call__(self, z: Array, rows: PyTree, key: PRNGKeyArray | None = None) -> Array:
+        del key
+        if isinstance(self.density, RowDensity):
+            return -self.density.log_prob(z, rows)
+        return -self.density.log_prob(z)
+
+
+@partial(jax.jit, static_argnames="energy")
+def _value_and_hessian(energy: _Energy, z: Array, rows: PyTree) -> tuple[Array, Array]:
+    value, _, curvature = hessian(lambda point: energy(point, rows), z)
+    return value, curvature.dense()
+
+
+@in_precision_of_target
+def laplace(
+    target: Target | DataTarget | Callable[[PyTree], Any],
+    position: PyTree | None = None,
+    *,
+    max_steps: int = 1000,
+) -> LaplaceResult:
+    """Laplace's approximation of a posterior, as a start or as a comparison for a fit.
+
+    Raises
+    ------
+    NumericalError
+        If no mode is found, or if the Hessian there is not positive definite: the flat
+        directions are named and never given a variance.
+    InputError
+        Above 2,000 coordinates, where a dense Hessian no longer pays.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> found = laplace(lambda x: -0.5 * (x - 8.0) ** 2 / 0.2, jnp.zeros(()))
+    >>> round(float(found.mean), 3), round(float(found.sd), 3)
+    (8.0, 0.447)
+    """
+    target = as_target(target, position)
+    if target.dimension > _LARGEST:
+        raise InputError(
+            f"the target has {target.dimension} coordinates; laplace() forms a dense Hessian and "
+            f"takes at most {_LARGEST}: use fit() with MeanField() and linear_response"
+        )
+    target.check_start()
+    energy = _Energy(target.density)
+    problem = ObjectiveProblem(energy, None, fixed_key=True)
+    resources = Resources(jax.random.key(0), target.rows, None)
+    ended = loop.run(
+        problem,
+        TrustRegion(),
+        target.start,
+        resources,
+        tolerance=default_tolerance(target.dtype),
+        max_steps=max_steps,
+    )
+    if ended.outcome is not Outcome.CONVERGED:
+        raise NumericalError(f"no mode was found: {ended.outcome.sentence}")
+    value, matrix = _value_and_hessian(energy, ended.params, target.rows)
+    precision = np.asarray(matrix, np.float64)
+    precision = 0.5 * (precision + precision.T)
+    covariance, log_det = _inverse(precision, target)
+    evidence = -float(value) + 0.5 * target.dimension * math.log(2 * math.pi) - 0.5 * log_det
+    return LaplaceResult(target, ended.params, precision, covariance, evidence, ended.steps)
+
+
+def _inverse(precision: np.ndarray, target: Target | DataTarget) -> tuple[np.ndarray, float]:
+    """The inverse and the log determinant, or a refusal that names what is flat."""
+    size = np.sqrt(np.abs(np.diag(precision)))
+    size = np.where(size > 0, size, 1.0)
+    values, vectors = np.linalg.eigh(precision / np.outer(size, size))  # free of units
+    rounding = len(values) * float(jnp.finfo(target.dtype).eps)
+    if not values[0] > rounding * max(values[-1], 1.0):
+        share = vectors[:, 0] ** 2
+        names = coordinate_names(target.position)
+        flat = [names[i] for i in np.argsort(-share)[:4] if share[i] > _NAMED]
+        raise NumericalError(
+            f"the Hessian at the mode is not positive definite along {' and '.join(flat)}: the "
+            "posterior is flat or curves upwards there, and Laplace has no variance for it; give "
+            "it a prior, or use fit()"
+        )
+    half = (vectors / np.sqrt(values)[None, :]) / size[:, None]
+    return half @ half.T, float(np.log(values).sum() + 2 * np.log(size).sum())
+
+
+def laplace_params(family: Family, found: LaplaceResult) -> Params:
+    """Parameters of a family at the mode: its Cholesky factor, or sds given the other coordinates.
+
+    The latter, one over the root of the diagonal of the precision, are the optimum of a mean-field
+    family on a Gaussian target.
+    """
+    dtype = found.target.dtype
+    if isinstance(family.scale, LowerTriangular):
+        root = np.linalg.cholesky(found.covariance / family.base.variance)
+        return family.from_raw(Params(found.mode, jnp.asarray(root, dtype)))
+    return family.init(found.mode, jnp.asarray(np.diag(found.precision) ** -0.5, dtype))

@@ -1,0 +1,184 @@
+"""A PyMC model as a target, through PyTensor's JAX backend."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from curvi._core.errors import InputError
+from curvi._core.optional import optional_import, usual_promotion
+from curvi._core.trees import precision_of
+from curvi.targets._labels import Labels
+from curvi.targets._log_density import Target
+
+_PURPOSE = "curvi.from_pymc"
+_JITTERS = 20
+
+
+def from_pymc(model: Any) -> Target:
+    r"""The posterior of a PyMC model.
+
+    The density is PyMC's own, over its transformed variables ("value variables", such as
+    ``sigma_log__``), log Jacobians included, compiled for JAX by PyTensor. Results hold the
+    variables of the model by name, on their natural scale, deterministic ones included; axes
+    keep their ``dims`` and ``coords`` in :meth:`FitResult.to_arviz`.
+
+    The start is the model's initial point. The fit runs in PyTensor's ``floatX`` (float64
+    unless configured otherwise), whatever JAX's own default is. Data containers are read now:
+    after ``pm.set_data`` call ``from_pymc`` again.
+
+    Parameters
+    ----------
+    model : pymc.Model
+
+    Raises
+    ------
+    InputError
+        For anything but a PyMC model, discrete or no free variables, minibatches, or an
+        operation that PyTensor cannot translate to JAX.
+    MissingDependencyError
+        If PyMC is not installed.
+
+    Notes
+    -----
+    PyTensor's JAX backend wants to set JAX's precision, and PyMC's the number of host devices,
+    for the whole process when they are first imported. curvi keeps both as they are; before
+    using PyMC's own JAX samplers afterwards, enable float64 in JAX yourself.
+    """
+    pymc = optional_import("pymc", extra="pymc", purpose=_PURPOSE)
+    if not isinstance(model, pymc.Model):
+        raise InputError(
+            f"model is a {type(model).__name__}; give a pymc.Model, the object of `with pm.Model()`"
+        )
+    _refuse(model)
+    names = tuple(variable.name for variable in model.value_vars)
+    start = {name: np.asarray(value) for name, value in model.initial_point(0).items()}
+    dtype = np.result_type(*start.values())
+    with precision_of(dtype), usual_promotion():
+        density, outputs = _to_jax(model)
+        constrain = partial(_constrain, outputs, _output_names(model), names)
+        position = {name: jnp.asarray(start[name], dtype) for name in names}
+        log_density = partial(_log_density, density, names)
+        position = _feasible(log_density, position)
+        return Target(log_density, position, constrain, _labels(model))
+
+
+def _refuse(model: Any) -> None:
+    if model.discrete_value_vars:
+        names = ", ".join(repr(variable.name) for variable in model.discrete_value_vars)
+        raise InputError(
+            f"the variables {names} are discrete and not observed; a Gaussian cannot approximate "
+            "them: sum them out, for example with pymc_extras.marginalize, or observe them"
+        )
+    if not model.value_vars:
+        raise InputError("the model has no free variable: everything in it is observed")
+
+
+@contextmanager
+def _no_side_effects() -> Iterator[None]:
+    """Import JAX backends without letting them configure the whole process.
+
+    PyTensor sets JAX's precision from its own ``floatX`` when its JAX backend is imported; with
+    ``floatX`` equal to JAX's present precision that changes nothing. PyMC asks XLA for a hundred
+    host devices through the environment. To be entered in a new thread, which sees the
+    precision of the process and not one that is local to the caller.
+    """
+    from pytensor.configdefaults import config
+
+    wide = jax.config.values["jax_enable_x64"]
+    flags = os.environ.get("XLA_FLAGS")
+    try:
+        with config.change_flags(floatX="float64" if wide else "float32"):
+            yield
+    finally:
+        if flags is None:
+            os.environ.pop("XLA_FLAGS", None)
+        else:
+            os.environ["XLA_FLAGS"] = flags
+
+
+def _jax_side() -> Any:
+    with _no_side_effects():
+        return optional_import("pymc.sampling.jax", extra="pymc", purpose=_PURPOSE)
+
+
+def _output_names(model: Any) -> tuple[str, ...]:
+    return tuple(variable.name for variable in _outputs(model))
+
+
+def _outputs(model: Any) -> list[Any]:
+    """Free variables on their natural scale, and deterministic ones."""
+    from pymc.util import get_default_varnames
+
+    return list(get_default_varnames(model.unobserved_value_vars, include_transformed=False))
+
+
+def _to_jax(model: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The log density and the natural-scale variables, as functions of the value variables."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        door = pool.submit(_jax_side).result()
+    try:
+        density = door.get_jaxified_graph(inputs=model.value_vars, outputs=[model.logp()])
+        outputs = door.get_jaxified_graph(inputs=model.value_vars, outputs=_outputs(model))
+    except (NotImplementedError, ValueError) as error:
+        raise InputError(
+            f"PyTensor cannot express this model in JAX ({error}); give whole arrays in place of "
+            "minibatches, and avoid operations that have no JAX version"
+        ) from error
+    return density, outputs
+
+
+def _log_density(
+    density: Callable[..., Any], names: tuple[str, ...], position: dict[str, Array]
+) -> Float[Array, ""]:
+    with usual_promotion():
+        return jnp.asarray(density(*(position[name] for name in names))[0])
+
+
+def _constrain(
+    outputs: Callable[..., Any],
+    output_names: tuple[str, ...],
+    names: tuple[str, ...],
+    position: dict[str, Array],
+) -> dict[str, Array]:
+    with usual_promotion():
+        values = outputs(*(position[name] for name in names))
+        return {
+            name: jnp.asarray(value, jnp.result_type(value, jnp.float32))
+            for name, value in zip(output_names, values, strict=True)
+        }
+
+
+def _feasible(log_density: Callable[..., Any], position: dict[str, Array]) -> dict[str, Array]:
+    """The initial point, or a position near it where the log density is finite."""
+    compiled = jax.jit(log_density)
+    trial = position
+    for attempt in range(_JITTERS):
+        if np.isfinite(compiled(trial)):
+            return trial
+        rng = np.random.default_rng(attempt)
+        trial = {
+            name: leaf + jnp.asarray(rng.uniform(-1, 1, leaf.shape), leaf.dtype)
+            for name, leaf in position.items()
+        }
+    raise InputError(
+        f"the log density is {compiled(position)} at the model's initial point and not finite "
+        "around it; check the model with model.debug(), or give initval to a variable"
+    )
+
+
+def _labels(model: Any) -> Labels:
+    from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_observations
+
+    coords, dims = coords_and_dims_for_inferencedata(model)
+    observed = {name: np.asarray(value) for name, value in find_observations(model).items()}
+    return Labels({name: tuple(axes) for name, axes in dims.items()}, dict(coords), observed)

@@ -1,1 +1,0 @@
-"""Models whose expectations are known better than by draws: generalised linear models."""

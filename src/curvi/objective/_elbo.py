@@ -1,0 +1,114 @@
+"""The stochastic objective: the negative evidence lower bound on given draws and rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from curvi._core.errors import InputError
+from curvi._core.trees import stable_sum
+from curvi.families._family import Family, Params
+from curvi.objective._draws import Draws, sample_draws
+from curvi.targets import Density, RowDensity
+
+_PER_ROW = 3  # axes of the noise when every row has draws of its own
+
+
+def neg_elbo(
+    density: Density | RowDensity,
+    family: Family,
+    params: Params,
+    noise: Float[Array, "..."],
+    rows: PyTree | None = None,
+) -> Float[Array, ""]:
+    r"""Negative evidence lower bound on given draws, with the analytic entropy.
+
+    .. math::
+
+        F(\theta) = -\frac1M \sum_m \Big[ \frac NB \sum_{b} \log p(y_b \mid z_m)
+        + \log p(z_m) \Big] - H[q_\theta], \qquad z_m = \mu + R\,\epsilon_m
+
+    Parameters
+    ----------
+    density : Density or RowDensity
+        What is inferred: ``target.density`` of a Target or a DataTarget.
+    family, params
+        The variational distribution and its parameters.
+    noise : array, shape (M, k) or (M, B, k)
+        Draws of the base, shared by all rows, or one set for each row of the batch
+        (Algorithm 1 of the paper).
+    rows : pytree, optional
+        For a RowDensity, all rows or a minibatch, which is scaled by N / B.
+    """
+    return jnp.mean(energies(density, family, params, noise, rows)) - family.entropy(params)
+
+
+def energies(
+    density: Density | RowDensity,
+    family: Family,
+    params: Params,
+    noise: Float[Array, "..."],
+    rows: PyTree | None = None,
+) -> Float[Array, " draws"]:
+    """The negative log joint density at each draw, one term of the average in :func:`neg_elbo`."""
+    if isinstance(density, RowDensity):
+        if rows is None:
+            raise InputError("a DataTarget is evaluated on rows; pass target.rows for all of them")
+        if noise.ndim == _PER_ROW:
+            return _energies_per_row(density, family, params, noise, rows)
+        return jax.vmap(lambda e: -density.log_prob(family.transform(params, e), rows))(noise)
+    if rows is not None or noise.ndim == _PER_ROW:
+        raise InputError("minibatches and draws per row need a DataTarget; Target has no rows")
+    return jax.vmap(lambda e: -density.log_prob(family.transform(params, e)))(noise)
+
+
+def _energies_per_row(
+    density: RowDensity,
+    family: Family,
+    params: Params,
+    noise: Float[Array, "draws rows noise"],
+    rows: PyTree,
+) -> Float[Array, " draws"]:
+    """The same with z_{m,b}: each row sees draws of its own; the prior averages over all."""
+
+    def one(row: PyTree, epsilon: Float[Array, " noise"]) -> tuple[Array, Array]:
+        z = family.transform(params, epsilon)
+        single = jax.tree.map(lambda leaf: leaf[None], row)
+        return density.log_likelihood_rows(z, single)[0], density.log_prior_prob(z)
+
+    def one_set(epsilons: Float[Array, "rows noise"]) -> Float[Array, ""]:
+        log_likelihood, log_prior = jax.vmap(one)(rows, epsilons)
+        weight = density.num_rows / epsilons.shape[0]
+        return -weight * stable_sum(log_likelihood) - jnp.mean(log_prior)
+
+    return jax.vmap(one_set)(noise)
+
+
+def draw_noise(
+    key: PRNGKeyArray,
+    plan: Draws,
+    family: Family,
+    dimension: int,
+    dtype: Any,
+    num_rows: int | None = None,
+) -> Float[Array, "..."]:
+    """Make the noise of one step: (M, k), or (M, B, k) when the plan draws for each row."""
+
+    def one(row_key: PRNGKeyArray) -> Float[Array, "draws noise"]:
+        return sample_draws(
+            row_key,
+            plan.num_draws,
+            family.num_noise(dimension),
+            kind=plan.kind,
+            base=family.base,
+            dtype=dtype,
+        )
+
+    if not plan.per_row:
+        return one(key)
+    if num_rows is None:
+        raise InputError("draws per row need a DataTarget, whose rows they belong to")
+    return jax.vmap(one, out_axes=1)(jax.random.split(key, num_rows))

@@ -1,0 +1,154 @@
+"""Equations (4)-(6): derivatives in any theta of ``E[f(mean(theta) + scale(theta) eps)]``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from curvi._core.errors import InputError
+from curvi.reference._checks import Function, check_inputs, points, scalar_valued
+
+LocationScale = Callable[[Any], tuple[Float[Array, "d"], Float[Array, "d k"]]]
+
+__all__ = ["parameter_gradient", "parameter_hessian", "parameter_hessian_vector_product"]
+
+
+def parameter_gradient(
+    f: Function,
+    location_scale: LocationScale,
+    theta: PyTree,
+    draws: Float[Array, "M k"],
+    *,
+    weights: Float[Array, "M"] | None = None,
+) -> PyTree:
+    """Return the gradient of ``E[f(mean(theta) + scale(theta) eps)]``, equation (4).
+
+    It is ``E[g' dz/dtheta]``. The rows ``w_m g_m`` are pulled back through theta -> (z_1 ... z_M)
+    in one reverse pass: ``location_scale`` is evaluated once whatever the number of draws.
+
+    Parameters
+    ----------
+    f : callable
+        Twice differentiable function from (d,) to a scalar.
+    location_scale : callable
+        theta -> (mean, scale), of shapes (d,) and (d, k).
+    theta : pytree of float arrays
+        The parameters; the gradient has the same structure.
+    draws, weights
+        As in :func:`gradient`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> location_scale = lambda theta: (theta["m"], jnp.diag(jnp.exp(theta["s"])))
+    >>> theta = {"m": jnp.ones(1), "s": jnp.zeros(1)}
+    >>> draws = jnp.array([[1.0], [-1.0]])
+    >>> slope = parameter_gradient(lambda z: z[0] ** 2, location_scale, theta, draws)
+    >>> slope["m"].tolist(), slope["s"].tolist()
+    ([2.0], [2.0])
+    """
+    z, pull_back, weights = _linearise(location_scale, theta, draws, weights, "parameter_gradient")
+    slopes = jax.vmap(jax.grad(scalar_valued(f)))(z)
+    return pull_back(weights[:, None] * slopes)[0]
+
+
+def parameter_hessian(
+    f: Function,
+    location_scale: LocationScale,
+    theta: Float[Array, "p"],
+    draws: Float[Array, "M k"],
+    *,
+    weights: Float[Array, "M"] | None = None,
+) -> Float[Array, "p p"]:
+    """Return the dense Hessian in a flat theta, equation (5).
+
+    With J = dz/dtheta it is ``E[J' H J + sum_i g_i d2 z_i / dtheta2]``, in these two terms.
+
+    Parameters
+    ----------
+    f, location_scale, draws, weights
+        As in :func:`parameter_gradient`.
+    theta : array of shape (p,)
+        Flat parameters; flatten a pytree with ``jax.flatten_util.ravel_pytree``.
+    """
+    if getattr(theta, "ndim", None) != 1:
+        raise InputError(
+            "theta is not a vector in parameter_hessian(); flatten it with "
+            "jax.flatten_util.ravel_pytree, or use parameter_hessian_vector_product"
+        )
+    checked = scalar_valued(f)
+    z, _, weights = _linearise(location_scale, theta, draws, weights, "parameter_hessian")
+
+    def all_points(theta: Array) -> Array:
+        return points(*location_scale(theta), draws)
+
+    jacobians = jax.jacfwd(all_points)(theta)
+    hessians = jax.vmap(jax.hessian(checked))(z)
+    curvature_of_f = jnp.einsum("m,mip,mij,mjq->pq", weights, jacobians, hessians, jacobians)
+    # Contracting with g first gives a scalar to differentiate twice: d2 z, of size M d p^2, is
+    # never stored.
+    weighted_slopes = weights[:, None] * jax.vmap(jax.grad(checked))(z)
+    curvature_of_z = jax.hessian(lambda theta: jnp.vdot(weighted_slopes, all_points(theta)))(theta)
+    return curvature_of_f + curvature_of_z
+
+
+def parameter_hessian_vector_product(
+    f: Function,
+    location_scale: LocationScale,
+    theta: PyTree,
+    draws: Float[Array, "M k"],
+    direction: PyTree,
+    *,
+    weights: Float[Array, "M"] | None = None,
+) -> PyTree:
+    """Return the Hessian in theta times a direction, equation (6).
+
+    The derivative of equation (4) along the direction, by the R-operator: forward mode over the
+    reverse pass. It is exact (there is no step size) and costs a small multiple of the gradient.
+
+    Parameters
+    ----------
+    f, location_scale, theta, draws, weights
+        As in :func:`parameter_gradient`.
+    direction : pytree
+        Same structure, shapes and dtypes as ``theta``.
+    """
+    if _signature(direction) != _signature(theta):
+        raise InputError(
+            "direction does not match theta in parameter_hessian_vector_product(): it has "
+            f"{_signature(direction)}, theta has {_signature(theta)}; pass a direction with the "
+            "structure, shapes and dtypes of theta"
+        )
+
+    def slope(theta: PyTree) -> PyTree:
+        return parameter_gradient(f, location_scale, theta, draws, weights=weights)
+
+    return jax.jvp(slope, (theta,), (direction,))[1]
+
+
+def _linearise(
+    location_scale: LocationScale, theta: PyTree, draws: Array, weights: Array | None, where: str
+) -> tuple[Array, Callable[[Array], tuple[PyTree]], Array]:
+    """Return the points (M, d), the pull-back from them to theta, and the weights (M,)."""
+
+    def all_points(theta: PyTree) -> tuple[Array, Array]:
+        pair = location_scale(theta)
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise InputError(
+                f"location_scale(theta) returned a {type(pair).__name__} in {where}(); return the "
+                "pair (mean, scale), shapes (d,) and (d, k)"
+            )
+        checked_weights = check_inputs(*pair, draws, weights, where)
+        return points(*pair, draws), checked_weights
+
+    return jax.vjp(all_points, theta, has_aux=True)
+
+
+def _signature(tree: PyTree) -> tuple[Any, list[tuple[tuple[int, ...], Any]]]:
+    """Return the structure of a pytree with the shape and dtype of every leaf."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]

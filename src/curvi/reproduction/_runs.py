@@ -1,0 +1,194 @@
+r"""One run of a method on the paper's logistic bound, watched by the exact bound.
+
+The bound is that of Titsias and Lazaro-Gredilla, with every prior variance maximised:
+
+.. math::
+
+    L(\mu, \sigma) = \sum_i E\big[\log\sigma(y_i x_i^\top z)\big]
+        + \tfrac12 \sum_j \log\frac{\sigma_j^2}{\sigma_j^2 + \mu_j^2}, \qquad
+    z = \mu + \sigma \epsilon .
+
+Stochastic methods see it through draws. What is recorded is the bound itself, its
+one-dimensional expectations by quadrature, and the clock stops while it is computed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from curvi._core.outcomes import Outcome
+from curvi._core.trees import precision_of
+from curvi.engine import _loop as loop
+from curvi.families import MeanField, Params
+from curvi.glm import Bernoulli, DenseDesign, GLMProblem, Rows, SampledGLMProblem
+from curvi.glm._fit import neg_bound
+from curvi.glm._sampled import SampledResources
+from curvi.solvers import Method
+
+Chart = Literal["sigma", "log sigma", "ratio"]
+_LOOKS_PER_DECADE = 8
+_LARGEST_LOG = 700.0  # of a diverged run
+
+
+@dataclass(frozen=True)
+class ChartedProblem(SampledGLMProblem):
+    """The sampled bound, with a choice of the parameters in which HFSGVI and DSVI step.
+
+    ``"sigma"``: (mu, sigma), those of the paper; ``"log sigma"``: (mu, log sigma); ``"ratio"``:
+    (mu / sigma, log sigma), in which the prior term does not depend on sigma.
+    """
+
+    chart: Chart = "sigma"
+
+    def to_raw(self, params: Params) -> Params:
+        """From (mu / sigma, log sigma) to the chart."""
+        if self.chart == "ratio":
+            return params
+        q = self.to_mean(params)
+        return q if self.chart == "log sigma" else self.family.to_raw(q)
+
+    def from_raw(self, raw: Params) -> Params:
+        """Back from the chart."""
+        if self.chart == "ratio":
+            return raw
+        return self.from_mean(raw if self.chart == "log sigma" else self.family.from_raw(raw))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A method with everything that it needs to be told.
+
+    ``width`` is the sd of the start relative to ``1 / sqrt(columns)``.
+    """
+
+    method: Method
+    max_steps: int
+    chart: Chart = "sigma"
+    num_draws: int = 1
+    batch_size: int | None = None
+    width: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a run recorded: looks at the exact bound, and where it ended."""
+
+    step: np.ndarray
+    seconds: np.ndarray
+    bound: np.ndarray
+    mean: np.ndarray
+    sd: np.ndarray
+    outcome: Outcome
+    compile_seconds: float
+
+    @property
+    def last(self) -> float:
+        """The bound at the end; minus infinity if it is not finite."""
+        return float(self.bound[-1]) if np.isfinite(self.bound[-1]) else -np.inf
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it ended below its start."""
+        return self.last < self.bound[0]
+
+
+def design(X: np.ndarray) -> np.ndarray:
+    """The table with the paper's default feature 1 as its last column."""
+    return np.column_stack([X, np.ones(len(X), X.dtype)])
+
+
+def errors(mean: np.ndarray, X: np.ndarray, y: np.ndarray) -> int:
+    """Misclassified rows; by symmetry integrating over q does not change the class."""
+    if not np.isfinite(mean).all():
+        return len(y)
+    return int(np.sum(np.where(design(X) @ mean > 0, 1, -1) != y))
+
+
+def run_setting(
+    setting: Setting,
+    X: np.ndarray,
+    y: np.ndarray,
+    *,
+    seed: int,
+    seconds: float,
+    on_look: Callable[[int, float], None] | None = None,
+) -> Run:
+    """Run a stochastic method for a number of steps or seconds, whichever ends first."""
+    dtype = X.dtype
+    with precision_of(dtype):
+        return _run(setting, design(X), y, seed, seconds, on_look)
+
+
+def _run(
+    setting: Setting,
+    matrix: np.ndarray,
+    y: np.ndarray,
+    seed: int,
+    budget: float,
+    on_look: Callable[[int, float], None] | None,
+) -> Run:
+    dtype, columns = matrix.dtype, matrix.shape[1]
+    family = MeanField()
+    rows = Rows(
+        DenseDesign(jnp.asarray(matrix)),
+        jnp.asarray(y, dtype),
+        jnp.ones(len(y), dtype),
+        jnp.ones(columns, dtype),
+        jnp.ones((), dtype),
+    )
+    problem = ChartedProblem(
+        Bernoulli(), family, True, setting.num_draws, setting.batch_size, setting.chart
+    )
+    exact = GLMProblem(Bernoulli(), family, True)
+    resources = SampledResources(jax.random.key(seed), rows)
+    width = jnp.full(columns, setting.width * columns**-0.5, dtype)
+    params = exact.from_mean(family.init(jnp.zeros(columns, dtype), width))
+    limit = jnp.asarray(0.0, dtype)
+
+    def chunk(carry: Any, stop: int) -> Any:
+        target = jnp.asarray(stop, jnp.int32)
+        done = loop.run_chunk(problem, setting.method, carry, resources, target, limit)
+        return jax.block_until_ready(done)
+
+    began = time.perf_counter()
+    carry = chunk(loop.start(problem, setting.method, params, resources), 0)
+    compiled = time.perf_counter() - began
+    table = [(0, 0.0, -float(neg_bound(exact, params, rows)))]
+    clock, outcome = 0.0, Outcome.RUNNING
+    for stop in looks(setting.max_steps):
+        began = time.perf_counter()
+        while int(carry.step) < stop and int(carry.outcome) == Outcome.RUNNING:
+            carry = chunk(carry, min(stop, int(carry.step) + loop.CAPACITY))
+        clock += time.perf_counter() - began
+        bound = -float(neg_bound(exact, setting.method.answer(carry.state), rows))
+        table.append((int(carry.step), clock, bound))
+        if on_look is not None:
+            on_look(int(carry.step), bound)
+        outcome = Outcome(int(carry.outcome))
+        if outcome is not Outcome.RUNNING or clock > budget or not np.isfinite(bound):
+            break
+    q = exact.to_mean(setting.method.answer(carry.state))
+    step, elapsed, bound_column = (np.asarray(column) for column in zip(*table, strict=True))
+    return Run(
+        step=step,
+        seconds=elapsed,
+        bound=bound_column,
+        mean=np.asarray(q.mean, np.float64),
+        sd=np.exp(np.minimum(np.asarray(q.scale, np.float64), _LARGEST_LOG)),
+        outcome=Outcome.BUDGET if outcome is Outcome.RUNNING else outcome,
+        compile_seconds=compiled,
+    )
+
+
+def looks(max_steps: int) -> list[int]:
+    """The steps after which the bound is looked at: all of the first few, then ever fewer."""
+    decades = np.log10(max_steps)
+    spaced = np.logspace(0, decades, int(np.ceil(decades * _LOOKS_PER_DECADE)) + 1)
+    return sorted({*range(1, min(max_steps, 5) + 1), *map(round, spaced), max_steps})

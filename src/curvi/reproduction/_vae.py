@@ -1,0 +1,198 @@
+"""Section 4.2: auto-encoders of Frey faces, Olivetti faces and MNIST by four methods.
+
+Writes, for every data set, the convergence of the bound (CSV and PNG), reconstructions by every
+method, the manifold of a two-dimensional code, and denoised and imputed images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from curvi import datasets
+from curvi._core import validation
+from curvi._core.files import write_atomically
+from curvi.plots._vae import plot_images, plot_sheet, plot_training
+from curvi.reproduction._tables import as_csv, as_markdown
+from curvi.vae._estimator import VAE
+
+METHODS = ("kfac", "hf", "lbfgs", "adagrad")
+_HELD_OUT = 0.1
+
+
+@dataclass(frozen=True)
+class Case:
+    """A data set with the sizes of the paper."""
+
+    name: str
+    latent: int
+    hidden: tuple[int, ...]
+    likelihood: str
+    grid: int
+    seconds: float  # of training, for every method
+
+
+CASES = {
+    "frey": Case("frey", 20, (200,), "gaussian", 10, 15.0),
+    "olivetti": Case("olivetti", 100, (400,), "gaussian", 10, 15.0),
+    "mnist": Case("mnist", 20, (500,), "bernoulli", 20, 30.0),
+}
+
+
+def run(
+    out: Path, *, dataset: str, seeds: Sequence[int] = (0,), budget: float | None = None
+) -> None:
+    """Produce the figures of one data set.
+
+    Parameters
+    ----------
+    out : Path
+        Folder for PNG and CSV; made if missing.
+    dataset : {"frey", "olivetti", "mnist"}
+        Which one.
+    seeds : sequence of int
+        Convergence is measured for every seed; pictures show the first.
+    budget : float, optional
+        Seconds of training per method and seed; compilation does not count.
+    """
+    case = CASES[validation.one_of(dataset, tuple(CASES), "dataset")]
+    budget = case.seconds if budget is None else budget
+    out.mkdir(parents=True, exist_ok=True)
+    train, test, shape = _images(case)
+    models: dict[str, VAE] = {}
+    rows: list[dict[str, Any]] = []
+    errors: list[dict[str, Any]] = []
+    for seed in seeds:
+        for method in METHODS:
+            model = _fitted(_model(case, method, seed, budget, case.latent), train)
+            models.setdefault(method, model)
+            rows += _table(case.name, method, seed, model.history_)
+            error = float(np.mean((model.reconstruct(test) - test) ** 2))
+            errors.append(
+                {
+                    "dataset": case.name,
+                    "method": method,
+                    "seed": seed,
+                    "test_bound": model.score(test),
+                    "test_squared_error": error,
+                    "epochs": float(model.history_["epoch"][-1]),
+                }
+            )
+    write_atomically(out / f"{case.name}_convergence.csv", as_csv(rows))
+    write_atomically(out / f"{case.name}_test.csv", as_csv(errors))
+    write_atomically(out / f"{case.name}.md", _summary(errors, budget))
+    histories = {name: model.history_ for name, model in models.items()}
+    _save(plot_training(histories, title=case.name), out / f"{case.name}_convergence.png")
+    _pictures(out, case, models, test, shape)
+    flat = _fitted(_model(case, "kfac", seeds[0], budget, 2), train)
+    _save(plot_sheet(flat.manifold(case.grid), shape), out / f"{case.name}_manifold.png")
+
+
+def _images(case: Case) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
+    """Training and held-out images; faces are split at random with a fixed seed."""
+    data = datasets.load(case.name)
+    X, shape = data.train[0], data.image_shape or (1, data.train[0].shape[1])
+    if data.test is not None:
+        return X, data.test[0], shape
+    order = np.random.default_rng(0).permutation(len(X))
+    held = int(_HELD_OUT * len(X))
+    return X[order[held:]], X[order[:held]], shape
+
+
+def _model(case: Case, method: str, seed: int, budget: float, latent: int) -> VAE:
+    return VAE(
+        latent=latent,
+        hidden=case.hidden,
+        likelihood=case.likelihood,
+        method=method,
+        max_epochs=100_000,
+        time_budget=budget,
+        random_state=seed,
+    )
+
+
+def _fitted(model: VAE, X: np.ndarray) -> VAE:
+    """Fit twice: one epoch to compile, so that the budget of the second goes to training."""
+    clone(model).set_params(max_epochs=1).fit(X)
+    return model.fit(X)
+
+
+def _pictures(
+    out: Path, case: Case, models: dict[str, VAE], test: np.ndarray, shape: tuple[int, int]
+) -> None:
+    generator = np.random.default_rng(0)
+    shown = test[generator.choice(len(test), 10, replace=False)]
+    lines = {"original": shown}
+    lines |= {name: model.reconstruct(shown) for name, model in models.items()}
+    _save(plot_images(lines, shape), out / f"{case.name}_reconstructions.png")
+    model = models["kfac"]
+    noisy = np.clip(shown + 0.2 * generator.standard_normal(shown.shape), 0, 1)
+    noisy = noisy.astype(shown.dtype)
+    hidden = np.zeros(shape, bool)
+    hidden[:, shape[1] // 2 :] = True
+    missing = np.broadcast_to(hidden.ravel(), shown.shape)
+    occluded = np.where(missing, 0.5, shown).astype(shown.dtype)
+    lines = {
+        "original": shown,
+        "noisy": noisy,
+        "denoised": model.denoise(noisy),
+        "right half hidden": occluded,
+        "imputed": model.impute(occluded, missing),
+    }
+    _save(plot_images(lines, shape), out / f"{case.name}_denoise_impute.png")
+
+
+def _table(
+    name: str, method: str, seed: int, history: dict[str, np.ndarray]
+) -> list[dict[str, Any]]:
+    return [
+        {"dataset": name, "method": method, "seed": seed}
+        | {column: float(values[index]) for column, values in history.items()}
+        for index in range(len(history["step"]))
+    ]
+
+
+def _summary(errors: list[dict[str, Any]], budget: float) -> str:
+    """Held-out images by method: medians over seeds."""
+    names = {"test_bound": "held-out bound [nats]", "test_squared_error": "squared error",
+             "epochs": "epochs"}  # fmt: skip
+    lines = []
+    for method in METHODS:
+        mine = [row for row in errors if row["method"] == method]
+        medians = {
+            title: float(np.median([row[key] for row in mine])) for key, title in names.items()
+        }
+        lines.append(
+            {"method": method} | {title: f"{value:.4g}" for title, value in medians.items()}
+        )
+    seeds = len({row["seed"] for row in errors})
+    return (
+        f"{as_markdown(lines)}\n\n{budget:.0f} s of training each at most, {seeds} seed(s); a "
+        "method stops before if its bound on a tenth of the training images no longer grows.\n"
+    )
+
+
+def _save(figure: Any, path: Path) -> None:
+    figure.savefig(path, dpi=130)
+
+
+def _named(dataset: str) -> Callable[..., list[Path]]:
+    """The experiment of one data set, in the form that all experiments share."""
+
+    def experiment(
+        out: Path, *, seeds: int, quick: bool, report: Callable[[str], None]
+    ) -> list[Path]:
+        report(f"{dataset}: {', '.join(METHODS)}")
+        folder = out / dataset
+        run(folder, dataset=dataset, seeds=range(seeds), budget=5.0 if quick else None)
+        return sorted(folder.iterdir())
+
+    return experiment
+
+
+frey, olivetti, mnist = (_named(name) for name in ("frey", "olivetti", "mnist"))

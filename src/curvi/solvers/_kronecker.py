@@ -1,0 +1,97 @@
+r"""A Kronecker-factored metric for conjugate gradients on layered networks.
+
+With the factors of :mod:`curvi.solvers._kfac`, :math:`A_l = U a U^\top` and
+:math:`G_l = V g V^\top`, the damped matrix :math:`A_l \otimes G_l + \lambda I` is inverted exactly:
+
+.. math:: X \mapsto U \big[ (U^\top X V)_{ij} / (a_i g_j + \lambda) \big] V^\top.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from curvi.linalg import FromFunctions
+from curvi.solvers._kfac import layer_factors
+from curvi.solvers._layered import Layered
+from curvi.solvers._method import all_finite, select
+
+_MEMORY = 0.7  # weight of the past in the factors
+_RENEWED_EVERY = 5  # steps of a Hessian-free method, each far dearer than a decomposition
+
+
+class Side(NamedTuple):
+    """One factor: itself, its eigenvalues, its eigenvectors (none where it is diagonal)."""
+
+    factor: Array
+    values: Array
+    vectors: Array
+
+
+Sides = tuple[tuple[Side, Side], ...]
+
+
+def first_sides(objective: Layered, params: Any) -> Sides:
+    """Identity factors of the right shapes."""
+    sides = []
+    for matrix, layer in zip(objective.matrices(params), objective.layers(params), strict=True):
+        rows, columns = matrix.shape
+        left = _side(rows, layer.white_input, matrix.dtype)
+        sides.append((left, _side(columns, layer.diagonal_output, matrix.dtype)))
+    return tuple(sides)
+
+
+def _side(size: int, diagonal: bool, dtype: Any) -> Side:
+    ones = jnp.ones((1, size), dtype)
+    if diagonal:
+        return Side(ones, ones[0], jnp.zeros((0, 0), dtype))
+    return Side(jnp.eye(size, dtype=dtype), ones[0], jnp.eye(size, dtype=dtype))
+
+
+def renewed_sides(
+    objective: Layered, params: Any, sides: Sides, sample: tuple[Any, Any], step: Array
+) -> Sides:
+    """Sides with a new estimate mixed in, every few steps, if it is finite."""
+
+    def renew() -> Sides:
+        first, second = layer_factors(objective, params, *sample)
+        keep = jnp.where(step == 0, 0.0, _MEMORY).astype(second[0].dtype)
+        fresh = tuple(
+            (_mixed(left, a, keep), _mixed(right, g, keep))
+            for (left, right), a, g in zip(sides, first, second, strict=True)
+        )
+        return select(all_finite(fresh), fresh, sides)
+
+    return jax.lax.cond(step % _RENEWED_EVERY == 0, renew, lambda: sides)
+
+
+def _mixed(side: Side, estimate: Array, keep: Array) -> Side:
+    if estimate.size == 0:  # rows that are white already
+        return side
+    factor = keep * side.factor + (1 - keep) * estimate
+    if side.vectors.size == 0:
+        return Side(factor, factor[0], side.vectors)
+    values, vectors = jnp.linalg.eigh(factor)
+    return Side(factor, jnp.maximum(values, 0.0), vectors)
+
+
+def kronecker_metric(objective: Layered, sides: Sides, damping: Array) -> FromFunctions:
+    """``A x G + damping I`` of every layer, layer by layer."""
+
+    def powered(vector: Any, power: float) -> Any:
+        moved = []
+        for matrix, (left, right) in zip(objective.matrices(vector), sides, strict=True):
+            scale = (left.values[:, None] * right.values[None, :] + damping) ** power
+            inner = _rotated(matrix, left.vectors.T, right.vectors) * scale
+            moved.append(_rotated(inner, left.vectors, right.vectors.T))
+        return objective.assemble(vector, tuple(moved))
+
+    return FromFunctions(lambda v: powered(v, 1.0), lambda v: powered(v, -1.0))
+
+
+def _rotated(matrix: Array, left: Array, right: Array) -> Array:
+    matrix = left @ matrix if left.size else matrix
+    return matrix @ right if right.size else matrix

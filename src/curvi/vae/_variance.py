@@ -1,0 +1,179 @@
+r"""How noisy one draw of the code makes the bound and its gradient.
+
+Lemma 4 carried through a decoder bounds the slope of the reconstruction term
+:math:`\log p(x_i \mid \mu_i + \sigma_i \epsilon)` in :math:`\epsilon`, and Theorem 2 its variance.
+Gradients have no such bound here; their variance is measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from curvi._core.trees import precision_of
+from curvi.concentration import reconstruction_lipschitz
+from curvi.vae._likelihoods import Bernoulli
+from curvi.vae._mlp import MLPObjective
+from curvi.vae._networks import VAEParams
+from curvi.vae._objective import VAEObjective
+
+
+@dataclass(frozen=True)
+class ReconstructionVariance:
+    """Of the reconstruction term of one row from one draw, averaged over rows, in nats squared.
+
+    Attributes
+    ----------
+    measured : float
+        Mean over rows of the variance over draws.
+    lipschitz : float
+        Root of the mean squared Lipschitz bound; infinite for a Gaussian likelihood, whose
+        squared error has no bounded slope.
+    num_draws : int
+        Draws behind ``measured``.
+    """
+
+    measured: float
+    lipschitz: float
+    num_draws: int
+
+    @property
+    def sharp(self) -> float:
+        """``L^2``, averaged over rows."""
+        return self.lipschitz**2
+
+
+def reconstruction_variance(
+    objective: MLPObjective, params: VAEParams, X: Any, *, num_draws: int = 200, seed: int = 0
+) -> ReconstructionVariance:
+    """Measure the variance over draws and set it beside its bound."""
+    rows = np.asarray(X)
+    with precision_of(rows.dtype):
+        device = jnp.asarray(rows)
+        mean, log_variance = objective.code(params, device)
+        sd = jnp.exp(0.5 * log_variance)
+        terms = _terms(objective, params, device, mean, sd, jax.random.key(seed), num_draws)
+        layers = [np.asarray(layer[:-1]).T for layer in params.decoder]
+    constants = reconstruction_lipschitz(
+        layers,
+        rows,
+        sds=np.asarray(sd),
+        activation=objective.activation,
+        likelihood="bernoulli" if isinstance(objective.likelihood, Bernoulli) else "gaussian",
+    )
+    measured = float(np.mean(np.var(np.asarray(terms, np.float64), axis=0, ddof=1)))
+    return ReconstructionVariance(measured, float(np.sqrt(np.mean(constants**2))), num_draws)
+
+
+def relative_gradient_error(
+    objective: Any, params: Any, X: Any, *, num_draws: int = 200, seed: int = 0
+) -> float:
+    r"""``sqrt(tr Cov g) / |E g|`` of the gradient over all given rows from one draw per row."""
+    rows = np.asarray(X)
+    with precision_of(rows.dtype):
+        keys = jax.random.split(jax.random.key(seed), num_draws)
+        device = jnp.asarray(rows)
+
+        def gradient(key: jax.Array) -> jax.Array:
+            return ravel_pytree(jax.grad(objective)(params, device, key))[0]
+
+        mean = jnp.zeros_like(ravel_pytree(params)[0])
+        square = mean
+        step = jax.jit(gradient)
+        for key in keys:
+            here = step(key)
+            mean, square = mean + here / num_draws, square + here**2 / num_draws
+        spread = jnp.sum(jnp.maximum(square - mean**2, 0.0)) * num_draws / (num_draws - 1)
+        # The squared length of an average holds its own variance: take it out.
+        length = jnp.sum(mean**2) - spread / num_draws
+        return float(jnp.sqrt(spread / jnp.maximum(length, jnp.finfo(length.dtype).tiny)))
+
+
+def best_num_draws(
+    objective: VAEObjective,
+    params: Any,
+    X: Any,
+    *,
+    batch_size: int = 100,
+    num_batches: int = 16,
+    most: int = 16,
+    seed: int = 0,
+) -> int:
+    r"""Draws M per row for which the work times the variance of a gradient is least.
+
+    With :math:`V_d` the variance due to one draw of the code and :math:`V_b` that due to the choice
+    of the batch (traces of covariances), M draws give :math:`V_b + V_d / M` for work of about one
+    encoder and M decoders. The product :math:`(1 + M)(V_b + V_d / M)` is least at
+
+    .. math:: M = \sqrt{V_d / V_b}.
+
+    Two independent sets of draws on each of ``num_batches`` batches measure both:
+    :math:`V_d = E \tfrac12 |g_1 - g_2|^2`, and the means of the pairs vary by
+    :math:`V_b + V_d / 2` over batches. :math:`V_b` is a difference of two estimates: 16 batches do
+    not tell values much below :math:`V_d / 10` from zero, so that a large M is a rough one.
+
+    Parameters
+    ----------
+    objective : VAEObjective
+        Its own ``num_draws`` is not used.
+    params : pytree
+        Where to measure; best after some training.
+    X : array, (rows, pixels)
+        Training rows.
+    batch_size, num_batches, seed : int
+        Of the batches.
+    most : int
+        M stays between 1 and this.
+
+    Returns
+    -------
+    int
+        M; ``most`` where batches do not differ at all, 1 where gradients are not finite.
+    """
+    rows, generator = np.asarray(X), np.random.default_rng(seed)
+    size, single = min(batch_size, len(rows)), replace(objective, num_draws=1)
+    with precision_of(rows.dtype):
+
+        @jax.jit
+        def pair(batch: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+            first, second = (
+                ravel_pytree(jax.grad(single)(params, batch, k))[0] for k in jax.random.split(key)
+            )
+            return 0.5 * (first + second), 0.5 * jnp.sum((first - second) ** 2)
+
+        means, spreads = [], []
+        for number in range(num_batches):
+            batch = jnp.asarray(rows[generator.choice(len(rows), size, replace=False)])
+            mean, spread = pair(batch, jax.random.fold_in(jax.random.key(seed), number))
+            means.append(np.asarray(mean))
+            spreads.append(float(spread))
+    due_to_draws = float(np.mean(spreads))
+    centre = np.mean(means, axis=0, dtype=np.float64)
+    total = sum(float(np.sum((mean - centre) ** 2)) for mean in means) / (num_batches - 1)
+    due_to_batches = total - 0.5 * due_to_draws
+    if not np.isfinite(total + due_to_draws):
+        return 1
+    if due_to_draws >= most**2 * due_to_batches:
+        return most
+    return max(1, round((due_to_draws / due_to_batches) ** 0.5))
+
+
+def _terms(
+    objective: MLPObjective,
+    params: VAEParams,
+    rows: jax.Array,
+    mean: jax.Array,
+    sd: jax.Array,
+    key: jax.Array,
+    num_draws: int,
+) -> jax.Array:
+    def one(key: jax.Array) -> jax.Array:
+        codes = mean + sd * jax.random.normal(key, mean.shape, mean.dtype)
+        return objective.likelihood.log_prob(objective.decoded(params, codes), rows)
+
+    return jax.lax.map(one, jax.random.split(key, num_draws))

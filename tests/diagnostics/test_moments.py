@@ -1,0 +1,45 @@
+"""Moments over draws need bounded memory and lose no digits."""
+
+from __future__ import annotations
+
+import importlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import curvi
+from curvi.diagnostics import _moments as moments
+
+evaluate_module = importlib.import_module("curvi.diagnostics._evaluate")
+
+
+def test_moments_over_blocks_are_those_of_all_draws(key, dtype, monkeypatch):
+    monkeypatch.setattr(moments, "_NUMBERS", 64)  # blocks of 16 rows of 4 numbers
+    noise = jax.random.normal(key, (128, 2), dtype)
+
+    def fn(row):
+        return {"far": 1000 + row, "square": row**2}
+
+    mean, sd = moments.moments_over(fn, noise)
+    everything = jax.vmap(fn)(noise)
+    close = 1e4 * float(jnp.finfo(dtype).eps)
+    for name, values in everything.items():
+        exact = np.asarray(values, np.float64)
+        np.testing.assert_allclose(mean[name], exact.mean(axis=0), rtol=close)
+        np.testing.assert_allclose(sd[name], exact.std(axis=0), rtol=close)
+
+
+@pytest.mark.float64_only
+def test_fewer_draws_judge_a_target_of_very_many_coordinates(key, monkeypatch):
+    """As many numbers as 200 draws have: blocks of 32 draws, or a power of two, fit into them."""
+    size = 2000
+    for module in (evaluate_module, moments):
+        monkeypatch.setattr(module, "_NUMBERS", 200 * size)
+    target = curvi.Target(lambda z: -0.5 * jnp.sum(z**2), jnp.zeros(size))
+    family = curvi.MeanField()
+    assert evaluate_module.evaluation_noise(target, family, key).shape == (192, size)
+    noise = moments.moment_draws(family, family.init(jnp.zeros(size), 1.0), key)
+    assert noise.shape == (128, size)
+    np.testing.assert_allclose(np.mean(noise, axis=0), 0, atol=1e-12)

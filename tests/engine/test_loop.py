@@ -1,0 +1,167 @@
+"""The loop: traces, looks at the host, bits, interruptions and budgets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import curvi
+from curvi._core.errors import NotConvergedWarning, NumericalError
+from curvi.engine import _loop as loop
+from tests.solvers.problems import WIDTH, generator, linear, seed_of
+
+ROOT = Path(__file__).parents[2]
+# The trace of the gate is the one that everything else uses.
+TRACES_PER_FIT = 1
+
+
+def counting():
+    """A new log density that counts how often JAX traces it."""
+    counter = ModuleType("counter")  # its content is not part of a function's fingerprint
+    counter.calls = 0
+
+    def log_density(position):
+        counter.calls += 1
+        return -0.25 * jnp.sum((position - 3) ** 4)
+
+    return log_density, counter
+
+
+@pytest.mark.parametrize(
+    "method",
+    [curvi.TrustRegion(), pytest.param(curvi.DSVI(), marks=pytest.mark.float64_only)],
+    ids=lambda m: type(m).__name__,
+)
+def test_a_log_density_is_traced_once_whatever_the_number_of_steps(method, dtype):
+    options = {"method": method, "on_failure": "return"}
+    start = jnp.zeros(2, dtype)
+    log_density, counter = counting()
+    curvi.fit(log_density, start, max_steps=2, **options)
+    assert counter.calls == TRACES_PER_FIT
+    # A second fit of the same function and shape compiles nothing, whatever its steps and seed.
+    result = curvi.fit(log_density, start, max_steps=50, seed=1, **options)
+    assert result.steps > 2
+    assert counter.calls == TRACES_PER_FIT
+    if isinstance(method, curvi.DSVI):  # and a new function is traced as often for many steps
+        log_density, counter = counting()
+        curvi.fit(log_density, start, max_steps=50, **options)
+        assert counter.calls == TRACES_PER_FIT
+
+
+@pytest.mark.float64_only
+def test_many_steps_need_few_looks_at_the_host(monkeypatch, key, dtype):
+    """Chunks double up to 500 steps while they are fast; here the clock never objects."""
+    calls = []
+    compiled = loop.advance
+
+    def counted(*arguments):
+        calls.append(None)
+        return compiled(*arguments)
+
+    monkeypatch.setattr(loop, "advance", counted)
+    monkeypatch.setattr(loop, "_CHUNK_SECONDS", float("inf"))
+    result = curvi.fit(
+        linear(generator(key)).target(dtype), method=curvi.DSVI(1e-3), max_steps=2000
+    )
+    assert result.steps == 2000
+    assert len(calls) <= 12
+
+
+def fit_bits(dtype) -> bytes:
+    """The bytes of a fit that uses every stream of randomness."""
+    target = linear(np.random.default_rng(0)).target(dtype)
+    result = curvi.fit(
+        target, method=curvi.HFSGVI(), num_draws=4, batch_size=4, seed=7, max_steps=20,
+        on_failure="return",
+    )  # fmt: skip
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(result.params)]
+    columns = [result.trace[name] for name in sorted(result.trace) if name != "seconds"]
+    numbers = np.array([result.elbo, result.elbo_se])
+    return b"".join(array.tobytes() for array in [*leaves, *columns, numbers])
+
+
+@pytest.mark.float64_only
+def test_the_same_seed_gives_the_same_bits_in_this_process_and_in_another(dtype):
+    here = fit_bits(dtype)
+    assert fit_bits(dtype) == here
+    program = f"""
+        import sys
+        import jax
+        jax.config.update("jax_enable_x64", {dtype == jnp.float64})
+        import jax.numpy as jnp
+        from tests.engine.test_loop import fit_bits
+        sys.stdout.write(fit_bits(jnp.dtype("{dtype}")).hex())
+    """
+    path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    there = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert bytes.fromhex(there.stdout) == here
+
+
+@pytest.mark.parametrize("chunks", [0, 1, 3])
+def test_ctrl_c_returns_what_there_is(chunks, monkeypatch, key, dtype):
+    compiled = loop.advance
+    calls = []
+
+    def interrupted(*arguments):
+        if len(calls) > chunks:
+            raise KeyboardInterrupt
+        calls.append(None)
+        return compiled(*arguments)
+
+    monkeypatch.setattr(loop, "advance", interrupted)
+    target = linear(generator(key)).target(dtype)
+    result = curvi.fit(target, method=curvi.DSVI(1e-3), max_steps=2000, seed=seed_of(key))
+    assert result.outcome is curvi.Outcome.INTERRUPTED
+    assert not result.converged
+    assert "Interrupted by the user" in result.message
+    assert {len(column) for column in result.trace.values()} == {result.steps}
+    assert (result.steps > 0) == (chunks > 0)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.params))
+    assert "NOT CONVERGED" in result.summary()
+    if chunks != 1:
+        assert result.plot().axes
+
+
+@pytest.mark.parametrize(
+    "budget", [{"time_budget": 1e-9}, {"max_steps": 2}], ids=lambda budget: next(iter(budget))
+)
+def test_a_budget_that_runs_out_warns_and_says_so(budget, key, dtype):
+    target = linear(generator(key)).target(dtype, start=[30.0, 30.0, 30.0])
+    with pytest.warns(NotConvergedWarning, match="budget of steps or time ran out") as caught:
+        result = curvi.fit(target, method=curvi.LBFGS(), **budget)
+    assert len(caught) == 1
+    assert result.outcome is curvi.Outcome.BUDGET
+    assert not result.converged
+    assert 0 < result.steps <= 4
+    assert curvi.fit(target, method=curvi.LBFGS(), on_failure="return", **budget).steps > 0
+
+
+def test_divergence_raises_warns_or_returns_and_always_keeps_a_finite_state(key, dtype):
+    target = linear(generator(key)).target(dtype)
+    options = {"method": curvi.DSVI(learning_rate=1e3), "max_steps": 60, "seed": seed_of(key)}
+    with pytest.raises(NumericalError) as caught:
+        curvi.fit(target, **options)
+    with pytest.warns(NotConvergedWarning) as warned:
+        second = curvi.fit(target, on_failure="warn", **options)
+    third = curvi.fit(target, on_failure="return", **options)
+    assert str(warned[0].message) == str(caught.value) == second.message
+    for result in (caught.value.result, second, third):
+        assert result.outcome in (curvi.Outcome.DIVERGED, curvi.Outcome.NON_FINITE)
+        assert not result.converged
+        assert result.mean.shape == (WIDTH,)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.params))

@@ -1,0 +1,253 @@
+"""The bounds, their derivatives, and the identities that tie them together."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from scipy import optimize
+
+from curvi.families import FullRank, LowRank, MeanField, Params
+from curvi.glm import (
+    Bernoulli,
+    DenseBound,
+    DenseDesign,
+    Gaussian,
+    GLMProblem,
+    Poisson,
+    Rows,
+    SampledGLMProblem,
+    SoftmaxBound,
+    SoftmaxProblem,
+    SparseDesign,
+    fit_glm,
+)
+from curvi.glm._sampled import SampledResources
+from curvi.glm._softmax import SoftmaxRows, logit_draws
+from curvi.glm._tables import WholeTable
+
+pytestmark = pytest.mark.float64_only
+ROWS, COLUMNS, CLASSES = 25, 3, 3
+LIKELIHOODS = {
+    "bernoulli": (Bernoulli(), 1.0),
+    "poisson": (Poisson(), 1.0),
+    "gaussian": (Gaussian(), 0.5),
+    "gaussian, free noise": (Gaussian(), -1e-9),
+}
+
+
+def rows_of(likelihood, noise=1.0, seed=0):
+    random = np.random.default_rng(seed)
+    X = random.normal(size=(ROWS, COLUMNS))
+    y = {
+        Bernoulli: np.where(random.uniform(size=ROWS) > 0.4, 1.0, -1.0),
+        Poisson: random.poisson(2.0, ROWS).astype(float),
+        Gaussian: random.normal(size=ROWS),
+    }[type(likelihood)]
+    weight, precision = random.uniform(0.5, 2, ROWS), random.uniform(0.5, 2, COLUMNS)
+    return Rows(DenseDesign(X), y, weight, precision, np.asarray(noise))
+
+
+def device(rows):
+    return jax.tree.map(jnp.asarray, rows)
+
+
+@pytest.mark.parametrize("relevance", [False, True])
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_the_dense_hessian_is_that_of_the_compiled_bound(name, relevance):
+    likelihood, noise = LIKELIHOODS[name]
+    rows = rows_of(likelihood, noise)
+    problem = GLMProblem(likelihood, MeanField(), relevance)
+    table = WholeTable(rows.design.matrix, rows.y, rows.weight)
+    bound = DenseBound(relevance, rows.precision, likelihood, table, noise)
+    params = 0.5 * np.random.default_rng(1).normal(size=2 * COLUMNS)
+
+    def value(flat):
+        return problem.value(Params(flat[:COLUMNS], flat[COLUMNS:]), device(rows))
+
+    found = bound.second_order(params)
+    flat = jnp.asarray(params)
+    np.testing.assert_allclose(found.value, value(flat), rtol=1e-10)
+    np.testing.assert_allclose(bound.value(params), found.value, rtol=1e-12)
+    np.testing.assert_allclose(found.gradient, jax.grad(value)(flat), rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(found.hessian, jax.hessian(value)(flat), rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_every_coordinate_takes_its_derivatives_in_its_own_chart(name):
+    likelihood, noise = LIKELIHOODS[name]
+    rows = rows_of(likelihood, noise)
+    problem = GLMProblem(likelihood, MeanField(), relevance=True)
+    table = WholeTable(rows.design.matrix, rows.y, rows.weight)
+    bound = DenseBound(True, rows.precision, likelihood, table, noise)
+    params = np.array([0.3, -9.0, 6.0, -0.7, -3.0, -2.5])  # the first alpha is small
+    known = jnp.asarray([False, True, True])
+
+    def moved(step):
+        (alpha, rho), (first, second) = jnp.split(jnp.asarray(params), 2), jnp.split(step, 2)
+        by_mean = (alpha * jnp.exp(rho) + first) * jnp.exp(-rho - second)
+        return jnp.concatenate([jnp.where(known, by_mean, alpha + first), rho + second])
+
+    def value(step):
+        flat = moved(step)
+        return problem.value(Params(flat[:COLUMNS], flat[COLUMNS:]), device(rows))
+
+    step = 0.1 * np.random.default_rng(2).normal(size=params.size)
+    np.testing.assert_array_equal(bound.chart(params), known)
+    np.testing.assert_allclose(bound.moved(params, step), moved(jnp.asarray(step)), rtol=1e-12)
+    found, still = bound.second_order(params), jnp.zeros(params.size)
+    np.testing.assert_allclose(found.gradient, jax.grad(value)(still), rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(found.hessian, jax.hessian(value)(still), rtol=1e-7, atol=1e-7)
+    first = bound.first_order(params)
+    np.testing.assert_allclose(first[0], found.value, rtol=1e-12)
+    np.testing.assert_allclose(first[1], found.gradient, rtol=1e-12)
+
+
+def test_a_sum_over_rows_has_the_same_bits_on_any_number_of_threads():
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(9001, 4)), np.sign(random.normal(size=9001))
+    params = random.normal(size=8)
+    found = [
+        DenseBound(
+            False, np.ones(4), Bernoulli(), WholeTable(X, y, np.ones(9001)), threads=threads
+        ).second_order(params)
+        for threads in (1, 3)
+    ]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_table_of_zeros_and_ones_is_treated_as_any_other():
+    random = np.random.default_rng(0)
+    X = (random.uniform(size=(50, 3)) > 0.5).astype(float)
+    binary = WholeTable(X, np.sign(random.normal(size=50)), np.ones(50))
+    general = WholeTable(binary.matrix, binary.y, binary.weight)
+    object.__setattr__(general, "squares", X * X)
+    assert next(iter(binary)).is_binary
+    assert not next(iter(general)).is_binary
+    params = random.normal(size=6)
+    found = [
+        DenseBound(False, np.ones(3), Bernoulli(), table).second_order(params)
+        for table in (binary, general)
+    ]
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+@pytest.mark.parametrize("relevance", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_the_dense_hessian_of_a_softmax_is_that_of_the_compiled_bound(relevance):
+    rows = rows_of(Bernoulli())
+    labels = np.random.default_rng(3).integers(0, CLASSES, ROWS)
+    draws = logit_draws(CLASSES, 0)
+    bound = SoftmaxBound(
+        relevance, np.tile(rows.precision, CLASSES), rows.design.matrix, labels, rows.weight, draws
+    )
+    problem = SoftmaxProblem(MeanField(), relevance, CLASSES)
+    sample = SoftmaxRows(device(rows._replace(y=labels)), jnp.asarray(draws), jnp.asarray(1.0))
+    params = 0.5 * np.random.default_rng(1).normal(size=2 * COLUMNS * CLASSES)
+
+    def value(flat):
+        first, second = (part.reshape(CLASSES, COLUMNS) for part in jnp.split(flat, 2))
+        return problem.value(Params(first, second), sample)
+
+    found = bound.second_order(params)
+    flat = jnp.asarray(params)
+    np.testing.assert_allclose(found.value, value(flat), rtol=1e-10)
+    np.testing.assert_allclose(found.gradient, jax.grad(value)(flat), rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(found.hessian, jax.hessian(value)(flat), rtol=1e-6, atol=1e-7)
+
+
+def test_draws_of_logits_have_exact_low_moments():
+    draws = logit_draws(5, 2)
+    np.testing.assert_allclose(draws.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(draws.T @ draws / len(draws), np.eye(5), atol=1e-10)
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("family", [MeanField(), FullRank(), LowRank(1)], ids=str)
+def test_the_sampled_bound_averages_to_the_exact_one(name, family):
+    likelihood, noise = LIKELIHOODS[name]
+    rows = device(rows_of(likelihood, noise))
+    q = family.init(jnp.asarray([0.3, -0.2, 0.1]), 0.4)
+    exact = GLMProblem(likelihood, family, relevance=False).value(q, rows)
+    problem = SampledGLMProblem(likelihood, family, False, 2000, None)
+    resources = SampledResources(jax.random.key(0), rows)
+
+    @jax.jit
+    def one(step):
+        return problem.value(q, problem.sample(resources, step))
+
+    values = np.array([one(jnp.asarray(step, jnp.int32)) for step in range(12)])
+    error = values.std(ddof=1) / np.sqrt(12)
+    assert abs(values.mean() - exact) < 5 * error + 1e-9
+
+
+def test_a_sparse_design_is_the_dense_one():
+    random = np.random.default_rng(0)
+    X = random.normal(size=(9, 4)) * (random.uniform(size=(9, 4)) > 0.5)
+    centre, scale = random.normal(size=4), random.uniform(0.5, 2, 4)
+    place, column = np.nonzero(X)
+    thin = SparseDesign(
+        X[place, column], place, column, centre, 1 / scale, num_rows=9, intercept=True
+    )
+    dense = DenseDesign(jnp.asarray(np.column_stack([(X - centre) / scale, np.ones(9)])))
+    thin_device = jax.tree.map(jnp.asarray, thin)
+    padded = jax.tree.map(jnp.asarray, thin.padded(16, 40))
+    weights = jnp.asarray(random.normal(size=5))
+    for design in (thin_device, padded):
+        np.testing.assert_allclose(design.linear(weights)[:9], dense.linear(weights))
+        np.testing.assert_allclose(
+            design.linear(jnp.stack([weights, 2 * weights], 1))[:9, 1], 2 * dense.linear(weights)
+        )
+        np.testing.assert_allclose(design.squares(weights**2)[:9], dense.squares(weights**2))
+    for name in ("linear", "squares"):
+        slopes = [
+            jax.grad(lambda w, d=d, name=name: jnp.sum(jnp.sin(getattr(d, name)(w**2))))(weights)
+            for d in (thin_device, dense)
+        ]
+        np.testing.assert_allclose(slopes[0], slopes[1], atol=1e-10)
+
+
+def test_a_full_rank_gaussian_fit_is_the_conjugate_posterior():
+    rows = rows_of(Gaussian(), 0.5)
+    X = rows.design.matrix
+    precision = X.T @ (rows.weight[:, None] * X) / 0.5 + np.diag(rows.precision)
+    mean = np.linalg.solve(precision, X.T @ (rows.weight * rows.y) / 0.5)
+    found = fit_glm(Gaussian(), FullRank(), rows)
+    assert found.converged
+    np.testing.assert_allclose(found.q.mean, mean, atol=1e-6)
+    covariance = FullRank().covariance(jax.tree.map(jnp.asarray, found.q))
+    np.testing.assert_allclose(covariance, np.linalg.inv(precision), atol=1e-6)
+
+
+@pytest.mark.parametrize("relevance", [False, True])
+@pytest.mark.parametrize("family", [MeanField(), FullRank()], ids=str)
+def test_the_metric_and_its_inverse_undo_each_other(family, relevance):
+    problem = GLMProblem(Bernoulli(), family, relevance)
+    params = problem.from_mean(family.init(jnp.asarray([0.4, -1.0, 2.0]), 0.3))
+    flat, unravel = ravel_pytree(params)
+    tangent = unravel(jnp.asarray(np.random.default_rng(0).normal(size=flat.size)))
+    tangent = problem.project(params, tangent)
+    metric = problem.metric(params)
+    back = metric.solve(metric.apply(tangent))
+    np.testing.assert_allclose(ravel_pytree(back)[0], ravel_pytree(tangent)[0], atol=1e-9)
+
+
+def test_the_relevance_bound_is_the_best_of_all_prior_variances():
+    rows = rows_of(Bernoulli())
+    q = Params(jnp.asarray([0.5, -0.1, 1.0]), jnp.log(jnp.asarray([0.3, 0.2, 0.6])))
+    relevance = GLMProblem(Bernoulli(), MeanField(), relevance=True)
+    plain = GLMProblem(Bernoulli(), MeanField(), relevance=False)
+
+    @jax.jit
+    def bound(log_precision):
+        return plain.value(q, device(rows._replace(precision=jnp.exp(log_precision))))
+
+    slope = jax.jit(jax.grad(bound))
+    best = optimize.minimize(bound, np.zeros(COLUMNS), jac=slope, method="BFGS", tol=1e-8)
+    value = relevance.value(relevance.from_mean(q), device(rows))
+    np.testing.assert_allclose(value, best.fun, atol=1e-6)
+    optimum = np.exp(2 * q.scale) + q.mean**2  # C_jj + mu_j^2
+    np.testing.assert_allclose(np.exp(-best.x), optimum, rtol=1e-3)

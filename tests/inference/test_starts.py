@@ -1,0 +1,113 @@
+"""Several starts, Laplace, saddles and gradients that are broken from the start."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import curvi
+from curvi._core.errors import InputError, NumericalError
+from tests.solvers.problems import generator, linear, logistic, seed_of
+
+
+def hole(position):
+    """A Gaussian with a lower mode at 6, and nothing at all beyond 5.5 in the other coordinate."""
+    x, y = position
+    mixture = jnp.logaddexp(-0.5 * x**2 - 8, -0.5 * (x - 6) ** 2)
+    return jnp.where(jnp.abs(y) < 5.5, mixture - 0.5 * y**2, jnp.nan)
+
+
+@pytest.mark.float64_only
+def test_the_best_start_wins_and_a_failed_one_does_not_disturb_the_others(key, dtype):
+    """From (2, 5.3) starts go to either mode, and those that begin beyond 5.5 fail (42 % each)."""
+    start = jnp.asarray([2.0, 5.3], dtype)
+    options = {"num_draws": 32, "seed": seed_of(key), "on_failure": "return"}
+    result = curvi.fit(curvi.Target(hole, start), num_starts=26, **options)
+    bounds = result.evidence.starts
+    assert bounds.shape == (26,)
+    assert 1 <= np.isnan(bounds).sum() <= 23  # one in a million: none of 25, or more
+    assert result.elbo == pytest.approx(np.nanmax(bounds), abs=1e-6)
+    np.testing.assert_allclose(result.mean, [6.0, 0.0], atol=0.02)
+    assert any("starts failed" in sentence for sentence in result.warnings)
+
+
+@pytest.mark.slow
+def test_one_start_more_or_less_leaves_the_optimum_alone(key, dtype):
+    target = logistic(generator(key), dtype)
+    one = curvi.fit(target, seed=7)
+    many = curvi.fit(target, seed=7, num_starts=3)
+    np.testing.assert_allclose(many.mean, one.mean, atol=1e-4)
+    assert many.converged
+    with pytest.raises(InputError, match="num_starts is 0"):
+        curvi.fit(target, num_starts=0)
+
+
+def test_laplace_is_exact_on_a_gaussian(key, dtype):
+    model = linear(generator(key))
+    found = curvi.laplace(model.target(dtype))
+    # A gain of 1e-8 nats (1e-5 in float32) that is left is a distance of sqrt(2e-8) sds.
+    limit = 2e-4 if dtype == jnp.float64 else 1e-2
+    sd = np.sqrt(np.diag(model.covariance))
+    assert np.abs((np.asarray(found.mean) - model.mean) / sd).max() < limit
+    np.testing.assert_allclose(found.sd, sd, rtol=limit)
+    assert found.log_evidence == pytest.approx(model.log_evidence, abs=limit * 10)
+
+
+@pytest.mark.float64_only
+def test_laplace_follows_a_float64_target_where_the_default_is_float32():
+    target = curvi.Target(lambda x: -0.5 * jnp.sum((x - 8) ** 2 / 0.2), jnp.zeros(2))
+    with jax.enable_x64(False):
+        found = curvi.laplace(target)
+        mean, sd = found.mean, found.sd
+    assert mean.dtype == sd.dtype == jnp.float64
+    np.testing.assert_allclose(mean, 8, atol=1e-4)
+    np.testing.assert_allclose(sd, np.sqrt(0.2), rtol=1e-12)
+
+
+@pytest.mark.float64_only
+def test_laplace_refuses_a_flat_direction_by_name(dtype):
+    start = {"u": jnp.ones((), dtype), "v": jnp.zeros((), dtype), "w": jnp.ones((), dtype)}
+    with pytest.raises(NumericalError, match=r"not positive definite along [uv] and [uv]:"):
+        curvi.laplace(lambda p: -((p["u"] + p["v"]) ** 2) - p["w"] ** 2, start)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [curvi.MeanField(), curvi.FullRank()], ids=str)
+def test_a_start_from_laplace_reaches_the_same_optimum_in_fewer_steps(family, key, dtype):
+    target = logistic(generator(key), dtype)
+    plain = curvi.fit(target, family=family, seed=1)
+    started = curvi.fit(target, family=family, seed=1, init="laplace")
+    np.testing.assert_allclose(started.mean, plain.mean, atol=1e-4)
+    np.testing.assert_allclose(started.sd, plain.sd, rtol=1e-3)
+    assert started.steps <= plain.steps
+    with pytest.raises(InputError, match="init is 'mode'"):
+        curvi.fit(target, init="mode")
+
+
+def mirrored(position):
+    return jnp.logaddexp(-0.5 * jnp.sum((position - 2) ** 2), -0.5 * jnp.sum((position + 2) ** 2))
+
+
+@pytest.mark.float64_only
+def test_an_exact_saddle_is_not_called_converged(key, dtype):
+    """Between two mirrored modes pairs of draws make the gradient of the mean exactly zero."""
+    result = curvi.fit(
+        mirrored, jnp.zeros(2, dtype), draws=curvi.Draws("antithetic", 256), seed=seed_of(key)
+    )
+    assert result.converged
+    # On some draws the middle is a true optimum; on these it must not be one.
+    if np.abs(np.asarray(result.mean)).max() < 0.5:
+        result.covariance(linear_response=True)
+    else:
+        np.testing.assert_allclose(np.abs(result.mean), 2, atol=0.3)
+
+
+def test_a_broken_gradient_at_the_start_is_named(dtype):
+    def log_density(position):
+        return -0.5 * jnp.sum(position["a"] ** 2) - jnp.sqrt(jnp.sum(0 * position["b"]))
+
+    start = {"a": jnp.zeros(2, dtype), "b": jnp.ones(1, dtype)}
+    with pytest.raises(NumericalError, match=r"its gradient in b\[0\] is not"):
+        curvi.fit(log_density, start)

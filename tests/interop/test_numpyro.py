@@ -1,0 +1,246 @@
+"""NumPyro models as targets, and the drop-in for its SVI."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import Predictive, autoguide
+from numpyro.infer.util import log_density, potential_energy
+
+import curvi
+from curvi._core.optional import usual_promotion
+from tests.interop import models
+
+ROWS = np.linspace(-1.0, 2.0, 12)
+
+# The default family is mean field, and some of these models have correlated parameters.
+pytestmark = pytest.mark.filterwarnings("ignore:q does not match")
+
+
+@pytest.fixture(scope="module")
+def fitted(dtype):
+    target = curvi.from_numpyro(models.numpyro_model, *models.numpyro_arguments(dtype))
+    return curvi.fit(target)
+
+
+def test_textbook_models_are_right_at_defaults(fitted):
+    models.assert_right(fitted)
+
+
+def test_results_are_by_site_name_in_their_support_with_deterministic_sites(fitted, dtype):
+    draws = fitted.sample(50)
+    assert set(draws) == {"mean", "chance", "rate", "centre", "effect", "odds"}
+    assert draws["effect"].shape == (50, 3)
+    assert ((draws["chance"] > 0) & (draws["chance"] < 1)).all()
+    assert (draws["rate"] > 0).all()
+    np.testing.assert_allclose(
+        draws["odds"], draws["chance"] / (1 - draws["chance"]), rtol=100 * jnp.finfo(dtype).eps
+    )
+    assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(draws))
+
+
+def test_a_plate_names_the_axis_of_its_sites_for_arviz(fitted):
+    data = fitted.to_arviz(20)
+    assert data.posterior["effect"].dims == ("chain", "draw", "group")
+    np.testing.assert_allclose(data.observed_data["groups"], models.GROUPS, rtol=1e-6)
+
+
+def rows_model(y, size=None):
+    scale = numpyro.sample("scale", dist.HalfNormal(2))
+    mean = numpyro.sample("mean", dist.Normal(0, 3))
+    numpyro.factor("outside", -0.1 * mean**2)
+    with numpyro.plate("rows", len(y), subsample_size=size) as index:
+        fitted = numpyro.deterministic("fitted", mean + 0 * y[index])
+        with numpyro.handlers.scale(scale=0.5):
+            numpyro.sample("y", dist.Normal(fitted, scale), obs=y[index])
+
+
+def test_a_subsampled_plate_becomes_rows_of_data(key, dtype):
+    y = jnp.asarray(ROWS, dtype)
+    whole = curvi.from_numpyro(rows_model, y)
+    rows = curvi.from_numpyro(rows_model, y, size=4)
+    assert isinstance(rows, curvi.DataTarget)
+    assert rows.num_rows == len(y)
+    z = whole.start + jax.random.normal(key, whole.start.shape, dtype)
+    np.testing.assert_allclose(rows.log_prob(z), whole.log_prob(z), rtol=1e4 * jnp.finfo(dtype).eps)
+    position = whole.density.unravel(z)
+    per_row = rows.log_likelihood(position, jnp.array([3, 3, 0]))
+    np.testing.assert_array_equal(per_row[0], per_row[1])
+    assert rows.constrain(position)["fitted"].shape == (len(y),)
+
+
+@pytest.mark.float64_only
+def test_supports_of_every_kind_agree_with_numpyro(key):
+    def model():
+        numpyro.sample("simplex", dist.Dirichlet(jnp.ones(3)))
+        numpyro.sample("corner", dist.LKJCholesky(3, 2.0))
+        numpyro.sample("improper", dist.ImproperUniform(dist.constraints.positive, (), (2,)))
+        low = numpyro.sample("low", dist.Uniform(0, 1))
+        numpyro.sample("above", dist.Uniform(low, 2))
+        numpyro.factor("proper", -1.0)
+        vector = dist.ImproperUniform(dist.constraints.ordered_vector, (), (3,))
+        numpyro.sample("ordered", vector)
+
+    target = curvi.from_numpyro(model)
+
+    @jax.jit  # one compilation instead of one for every operation
+    def both(z):
+        position = target.density.unravel(z)
+        with usual_promotion():
+            potential = potential_energy(numpyro.handlers.seed(model, key), (), {}, position)
+            values = target.constrain(position)
+            joint, _ = log_density(numpyro.handlers.seed(model, key), (), {}, values)
+        return potential, values, joint, target.log_prob(z)
+
+    potential, values, joint, found = both(0.5 * jax.random.normal(key, target.start.shape))
+    np.testing.assert_allclose(found, -potential, rtol=1e-12)
+    assert np.isfinite(joint)  # every value is inside the support of its site
+    assert values["low"] < values["above"] < 2
+    assert (np.diff(values["ordered"]) > 0).all()
+    np.testing.assert_allclose(values["simplex"].sum(), 1.0)
+
+
+def test_the_start_is_finite_where_the_centre_of_the_support_is_not():
+    def model():
+        x = numpyro.sample("x", dist.Normal(50.0, 1.0))
+        numpyro.factor("inside", jnp.where(x > 10, 0.0, -jnp.inf))
+
+    assert abs(curvi.from_numpyro(model).position["x"] - 50) < 5
+
+
+def discrete():
+    numpyro.sample("x", dist.Normal(0, 1))
+    numpyro.sample("k", dist.Bernoulli(0.5))
+
+
+def with_param():
+    numpyro.sample("x", dist.Normal(numpyro.param("shift", jnp.zeros(())), 1))
+
+
+def local():
+    with numpyro.plate("rows", 10, subsample_size=2):
+        numpyro.sample("x", dist.Normal(0, 1))
+
+
+def two_plates():
+    x = numpyro.sample("x", dist.Normal(0, 1))
+    for name in ("a", "b"):
+        with numpyro.plate(name, 10, subsample_size=2) as index:
+            numpyro.sample(f"y{name}", dist.Normal(x, 1), obs=jnp.zeros(10)[index])
+
+
+def outside():
+    """At the start, zero, the factor is zero for every row."""
+    x = numpyro.sample("x", dist.Normal(0, 1))
+    y = jnp.arange(10.0)
+    with numpyro.plate("rows", 10, subsample_size=2) as index:
+        numpyro.sample("y", dist.Normal(x, 1), obs=y[index])
+    numpyro.factor("sum", -x * jnp.sum(y[index]))
+
+
+def observed_only():
+    numpyro.sample("x", dist.Normal(0, 1), obs=jnp.zeros(()))
+
+
+def delta():
+    numpyro.sample("x", dist.Delta(jnp.zeros(())))
+
+
+def broken():
+    raise KeyError("age")
+
+
+def impossible():
+    x = numpyro.sample("x", dist.Normal(0, 1))
+    numpyro.factor("never", jnp.where(x > 1e9, 0.0, -jnp.inf))
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (discrete, "'k' is discrete"),
+        (with_param, "'shift' is a numpyro.param"),
+        (local, "'x' is inside plate 'rows'"),
+        (two_plates, "subsamples 2 plates"),
+        (outside, "a site outside plate 'rows' depends on its rows; move it inside"),
+        (observed_only, "no latent site"),
+        (delta, "is a Delta"),
+        (broken, "KeyError: 'age'"),
+        (impossible, "log density is -inf"),
+        (3, "give a NumPyro model"),
+    ],
+)
+def test_a_model_that_cannot_be_fitted_is_refused_with_a_sentence(model, words):
+    with pytest.raises(curvi.InputError, match=words):
+        curvi.from_numpyro(model)
+
+
+def line(y):
+    slope = numpyro.sample("slope", dist.Normal(0, 3))
+    level = numpyro.sample("level", dist.Normal(0, 3))
+    numpyro.sample("y", dist.Normal(level + slope * jnp.arange(3.0), 1), obs=y)
+
+
+def line_answer(y):
+    X = np.stack([np.ones(3), np.arange(3.0)], axis=1)
+    precision = X.T @ X + np.eye(2) / 9
+    return np.linalg.solve(precision, X.T @ y), precision
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize(
+    "kind", ["AutoNormal", pytest.param("AutoMultivariateNormal", marks=pytest.mark.slow)]
+)
+def test_svi_run_gives_parameters_that_predictive_and_the_guide_understand(key, kind):
+    y = np.array([0.5, 1.0, 2.5])
+    mean, precision = line_answer(y)
+    covariance = np.linalg.inv(precision)
+    if kind == "AutoNormal":
+        covariance = np.diag(1 / np.diag(precision))
+    guide = getattr(autoguide, kind)(line)
+    run = curvi.SVI(line, guide).run(key, 100, y, progress_bar=False)
+    assert run.state.converged
+    assert run.losses.shape == (run.state.steps,)
+    with usual_promotion():
+        median = guide.median(run.params)
+        draws = Predictive(guide, params=run.params, num_samples=4000)(key, y)
+    np.testing.assert_allclose([median["level"], median["slope"]], mean, atol=1e-5)
+    both = np.stack([draws["level"], draws["slope"]])
+    # 4,000 draws: a mean is known to sd/63, an entry of the covariance to about 2.2 % of the
+    # product of the sds; six of those.
+    sd = np.diag(covariance) ** 0.5
+    assert (np.abs(both.mean(axis=1) - mean) < 6 * sd / 63).all()
+    assert (np.abs(np.cov(both) - covariance) < 6 * 0.023 * np.outer(sd, sd)).all()
+
+
+@pytest.mark.slow  # the guide over all sites at once is in the test above
+@pytest.mark.float64_only
+def test_low_rank_and_diagonal_guides_get_the_scales_of_the_family(key):
+    """Parameters by name give the guide the covariance of the fitted family."""
+    y = np.array([0.5, 1.0, 2.5])
+    guide = autoguide.AutoLowRankMultivariateNormal(line, rank=1)
+    svi = curvi.SVI(line, guide)
+    run = svi.run(key, 100, y, progress_bar=False)
+    with usual_promotion():
+        posterior = guide.get_posterior(run.params)
+    # The guide flattens sites as the model has them, curvi by name: level before slope.
+    swapped = np.asarray(run.state.covariance())[::-1, ::-1]
+    np.testing.assert_allclose(posterior.covariance_matrix, swapped, rtol=1e-10)
+
+
+@pytest.mark.float64_only
+def test_svi_refuses_what_it_would_not_honour(key):
+    guide = autoguide.AutoNormal(line)
+    with pytest.raises(curvi.InputError, match="guide is AutoDelta"):
+        curvi.SVI(line, autoguide.AutoDelta(line))
+    with pytest.raises(curvi.InputError, match="loss is RenyiELBO"):
+        curvi.SVI(line, guide, None, numpyro.infer.RenyiELBO())
+    with pytest.warns(UserWarning, match="does not use the optimiser"):
+        curvi.SVI(line, guide, numpyro.optim.Adam(1e-3))
+    with pytest.raises(curvi.InputError, match="init_params"):
+        curvi.SVI(line, guide).run(key, 10, np.zeros(3), init_params={})

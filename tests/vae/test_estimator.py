@@ -1,0 +1,282 @@
+"""The auto-encoder as an estimator."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+
+import curvi
+from curvi.vae._rotation import principal_rotation
+from curvi.vae._semi_supervised import _missing
+from curvi.vae._train import _Keeper
+
+SMALL = {"latent": 2, "hidden": (16,), "max_epochs": 60, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def digits(dtype):
+    return (load_digits().data[:400] / 16).astype(dtype)
+
+
+@pytest.fixture(scope="module")
+def fitted(digits):
+    return curvi.VAE(**SMALL).fit(digits)
+
+
+def test_it_learns_more_than_the_mean_image(fitted, digits):
+    p = np.clip(digits.mean(axis=0), 1e-3, 1 - 1e-3)
+    mean_image = np.mean(digits @ np.log(p) + (1 - digits) @ np.log1p(-p))
+    assert fitted.score(digits) > mean_image + 1
+    error = np.mean((fitted.reconstruct(digits) - digits) ** 2)
+    assert error < 0.9 * np.mean((digits - digits.mean(axis=0)) ** 2)
+    assert set(fitted.history_) == {"step", "epoch", "seconds", "elbo", "validation_elbo"}
+    assert fitted.elbo_ == np.nanmax(fitted.history_["validation_elbo"])
+
+
+def test_results_have_the_shapes_and_precision_of_the_data(fitted, digits, dtype):
+    codes = fitted.transform(digits)
+    assert codes.shape == (400, 2)
+    for images in (fitted.inverse_transform(codes[:7]), fitted.denoise(digits[:7]),
+                   fitted.sample(7), fitted.sample(7, noise=True)):  # fmt: skip
+        assert images.shape == (7, 64)
+        assert images.dtype == dtype
+        assert (images >= 0).all()
+        assert (images <= 1).all()
+    assert fitted.manifold(3).shape == (3, 3, 64)
+
+
+def test_the_importance_weighted_likelihood_is_above_the_bound(fitted, digits):
+    """In expectation by Jensen; over 50 rows the difference is far above its error."""
+    assert fitted.log_likelihood(digits[:50], 200).mean() > fitted.elbo(digits[:50], 50).mean()
+
+
+def test_imputation_keeps_what_is_known_and_fills_the_rest(fitted, digits):
+    rows = digits[:20].copy()
+    rows[:, 40:] = np.nan
+    full = fitted.impute(rows)
+    np.testing.assert_array_equal(full[:, :40], digits[:20, :40])
+    assert np.isfinite(full).all()
+    same = fitted.impute(digits[:20], np.isnan(rows))
+    np.testing.assert_array_equal(full, same)
+
+
+@pytest.mark.float64_only
+def test_the_same_seed_gives_the_same_bits(fitted, digits):
+    again = clone(fitted).fit(digits)
+    for a, b in zip(jax.tree.leaves(fitted.params_), jax.tree.leaves(again.params_), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("method", ["kfac", "adagrad"])
+def test_the_recorded_bound_is_free_of_the_penalty(method):
+    X = (np.random.default_rng(0).random((200, 16)) < 0.5).astype(np.float64)
+    model = curvi.VAE(latent=2, hidden=(8,), decoder_l2=1.0, max_epochs=1, random_state=0,
+                      validation_fraction=0, method=method).fit(X)  # fmt: skip
+    assert float(model.objective_.penalty(model.params_)) > 4
+    # Means of 200 rows with sds of about 3 nats, from other draws of the code.
+    assert abs(model.elbo_ - model.score(X)) < 1.5
+
+
+@pytest.mark.float64_only
+def test_a_first_look_without_a_number_does_not_hide_later_ones():
+    keeper = _Keeper(
+        lambda p, rows, key: jnp.mean(p * rows), jnp.ones(3), jnp.ones(3), 3, jax.random.key(0),
+        jnp.zeros(3),
+    )  # fmt: skip
+    looks = (np.nan, 5.0, 4.0, np.inf, 4.5, 4.6)
+    stops = [keeper(step, 0.0, jnp.full(3, value)) for step, value in enumerate(looks)]
+    np.testing.assert_array_equal(keeper.best, jnp.full(3, 4.0))
+    assert stops == [False, False, False, False, False, True]
+
+
+@pytest.mark.float64_only
+def test_plots_are_figures(fitted, digits):
+    for figure in (fitted.plot_history(), fitted.plot_reconstructions(digits),
+                   fitted.plot_manifold(3)):  # fmt: skip
+        assert type(figure).__name__ == "Figure"
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize(
+    "variance",
+    [
+        "pixel",
+        pytest.param("one", marks=pytest.mark.slow),
+        pytest.param(0.05, marks=pytest.mark.slow),
+    ],
+)
+def test_gaussian_pixels_that_never_change_do_no_harm(digits, variance):
+    assert (digits.std(axis=0) == 0).any()
+    model = curvi.VAE(**SMALL, likelihood="gaussian", variance=variance).fit(digits)
+    assert np.isfinite(model.elbo(digits)).all()
+    assert np.isfinite(model.reconstruct(digits)).all()
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("method", [pytest.param("hf", marks=pytest.mark.slow), "lbfgs", "adagrad"])
+def test_the_paper_s_methods_train_it_too(digits, method):
+    options = {**SMALL, "max_epochs": 5}
+    model = curvi.VAE(**options, method=method).fit(digits)
+    bounds = model.history_["validation_elbo"]
+    assert np.isfinite(bounds).all()
+    assert model.score(digits) > -64 * np.log(2)
+
+
+def spoiled(X, place, value):
+    X = X.copy()
+    X[place] = value
+    return X
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (lambda X: spoiled(X, (17, 3), np.nan), {}, r"X\[17, 3\] is nan"),
+        (lambda X: spoiled(X, (5, 2), 1.5), {}, r"X\[5, 2\] is 1.5"),
+        (lambda X: X[:1], {}, "1 row"),
+        (lambda X: np.repeat(X[:1], 30, axis=0), {}, "equal"),
+        (lambda X: X, {"hidden": ()}, "hidden"),
+        (lambda X: X, {"method": "sgd"}, "method"),
+        (lambda X: X, {"likelihood": "gaussian", "variance": -1.0}, "variance"),
+        (lambda X: X, {"validation_fraction": 1.0}, "validation_fraction"),
+    ],
+)
+def test_bad_input_is_refused_with_a_sentence(digits, change, options, message):
+    with pytest.raises(curvi.InputError, match=message):
+        curvi.VAE(**{**SMALL, **options}).fit(change(digits))
+
+
+@pytest.mark.float64_only
+def test_the_encoder_reads_the_directions_it_was_given(digits):
+    """Rows moved along a direction that was left out keep their codes."""
+    model = curvi.VAE(
+        latent=2, hidden=(8,), max_epochs=1, method=curvi.KFAC(directions=3), random_state=0,
+        validation_fraction=0, likelihood="gaussian",
+    ).fit(digits)  # fmt: skip
+    directions = np.linalg.svd(digits - digits.mean(axis=0), full_matrices=False)[2]
+    codes = model.transform(digits)
+    moved = [np.abs(model.transform(digits + directions[i]) - codes).max() for i in (2, 3)]
+    assert moved[0] > 1e-4
+    assert moved[1] < 1e-8
+    rank = np.linalg.matrix_rank(digits - digits.mean(axis=0))
+    assert principal_rotation(digits, directions=None).map.shape == (64, rank)
+
+
+@pytest.mark.float64_only
+def test_the_number_of_draws_can_be_chosen_from_a_pilot_epoch(digits):
+    options = {**SMALL, "max_epochs": 2, "method": "adagrad"}
+    model = curvi.VAE(**options, num_draws="auto").fit(digits)
+    assert 1 <= model.num_draws_ <= 16
+    assert model.objective_.num_draws == model.num_draws_
+    with pytest.raises(curvi.InputError, match="num_draws"):
+        curvi.VAE(**options, num_draws="many").fit(digits)
+
+
+@pytest.mark.float64_only
+def test_a_code_larger_than_the_data_is_announced(digits):
+    with pytest.warns(UserWarning, match="latent is 9 but X has 8 columns"):
+        model = curvi.VAE(latent=9, hidden=(4,), max_epochs=1).fit(digits[:, 8:16])
+    assert np.isfinite(model.transform(digits[:, 8:16])).all()
+    with pytest.raises(curvi.InputError, match="latent=2"):
+        model.manifold(3)
+
+
+def two_groups():
+    generator = np.random.default_rng(0)
+    group = np.arange(60) % 2
+    chance = np.where(group == 1, 0.9, 0.1)[:, None]
+    return (generator.random((60, 8)) < chance).astype(np.float64), group
+
+
+CLASSES = {"latent": 2, "hidden": (4,), "max_epochs": 40, "batch_size": 60, "random_state": 0}
+
+
+@pytest.mark.float64_only
+def test_names_of_classes_may_be_missing():
+    X, group = two_groups()
+    names = np.asarray(["low", "high"])[group]
+    y = [name if row < 20 else -1 for row, name in enumerate(names)]  # NumPy makes it "-1"
+    with jax.numpy_dtype_promotion("standard"):
+        model = curvi.SemiSupervisedVAE(**CLASSES).fit(X, y)
+    assert model.classes_.tolist() == ["high", "low"]
+    assert model.outcome_.name == "BUDGET"
+    assert np.isfinite(model.elbo_)
+    assert model.score(X, names) > 0.8
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["a", "-1", "b"],
+        np.asarray(["a", -1, "b"], object),
+        np.asarray(["a", None, "b"], object),
+        np.asarray(["a", np.nan, "b"], object),
+        np.asarray([b"a", b"-1", b"b"]),
+        [0.0, np.nan, 1.0],
+        [0, -1, 1],
+    ],
+)
+def test_every_way_to_leave_a_label_out_is_understood(labels):
+    assert _missing(np.asarray(labels)).tolist() == [False, True, False]
+
+
+@pytest.mark.float64_only
+def test_labels_of_one_class_or_several_kinds_are_refused():
+    X, _ = two_groups()
+    for y in (np.zeros(60), np.asarray([(1, 2), "b", None] * 20, object)):
+        with pytest.raises(curvi.InputError, match="y "):
+            curvi.SemiSupervisedVAE(**CLASSES).fit(X, y)
+
+
+@pytest.mark.float64_only
+def test_a_classifier_whose_training_breaks_says_so():
+    X, group = two_groups()
+    method = curvi.FirstOrder(optax.sgd(1e200))
+    with pytest.raises(curvi.NumericalError):
+        curvi.SemiSupervisedVAE(**{**CLASSES, "max_epochs": 100}, method=method).fit(X, group)
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize(
+    "options",
+    [{"hidden": ()}, {"hidden": "64"}, {"activation": "step"}, {"batch_size": 0}, {"max_epochs": 0},
+     {"decoder_l2": -1.0}],
+)  # fmt: skip
+def test_bad_options_of_the_classifier_are_refused(options):
+    with pytest.raises(curvi.InputError, match=next(iter(options))):
+        curvi.SemiSupervisedVAE(**{**CLASSES, **options}).fit(*two_groups())
+
+
+@pytest.mark.slow
+@pytest.mark.float64_only
+def test_unlabelled_rows_help_the_classifier():
+    """100 labels of 1,500: the generative model beats a logistic regression on the 100."""
+    from sklearn.linear_model import LogisticRegression
+
+    X, y = load_digits(return_X_y=True)
+    X = (X / 16).astype(np.float32)
+    labels = np.full(1500, -1)
+    labels[:100] = y[:100]
+    with jax.numpy_dtype_promotion("standard"):
+        model = curvi.SemiSupervisedVAE(latent=6, hidden=(50,), max_epochs=150, random_state=0).fit(
+            X[:1500], labels
+        )
+    ours = model.score(X[1500:], y[1500:])
+    theirs = LogisticRegression(max_iter=1000).fit(X[:100], y[:100]).score(X[1500:], y[1500:])
+    np.testing.assert_allclose(model.predict_proba(X[1500:]).sum(axis=1), 1, rtol=1e-5)
+    assert ours > theirs, (ours, theirs)
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("name", ["kfac", "hf", "lbfgs", "adam", "adagrad"])
+def test_a_second_fit_with_a_named_method_meets_compiled_steps(name):
+    """The method is a static argument of the compiled loop: it must be equal, not only alike."""
+    first, second = (curvi.VAE(method=name)._method(100)[0] for _ in range(2))
+    assert first == second
+    assert hash(first) == hash(second)

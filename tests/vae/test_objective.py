@@ -1,0 +1,166 @@
+"""The bound and its curvature."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from curvi.linalg import gauss_newton
+from curvi.vae import Bernoulli, Gaussian, MLPObjective, VAEObjective, initial_params
+from curvi.vae._class_model import ClassObjective, initial_class_params
+from curvi.vae._likelihoods import bounded
+from curvi.vae._objective import kl_divergence
+from curvi.vae._problem import EpochProblem, EpochResources, shuffling_multipliers
+from curvi.vae._rotation import principal_rotation
+
+
+def generator_of(key):
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+
+def small(key, likelihood, *, variances=0, draws=1, decay=0.0, dtype=np.float64):
+    generator = generator_of(key)
+    params = initial_params(
+        generator, inputs=5, hidden=(4,), latent=2, variances=variances, dtype=dtype
+    )
+    X = jnp.asarray(generator.random((6, 5)), dtype)
+    objective = MLPObjective(likelihood=likelihood, num_draws=draws, decoder_l2=decay)
+    return objective, params, X
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("likelihood", [Bernoulli(), Gaussian(0.3)], ids=["binary", "real"])
+def test_the_products_are_those_of_gauss_newton_with_the_exact_hessian_of_the_loss(key, likelihood):
+    objective, params, X = small(key, likelihood, draws=2)
+
+    @jax.jit  # far faster than product by product
+    def both(params):
+        first = objective.gauss_newton(params, X, key)
+        second = gauss_newton(
+            lambda p: objective.outputs(p, X, key), lambda o: objective.loss(o, X), params
+        )
+        return [(*parts[:2], parts[2].dense()) for parts in (first, second)]
+
+    (value, gradient, ours), reference = both(params)
+    np.testing.assert_allclose(value, reference[0], rtol=1e-12)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-10), gradient, reference[1])
+    np.testing.assert_allclose(ours, reference[2], atol=1e-10)
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize(
+    ("likelihood", "variances"),
+    [(Bernoulli(), 0), (Gaussian(0.3), 0), (Gaussian("pixel"), 5), (Gaussian("one"), 1)],
+    ids=["bernoulli", "fixed", "pixel", "one"],
+)
+def test_the_curvature_of_a_likelihood_is_its_fisher_information(key, likelihood, variances):
+    """E[score score'] over pixels drawn from p(x | z): exactly, by enumeration or moments."""
+    objective, params, X = small(key, likelihood, variances=variances)
+    outputs = objective.outputs(params, X, key).decoded
+    weights = jax.tree.leaves(likelihood.curvature(outputs))
+    if variances == 0 and isinstance(likelihood, Bernoulli):
+        scores = [jax.grad(lambda o, v=v: likelihood.log_prob(o, v * jnp.ones_like(X)).sum())(
+            outputs) for v in (0.0, 1.0)]  # fmt: skip
+        p = likelihood.mean(outputs)
+        expected = [(1 - p) * scores[0] ** 2 + p * scores[1] ** 2]
+    else:  # Gauss-Hermite is exact for the polynomial scores of a Gaussian
+        nodes, mass = np.polynomial.hermite_e.hermegauss(8)
+        mean, log_variance = likelihood.parts(outputs)
+        squares = [
+            [s**2 for s in jax.tree.leaves(jax.grad(lambda o, t=t: likelihood.log_prob(
+                o, mean + jnp.exp(0.5 * log_variance) * t).sum())(outputs))] for t in nodes
+        ]  # fmt: skip
+        expected = [
+            sum(m * s[i] for m, s in zip(mass, squares, strict=True)) / mass.sum()
+            for i in range(len(weights))
+        ]
+    for ours, theirs in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+
+
+def test_the_divergence_is_zero_at_the_prior_and_the_known_value_elsewhere(dtype):
+    mean, s = jnp.asarray([[0.0, 1.0]], dtype), jnp.asarray([[0.0, np.log(4.0)]], dtype)
+    np.testing.assert_allclose(kl_divergence(mean, s), 0.5 * (1 + 4 - np.log(4) - 1), rtol=1e-5)
+    assert float(kl_divergence(mean * 0, s * 0)[0]) == 0
+
+
+def test_extreme_log_variances_and_logits_stay_finite(dtype):
+    wild = jnp.asarray([-1e30, -50.0, -3.0, 0.0, 3.0, 50.0, 1e30], dtype)
+    safe = bounded(wild)
+    np.testing.assert_array_equal(safe[2:5], wild[2:5])
+    assert bool(jnp.all(jnp.isfinite(jnp.exp(safe))))
+    assert bool(jnp.all(jnp.isfinite(jax.vmap(jax.grad(bounded))(wild))))
+    logits = jnp.asarray([[-1e4, 1e4]], dtype)
+    assert float(Bernoulli().log_prob(logits, jnp.asarray([[0.0, 1.0]], dtype))[0]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.float64_only
+def test_user_functions_give_the_same_objective_as_the_built_in_network(key):
+    objective, params, X = small(key, Bernoulli(), decay=0.1)
+
+    def encode(p, x):
+        both = jnp.tanh(x @ p.encoder[0][:-1] + p.encoder[0][-1:]) @ p.heads[:-1] + p.heads[-1:]
+        return both[:, :2], both[:, 2:]
+
+    def decode(p, z):
+        hidden = jnp.tanh(z @ p.decoder[0][:-1] + p.decoder[0][-1:])
+        return hidden @ p.decoder[1][:-1] + p.decoder[1][-1:]
+
+    theirs = VAEObjective(
+        encode, decode, decoder_l2=0.1, penalised=lambda p: [layer[:-1] for layer in p.decoder]
+    )
+    np.testing.assert_allclose(objective(params, X, key), theirs(params, X, key), rtol=1e-12)
+    dense = [
+        jax.jit(lambda p, o=o: o.gauss_newton(p, X, key)[2].dense())(params)
+        for o in (objective, theirs)
+    ]
+    np.testing.assert_allclose(dense[0], dense[1], atol=1e-12)
+
+
+@pytest.mark.float64_only
+def test_a_rotated_network_is_the_same_function_and_comes_back(key):
+    objective, params, X = small(key, Bernoulli())
+    rotation = principal_rotation(np.asarray(X), directions=5)
+    rotated = rotation.rotated(params)
+    white = MLPObjective(white=True)
+    features = jnp.asarray(rotation.features(np.asarray(X)))
+    np.testing.assert_allclose(
+        objective(params, X, key), white(rotated, (features, X), key), rtol=1e-9
+    )
+    back = rotation.restored(rotated)
+    np.testing.assert_allclose(objective(params, X, key), objective(back, X, key), rtol=1e-9)
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("num_rows", [7, 30, 101])
+def test_an_epoch_visits_every_row_once(key, num_rows):
+    rows = jnp.arange(num_rows)
+    multipliers = jnp.asarray(shuffling_multipliers(num_rows, generator_of(key)))
+    problem = EpochProblem(None, 1)
+    resources = EpochResources(key, rows, multipliers)
+    for epoch in (0, 3):
+        steps = epoch * num_rows + np.arange(num_rows)
+        visit = jax.jit(jax.vmap(lambda s: problem.sample(resources, s)[0]))
+        seen = visit(jnp.asarray(steps, jnp.int32)).ravel()
+        assert sorted(seen.tolist()) == list(range(num_rows))
+
+
+@pytest.mark.float64_only
+def test_the_bounds_of_all_classes_are_those_of_each_class(key):
+    generator = generator_of(key)
+    params = initial_class_params(
+        generator,
+        inputs=5,
+        hidden=(4, 3),
+        latent=2,
+        classes=3,
+        variances=0,
+        output_bias=np.zeros(5),
+    )
+    X = jnp.asarray(generator.random((6, 5)))
+    objective = ClassObjective(Bernoulli(), 3, 0.1, 1.0)
+    every = objective.all_bounds(params, X, key)
+    repeated, classes = jnp.repeat(X, 3, axis=0), jnp.tile(jnp.eye(3), (6, 1))
+    each = objective.bounds(params, repeated, classes, key)  # the same shape, the same draws
+    np.testing.assert_allclose(every, each.reshape(6, 3), rtol=1e-12)
