@@ -9,7 +9,7 @@ import pytest
 import curvi
 from curvi.solvers._kfac import _backward, _inverse_root, layer_factors
 from curvi.solvers._kronecker import first_sides, kronecker_metric, renewed_sides
-from curvi.solvers._layered import Layer
+from curvi.solvers._method import Layer
 from curvi.vae import Bernoulli, Gaussian, MLPObjective, initial_params
 from curvi.vae._problem import EpochProblem, EpochResources
 

@@ -1,1 +1,22 @@
-"""The one loop: steps on the host or on device, stopping, progress and the trace."""
+"""The one loop: steps on the host or on device, budgets, hooks and the trace."""
+
+from curvi.engine._execution import Execution
+from curvi.engine._hooks import StepInfo, hooks_for
+from curvi.engine._loop import Budget, Hook, Progress, RunResult, run, run_driver, run_starts
+from curvi.engine._problems import ObjectiveProblem, Resources, VariationalProblem
+
+__all__ = [
+    "Budget",
+    "Execution",
+    "Hook",
+    "ObjectiveProblem",
+    "Progress",
+    "Resources",
+    "RunResult",
+    "StepInfo",
+    "VariationalProblem",
+    "hooks_for",
+    "run",
+    "run_driver",
+    "run_starts",
+]

@@ -1,47 +1,58 @@
-"""The one loop: chunks of steps on device, one look at the host in between."""
+"""The one loop around steps: budgets, Ctrl-C, hooks and the trace, whoever takes the steps."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
-from curvi._core.compilation import QUICK, SizedJit
 from curvi._core.outcomes import Outcome
+from curvi.engine._drivers import Chunk, Driver, make_driver
+from curvi.engine._execution import Execution
 from curvi.solvers import Info, Method, Problem
 
-CAPACITY = 500  # steps of one chunk at most, and rows of its trace on device
-PATIENCE = 40  # rejected steps in a row after which a run gives up
+_FIRST_CHUNK = 4
 _CHUNK_SECONDS = 0.2
 
 
-class Carry(NamedTuple):
-    """What the loop carries on device."""
-
-    state: Any
-    step: Array
-    refused: Array
-    broken: Array
-    outcome: Array
-    trace: Info
-
-
 class Progress(NamedTuple):
-    """What an observer is shown after every chunk."""
+    """What hooks are shown after every chunk of steps.
+
+    Attributes
+    ----------
+    step, max_steps : steps done, and allowed, in the run that has taken most
+    seconds : since the first step, without compilation and without hooks
+    chunks : the table of the last steps of each run
+    params : gives the parameters of a run, by its number
+    ended : whether no run goes on
+    """
 
     step: int
     max_steps: int
-    value: float
     seconds: float
+    chunks: list[dict[str, np.ndarray]]
+    params: Callable[[int], Any]
+    ended: bool
 
 
-class LoopResult(NamedTuple):
+class Hook(Protocol):
+    """Is called between chunks: a progress bar, a user's callback, a validation, a checkpoint.
+
+    ``every`` asks for chunks that end at multiples of so many steps; zero takes them as they come.
+    """
+
+    @property
+    def every(self) -> int:
+        """Steps between calls, or zero."""
+
+    def __call__(self, progress: Progress) -> bool | None:
+        """Look at the runs; True ends them as converged. Its time does not count."""
+
+
+class RunResult(NamedTuple):
     """How a run ended."""
 
     params: Any
@@ -51,53 +62,21 @@ class LoopResult(NamedTuple):
     seconds: float
 
 
-@partial(jax.jit, static_argnames=("problem", "method"))
-def start(problem: Problem, method: Method, params: Any, resources: Any) -> Carry:
-    """Initial carry of a run."""
-    dtype = jax.tree.leaves(params)[0].dtype
-    real, flag, count = (jnp.zeros(CAPACITY, kind) for kind in (dtype, jnp.bool_, jnp.int32))
-    zero = jnp.asarray(0, jnp.int32)
-    trace = Info(real, real, real, count, flag, flag, flag, count)
-    return Carry(method.init(problem, params, resources), zero, zero, zero, zero, trace)
+@dataclass(frozen=True)
+class Budget:
+    """When runs stop: a tolerance, and what all of them may spend together since ``began``."""
 
+    tolerance: float
+    max_steps: int
+    time_budget: float | None = None
+    hooks: tuple[Hook, ...] = ()
+    began: float = field(default_factory=time.perf_counter)
 
-def _steps(
-    problem: Problem, method: Method, carry: Carry, resources: Any, stop: Array, tolerance: Array
-) -> Carry:
-    """Take steps until the step count reaches ``stop`` or the run has an outcome."""
-    first = carry.step
-
-    def body(carry: Carry) -> Carry:
-        state, info = method.step(problem, carry.state, resources, carry.step, tolerance)
-        refused = jnp.where(info.accepted, 0, carry.refused + 1)
-        broken = jnp.where(info.accepted, 0, carry.broken + (~info.finite).astype(jnp.int32))
-        gave_up = jnp.where(2 * broken >= refused, Outcome.NON_FINITE.value, Outcome.STALLED.value)
-        outcome = jnp.where(refused >= PATIENCE, gave_up, info.outcome).astype(jnp.int32)
-        slot = carry.step - first
-        trace = jax.tree.map(lambda table, row: table.at[slot].set(row), carry.trace, info)
-        return Carry(state, carry.step + 1, refused, broken, outcome, trace)
-
-    return jax.lax.while_loop(
-        lambda c: (c.outcome == Outcome.RUNNING.value) & (c.step < stop), body, carry
-    )
-
-
-run_chunk = jax.jit(_steps, static_argnames=("problem", "method"))  # inside other compiled code
-_sized_chunk = SizedJit(_steps, static_argnames=("problem", "method"))
-
-
-def advance(
-    problem: Problem, method: Method, carry: Carry, resources: Any, stop: int, tolerance: float
-) -> Carry:
-    """:func:`run_chunk` from the host, compiled with the effort that the problem deserves."""
-    params = method.answer(carry.state)
-    cost = problem.cost(params, resources)
-    # Never without any optimisation: a run may be long.
-    work = float("inf") if cost is None else max(cost.numbers, 2 * QUICK)
-    limit = jnp.asarray(tolerance, jax.tree.leaves(params)[0].dtype)
-    last = jnp.asarray(stop, jnp.int32)
-    found: Carry = _sized_chunk(work, problem, method, carry, resources, last, limit)
-    return found
+    def left(self) -> float:
+        """Seconds that are left; infinite without a budget of time."""
+        if self.time_budget is None:
+            return float("inf")
+        return self.time_budget - (time.perf_counter() - self.began)
 
 
 def run(
@@ -105,77 +84,110 @@ def run(
     method: Method,
     params: Any,
     resources: Any,
+    budget: Budget,
     *,
-    tolerance: float,
-    max_steps: int,
-    time_budget: float | None = None,
-    observer: Callable[[Progress], None] | None = None,
-    monitor: Callable[[int, float, Any], bool] | None = None,
-    monitor_every: int = 1,
-) -> LoopResult:
-    """Run a method until it converges, gives up, or its budget is spent.
+    execution: Execution | None = None,
+    spent: int = 0,
+) -> RunResult:
+    """Run a method until it converges, gives up, or its budget is spent."""
+    execution = Execution() if execution is None else execution
+    driver = make_driver(problem, method, [params], resources, execution)
+    return run_driver(driver, 1, budget, spent=spent)[0]
 
-    ``monitor(step, seconds, params)`` is asked whenever ``monitor_every`` steps are done, and at
-    the end of the budget; True ends the run as converged. Its own time does not count.
 
-    Ctrl-C ends the run after the current chunk's results are in; what there is, is returned.
+def run_starts(
+    problem: Problem,
+    method: Method,
+    starts: list[Any],
+    resources: Any,
+    budget: Budget,
+    *,
+    execution: Execution,
+) -> list[RunResult]:
+    """Run from several starts together; one that fails does not disturb the others."""
+    driver = make_driver(problem, method, starts, resources, execution)
+    return run_driver(driver, len(starts), budget)
+
+
+def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0) -> list[RunResult]:
+    """Ask a driver for steps until every run has an outcome or the budget is spent.
+
+    Ctrl-C ends the runs with what the last chunk left, and the outcome INTERRUPTED.
     """
-    began = time.perf_counter()
-    carry = start(problem, method, params, resources)
-    recorded: list[dict[str, np.ndarray]] = []
-    length, outcome, step = 4, Outcome.RUNNING, 0
+    entered = time.perf_counter()
+    max_steps = budget.max_steps - spent
+    outcomes = [Outcome.RUNNING] * num_runs
+    tables: list[list[dict[str, np.ndarray]]] = [[] for _ in range(num_runs)]
+    length, step, seconds = min(_FIRST_CHUNK, driver.most_steps), 0, 0.0
     try:
-        # A chunk of no steps compiles; the clock of the trace starts after it.
-        jax.block_until_ready(advance(problem, method, carry, resources, 0, tolerance))
-        compiled = time.perf_counter()
-        seconds = 0.0
-        while outcome is Outcome.RUNNING:
-            stop = min(step + length, max_steps)
-            if monitor is not None:
-                stop = min(stop, (step // monitor_every + 1) * monitor_every)
-            carry = advance(problem, method, carry, resources, stop, tolerance)
-            done, code = int(carry.step), int(carry.outcome)
-            now = time.perf_counter() - compiled
-            recorded.append(_table(carry.trace, step, done, seconds, now))
-            length = _next_length(length, now - seconds)
-            step, outcome, seconds = done, Outcome(code), now
-            if outcome is Outcome.RUNNING and step >= max_steps:
-                outcome = Outcome.BUDGET
-            if outcome is Outcome.RUNNING and _spent(began, time_budget):
-                outcome = Outcome.BUDGET
-            if observer is not None:
-                observer(Progress(step, max_steps, float(recorded[-1]["value"][-1]), now))
-            if monitor is not None and (step % monitor_every == 0 or outcome is Outcome.BUDGET):
-                paused = time.perf_counter()
-                if monitor(step, now, method.answer(carry.state)):
-                    outcome = Outcome.CONVERGED
-                compiled += time.perf_counter() - paused
+        driver.prepare(budget.tolerance)
+        clock = time.perf_counter()
+        while Outcome.RUNNING in outcomes:
+            count = _until_hook(step, min(length, max_steps - step), budget.hooks)
+            chunks = driver.advance(count, budget.tolerance)
+            now = time.perf_counter() - clock
+            _record(tables, chunks, step, seconds, now)
+            length = _next_length(length, now - seconds, driver.most_steps)
+            seconds, step = now, step + max(len(c.rows["value"]) for c in chunks)
+            outcomes = [chunk.outcome for chunk in chunks]
+            spare = step < max_steps and budget.left() > 0
+            outcomes = [
+                o if spare or o is not Outcome.RUNNING else Outcome.BUDGET for o in outcomes
+            ]
+            ended = Outcome.RUNNING not in outcomes
+            rows = [table[-1] for table in tables]
+            progress = Progress(step, max_steps, now, rows, driver.params, ended)
+            if _call(budget.hooks, progress):
+                outcomes = [Outcome.CONVERGED] * num_runs
+            clock += time.perf_counter() - clock - now
     except KeyboardInterrupt:
-        outcome = Outcome.INTERRUPTED
+        outcomes = [Outcome.INTERRUPTED if o is Outcome.RUNNING else o for o in outcomes]
+    elapsed = time.perf_counter() - entered
+    return [
+        _ended(driver, run, outcome, tables[run], elapsed) for run, outcome in enumerate(outcomes)
+    ]
+
+
+def _until_hook(step: int, count: int, hooks: tuple[Hook, ...]) -> int:
+    """Steps to take so that no hook is passed by."""
+    return min([count, *(hook.every - step % hook.every for hook in hooks if hook.every)])
+
+
+def _call(hooks: tuple[Hook, ...], progress: Progress) -> bool:
+    due = [h for h in hooks if not h.every or progress.step % h.every == 0 or progress.ended]
+    return any([bool(hook(progress)) for hook in due])  # every hook is called
+
+
+def _record(
+    tables: list[list[dict[str, np.ndarray]]],
+    chunks: list[Chunk],
+    first: int,
+    before: float,
+    after: float,
+) -> None:
+    """Append the rows of every run; seconds are spread evenly over the steps of a chunk."""
+    for table, chunk in zip(tables, chunks, strict=True):
+        count = len(chunk.rows["value"])
+        seconds = before + (after - before) * np.arange(1, count + 1) / max(count, 1)
+        table.append({"step": np.arange(first, first + count), "seconds": seconds, **chunk.rows})
+
+
+def _ended(
+    driver: Driver,
+    run: int,
+    outcome: Outcome,
+    table: list[dict[str, np.ndarray]],
+    seconds: float,
+) -> RunResult:
     trace = {
-        name: np.concatenate([table[name] for table in recorded]) if recorded else np.zeros(0)
+        name: np.concatenate([rows[name] for rows in table]) if table else np.zeros(0)
         for name in ("step", "seconds", *Info._fields)
     }
-    return LoopResult(method.answer(carry.state), outcome, step, trace, time.perf_counter() - began)
+    return RunResult(driver.params(run), outcome, len(trace["step"]), trace, seconds)
 
 
-def _spent(began: float, budget: float | None) -> bool:
-    return budget is not None and time.perf_counter() - began >= budget
-
-
-def _next_length(length: int, elapsed: float) -> int:
+def _next_length(length: int, elapsed: float, most: int) -> int:
     """Aim at chunks of about a fifth of a second, and at most double."""
     if elapsed <= 0:
-        return min(2 * length, CAPACITY)
-    return int(min(max(1, length * _CHUNK_SECONDS / elapsed), 2 * length, CAPACITY))
-
-
-def _table(
-    trace: Info, first: int, last: int, before: float, after: float
-) -> dict[str, np.ndarray]:
-    """The rows of one chunk; seconds are spread evenly over its steps."""
-    count = last - first
-    table = {name: np.asarray(column)[:count] for name, column in trace._asdict().items()}
-    table["step"] = np.arange(first, last)
-    table["seconds"] = before + (after - before) * np.arange(1, count + 1) / max(count, 1)
-    return table
+        return min(2 * length, most)
+    return int(min(max(1, length * _CHUNK_SECONDS / elapsed), 2 * length, most))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -11,15 +12,34 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
-from curvi._core.compilation import Cost
+from curvi._core.compilation import Cost, cost_of
 from curvi._core.trees import Metric
+from curvi.engine._flat import CompiledObjective
 from curvi.families import Family, Params
 from curvi.linalg import LinearMap
 from curvi.objective import Draws, draw_noise, neg_elbo
-from curvi.objective._look import Looker
 from curvi.solvers import Problem
-from curvi.solvers._layered import Layered
+from curvi.solvers._method import Layered
 from curvi.targets import Density, RowDensity
+
+_PASSES = 8  # a product costs about this many evaluations of the objective
+
+
+@lru_cache(maxsize=256)
+def _cost_per_draw(density: Density | RowDensity, dimension: int, shapes: Any) -> Cost:
+    position = jax.ShapeDtypeStruct((dimension,), density.dtype)
+    if isinstance(density, RowDensity):
+        leaves, structure = shapes
+        rows = jax.tree.unflatten(structure, list(leaves))
+        return cost_of(density.log_prob, position, rows)
+    return cost_of(density.log_prob, position)
+
+
+def cost_per_draw(density: Density | RowDensity, dimension: int, rows: PyTree) -> Cost:
+    """What one evaluation of the log density costs."""
+    leaves, structure = jax.tree.flatten(rows)
+    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+    return _cost_per_draw(density, dimension, (shapes, structure))
 
 
 class Resources(NamedTuple):
@@ -68,8 +88,10 @@ class VariationalProblem(Problem):
         self, resources: Resources, step: Array, stream: int = 0, size: int | None = None
     ) -> Sample:
         """Noise and rows of a step."""
-        key = step_key(resources, step, stream)
         rows = resources.rows
+        if self.batch_size is None and resources.noise is not None:
+            return Sample(resources.noise, rows)
+        key = step_key(resources, step, stream)
         if self.batch_size is not None:
             rows = pick_rows(jax.random.fold_in(key, 1), rows, size or self.batch_size)
         if resources.noise is not None:
@@ -85,11 +107,21 @@ class VariationalProblem(Problem):
         return neg_elbo(self.density, self.family, params, sample.noise, sample.rows)
 
     def cost(self, params: Params, resources: Resources) -> Cost | None:
-        """What one Hessian-vector product on fixed draws costs."""
+        """What one Hessian-vector product on fixed draws costs.
+
+        Draws share their operations, and so do not add to them.
+        """
+        del params
         if not self.fixed or resources.noise is None:
             return None
-        noise, rows = resources.noise, resources.rows
-        return Looker(self.density, self.family, params, noise, rows).cost
+        each = cost_per_draw(self.density, self.dimension, resources.rows)
+        numbers = (each.numbers + 2 * self.dimension) * resources.noise.shape[0]
+        return Cost(_PASSES * numbers, _PASSES * each.operations)
+
+    def flat(self, params: Params, resources: Resources) -> CompiledObjective | None:
+        """For steps on the host, on fixed draws."""
+        cost = self.cost(params, resources)
+        return None if cost is None else CompiledObjective(self, resources, params, cost)
 
     def metric(self, params: Params) -> Metric:
         """Natural metric of the family."""
@@ -136,6 +168,19 @@ class ObjectiveProblem(Problem):
     def value(self, params: PyTree, sample: tuple[PyTree, PRNGKeyArray]) -> Float[Array, ""]:
         """The objective on a batch and key."""
         return _traced_once(self.fn, self.reads, params, *sample)
+
+    def cost(self, params: PyTree, resources: Resources) -> Cost | None:
+        """What one Hessian-vector product of a deterministic objective costs."""
+        if not self.fixed:
+            return None
+        sample = self.sample(resources, jnp.asarray(0, jnp.int32))
+        each = cost_of(lambda p, rows: self.value(p, (rows, sample[1])), params, sample[0])
+        return Cost(_PASSES * each.numbers, _PASSES * each.operations)
+
+    def flat(self, params: PyTree, resources: Resources) -> CompiledObjective | None:
+        """For steps on the host, where the objective is deterministic."""
+        cost = self.cost(params, resources)
+        return None if cost is None else CompiledObjective(self, resources, params, cost)
 
     def gauss_newton(
         self, params: PyTree, sample: tuple[PyTree, PRNGKeyArray]

@@ -118,7 +118,7 @@ def _few_steps(
     carry = loop.advance(problem, method, carry, resources, steps, tolerance)
     done = int(carry.step)
     return _Run(
-        method.answer(carry.state),
+        method.estimate(carry.state),
         int(carry.outcome) == Outcome.CONVERGED.value,
         int(carry.state.moves),
         float(np.asarray(carry.trace.grad_norm)[done - 1]),

@@ -125,7 +125,7 @@ def _ended(
         for name in ("step", "seconds", *Info._fields)
     }
     return loop.LoopResult(
-        params=method.answer(state),
+        params=method.estimate(state),
         outcome=Outcome.BUDGET if outcome is Outcome.RUNNING else outcome,
         steps=int(carry.step[index]),
         trace=trace,

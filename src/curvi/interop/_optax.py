@@ -12,7 +12,8 @@ from jaxtyping import Array
 from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi.linalg import conjugate_gradient, damped, hessian
-from curvi.solvers._method import GOOD, POOR, agreement, all_finite, select
+from curvi.linalg._arithmetic import all_finite, select
+from curvi.solvers._step import GOOD, POOR, agreement
 
 
 class HessianFreeState(NamedTuple):

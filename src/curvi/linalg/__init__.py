@@ -9,7 +9,7 @@ number. Nothing here knows about probability, data or optimisation steps.
 """
 
 from curvi.linalg._cg import CGResult, conjugate_gradient
-from curvi.linalg._cg_loop import CGOutcome
+from curvi.linalg._cg_iteration import CGOutcome
 from curvi.linalg._lanczos import (
     condition_estimate,
     lanczos_tridiagonal,

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax.tree
 from jax.typing import ArrayLike
 
 from curvi._core.errors import InputError
+from curvi.linalg import _arithmetic as la
 from curvi.linalg import _trees
-from curvi.linalg._cg_loop import (
+from curvi.linalg._cg_iteration import (
     RUNNING,
     CGOutcome,
-    Problem,
+    Solution,
     State,
-    magnitude,
-    quadratic_model,
-    residual_size,
-    trip,
+    System,
+    begin,
+    finish,
+    iterate,
 )
 from curvi.linalg._preconditioners import Identity, Preconditioner
 
@@ -42,13 +43,15 @@ class CGResult(NamedTuple):
     products : Array
         Products with A, those for warm start and true residuals included.
     residual_norm : Array
-        ``|b - Ax| / |b|`` of the last interior iterate: true where the outcome is CONVERGED or
-        STALLED or no step was taken, otherwise from the recurrence. Measured in the metric if
-        ``natural_norm`` was asked for.
+        ``|b - Ax| / |b|`` of the last interior iterate: true where it was verified and the outcome
+        is CONVERGED or STALLED, or no step was taken; otherwise from the recurrence. In the
+        metric with ``natural_norm``.
     outcome : Array
         Integer code of a :class:`CGOutcome`.
     negative_curvature : Array
         Whether ``direction`` has p'Ap <= 0 up to rounding.
+    length : Array
+        ``sqrt(x'Mx)`` of the solution where there is a radius, otherwise zero.
     model_value : Array
         phi(x) = x'Ax/2 - b'x at the solution. Zero where not even the first product was finite.
     alphas, betas : Array
@@ -62,6 +65,7 @@ class CGResult(NamedTuple):
     residual_norm: jax.Array
     outcome: jax.Array
     negative_curvature: jax.Array
+    length: jax.Array
     model_value: jax.Array
     alphas: jax.Array
     betas: jax.Array
@@ -78,6 +82,7 @@ def conjugate_gradient(
     progress_tolerance: ArrayLike | None = None,
     radius: ArrayLike | None = None,
     natural_norm: bool = False,
+    verify: bool = True,
     num_coefficients: int = 0,
 ) -> CGResult:
     r"""Minimise the model phi(x) = x'Ax/2 - b'x, that is solve A x = b, by products with A only.
@@ -94,10 +99,10 @@ def conjugate_gradient(
     (Steihaug). Without ``radius`` the solution always descends, b'x > 0, unless b is zero or not
     finite.
 
-    When the recursive residual meets the tolerance the true one is computed, and the iteration
-    restarts from it if it does not meet it (iterative refinement), until it does or rounding of the
-    solution itself, about ``eps |A| |x|``, forbids more (outcome STALLED). Runs inside ``jit`` and
-    ``vmap`` without touching the host.
+    When the recursive residual meets the tolerance the true one is computed (``verify``), and the
+    iteration restarts from it if it does not meet it (iterative refinement), until it does or
+    rounding of the solution itself, about ``eps |A| |x|``, forbids more (outcome STALLED). Runs
+    inside ``jit`` and ``vmap`` without touching the host.
 
     Parameters
     ----------
@@ -125,8 +130,15 @@ def conjugate_gradient(
     natural_norm : bool
         Measure residuals as sqrt(r'M^-1 r) instead of ``|r|``, so that the stopping test does not
         depend on the units of the coordinates.
+    verify : bool
+        Claim convergence on the true residual only. Without it the recursive residual decides,
+        which saves a product and is good enough for the rough solves of a Newton method.
     num_coefficients : int
         How many alphas and betas to store.
+
+    Returns
+    -------
+    CGResult
 
     Raises
     ------
@@ -153,37 +165,110 @@ def conjugate_gradient(
 
     # A power of two makes the scaling exact; without it tiny gradients underflow when squared.
     scale = _power_of_two(rhs)
-    scaled = jax.tree.map(lambda leaf: leaf / scale, rhs)
-    problem = Problem(
-        operator=operator,
-        solve=metric.solve,
-        rhs=scaled,
-        threshold=jnp.zeros((), dtype),
-        natural=natural_norm,
+    shrunk = jax.tree.map(lambda leaf: leaf / scale, rhs)
+
+    def products(vector: PyTree) -> tuple[PyTree, PyTree]:
+        image = operator(vector)
+        return image, metric.solve(image)
+
+    system = System(
+        products=products,
+        rhs=shrunk,
+        natural=metric.solve(shrunk),
+        tolerance=jnp.asarray(tolerance, dtype),
         eps=eps,
-        radius=None if radius is None else jnp.asarray(radius, dtype) / scale,
         max_steps=100 * _trees.size(rhs) + 1000 if max_steps is None else max_steps,
+        radius=None if radius is None else jnp.asarray(radius, dtype) / scale,
         progress_tolerance=(
             None if progress_tolerance is None else jnp.asarray(progress_tolerance, dtype)
         ),
+        natural_norm=natural_norm,
+        verify=verify,
     )
-    energy = optax.tree.vdot(scaled, metric.solve(scaled))
-    size = residual_size(problem, scaled, energy)
-    problem = replace(problem, threshold=jnp.asarray(tolerance, dtype) * size)
-    start, products = optax.tree.zeros_like(scaled), 0
-    image = start
+    start = optax.tree.zeros_like(shrunk)
+    image, length_sq, count = (start, start), jnp.zeros((), dtype), 0
     if initial is not None:
         _trees.require_same_shapes(initial, rhs, "initial", "rhs")
         guess = jax.tree.map(lambda leaf: leaf / scale, initial)
-        start, image = _warm_start(problem, metric, guess)
-        products = 1 if radius is None else 2
-    state = _initial_state(
-        problem, metric, start, image, products=products, num_coefficients=num_coefficients
+        start, image, length_sq = _warm_start(system, metric, guess)
+        count = 1 if radius is None else 2
+    state = begin(
+        system,
+        start,
+        image,
+        length_sq=length_sq,
+        products=count,
+        num_coefficients=num_coefficients,
     )
     state = jax.lax.while_loop(
-        lambda state: state.outcome == RUNNING, lambda state: trip(problem, state), state
+        lambda state: state.outcome == RUNNING, lambda state: iterate(system, state), state
     )
-    return _finish(problem, metric, state, scale)
+    return _result(state, finish(system, state), system.rhs_norm, scale)
+
+
+def eager_conjugate_gradient(
+    products: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    rhs: np.ndarray,
+    natural: np.ndarray,
+    *,
+    eps: float,
+    relative_tolerance: float,
+    max_steps: int,
+    radius: float | None = None,
+    verify: bool = False,
+) -> CGResult:
+    """The same iteration on the host, where it costs nothing to compile.
+
+    Parameters
+    ----------
+    products : callable
+        ``products(p) -> (A p, M^-1 A p)``.
+    rhs, natural : array
+        b and M^-1 b, in double precision.
+    eps : float
+        Rounding unit of the products, which may be computed in single precision.
+    relative_tolerance, max_steps, radius, verify
+        As for :func:`conjugate_gradient`; residuals are measured in the metric.
+
+    Returns
+    -------
+    CGResult
+        With NumPy arrays and numbers.
+    """
+    system = System(
+        products=products,
+        rhs=rhs,
+        natural=natural,
+        tolerance=relative_tolerance,
+        eps=eps,
+        max_steps=max_steps,
+        radius=radius,
+        natural_norm=True,
+        verify=verify,
+    )
+    with np.errstate(all="ignore"):  # what is not finite is an outcome
+        zero = np.zeros_like(rhs)
+        state = begin(system, zero, (zero, zero))
+        while state.outcome == RUNNING:
+            state = iterate(system, state)
+        return _result(state, finish(system, state), system.rhs_norm, np.float64(1.0))
+
+
+def _result(state: State, found: Solution, rhs_norm: Any, scale: Any) -> CGResult:
+    xp = la.namespace(scale)
+    return CGResult(
+        solution=la.scaled(scale, found.solution),
+        direction=la.scaled(scale, state.search),
+        steps=state.steps,
+        products=state.products,
+        residual_norm=state.best_norm / xp.where(rhs_norm > 0, rhs_norm, 1.0),
+        outcome=state.outcome,
+        negative_curvature=state.outcome == CGOutcome.NEGATIVE_CURVATURE,
+        length=scale * found.length,
+        model_value=scale * (scale * found.model),
+        alphas=state.alphas,
+        betas=state.betas,
+    )
 
 
 def _check_options(
@@ -192,7 +277,7 @@ def _check_options(
     radius: ArrayLike | None,
     num_coefficients: int,
 ) -> None:
-    """Refuse options out of range, as far as their values are known while tracing."""
+    """Validate options as far as their values are known while tracing."""
     if max_steps is not None and max_steps < 1:
         raise InputError(f"max_steps is {max_steps}; give at least 1, or None for no cap")
     if num_coefficients < 0:
@@ -211,151 +296,44 @@ def _power_of_two(tree: PyTree) -> jax.Array:
     return jnp.ldexp(jnp.ones_like(largest), exponent - 1)
 
 
-def _warm_start(problem: Problem, metric: Preconditioner, guess: PyTree) -> tuple[PyTree, PyTree]:
-    """The multiple of the guess to start from, and its image under A; zeros where it is dropped."""
-    image = problem.operator(guess)
-    curvature = optax.tree.vdot(guess, image)
-    slope = optax.tree.vdot(problem.rhs, guess)
-    floor = problem.eps * magnitude(guess, image)
+def _warm_start(
+    system: System, metric: Preconditioner, guess: PyTree
+) -> tuple[PyTree, tuple[PyTree, PyTree], jax.Array]:
+    """The multiple of the guess to start from, its images and x'Mx; zeros where it is dropped."""
+    images = system.products(guess)
+    curvature = la.vdot(guess, images[0])
+    slope = la.vdot(system.rhs, guess)
+    floor = system.eps * la.magnitude(guess, images[0])
     sound = jnp.isfinite(curvature) & jnp.isfinite(slope) & (curvature > floor)
     best_multiple = slope / jnp.where(sound, curvature, 1.0)
     as_it_is = 0.5 * curvature <= slope
     multiple = jnp.where(as_it_is, 1.0, best_multiple)
-    if problem.radius is not None:
-        length = jnp.sqrt(optax.tree.vdot(guess, metric.apply(guess)))
-        limit = problem.radius / jnp.where(length > 0, length, 1.0)
-        multiple = jnp.where(length > problem.radius, best_multiple, multiple)
+    length_sq = jnp.zeros_like(multiple)
+    if system.radius is not None:
+        length = jnp.sqrt(la.vdot(guess, metric.apply(guess)))
+        limit = system.radius / jnp.where(length > 0, length, 1.0)
+        multiple = jnp.where(length > system.radius, best_multiple, multiple)
         multiple = jnp.clip(multiple, -limit, limit)
-        # From a worse start the first step could leave the region short of the Cauchy point.
+        # From a worse start the first step could leave the region short of the Cauchy point. The
+        # slack keeps the comparison away from a tie, which XLA may decide differently in each of
+        # the places it copies it to.
         model = multiple * (0.5 * multiple * curvature - slope)
-        sound &= model <= _cauchy_model(problem, problem.radius)
-    return optax.tree.where(
+        sound &= model <= (1 - system.eps**0.5) * _cauchy_model(system, system.radius)
+        length_sq = (multiple * length) ** 2
+    start, images, length_sq = la.select(
         sound & jnp.isfinite(multiple),
-        optax.tree.scale(multiple, (guess, image)),
-        optax.tree.zeros_like((guess, image)),
+        (*la.scaled(multiple, (guess, images)), length_sq),
+        optax.tree.zeros_like((guess, images, length_sq)),
     )
+    return start, images, length_sq
 
 
-def _cauchy_model(problem: Problem, radius: jax.Array) -> jax.Array:
+def _cauchy_model(system: System, radius: jax.Array) -> jax.Array:
     """Lowest model value along M^-1 b inside the trust region."""
-    direction = problem.solve(problem.rhs)
-    curvature = optax.tree.vdot(direction, problem.operator(direction))
-    slope = optax.tree.vdot(problem.rhs, direction)  # also the squared length in the norm of M
+    direction = system.natural
+    curvature = la.vdot(direction, system.products(direction)[0])
+    slope = la.vdot(system.rhs, direction)  # also the squared length in the norm of M
     limit = radius / jnp.sqrt(jnp.where(slope > 0, slope, 1.0))
     inside = jnp.where(curvature > 0, slope / jnp.where(curvature > 0, curvature, 1.0), limit)
     multiple = jnp.minimum(inside, limit)
     return multiple * (0.5 * multiple * curvature - slope)
-
-
-def _initial_state(
-    problem: Problem,
-    metric: Preconditioner,
-    start: PyTree,
-    image: PyTree,
-    *,
-    products: int,
-    num_coefficients: int,
-) -> State:
-    residual = optax.tree.sub(problem.rhs, image)
-    search = problem.solve(residual)
-    energy = optax.tree.vdot(residual, search)
-    norm = residual_size(problem, residual, energy)
-    model = quadratic_model(problem.rhs, start, residual)
-    zero = jnp.zeros_like(norm)
-    code = jnp.where(energy > 0, RUNNING, CGOutcome.STALLED.value)
-    code = jnp.where(norm <= problem.threshold, CGOutcome.CONVERGED.value, code)
-    code = jnp.where(jnp.isfinite(norm + energy), code, CGOutcome.NON_FINITE.value)
-    in_region = problem.radius is not None
-    window = 0 if problem.progress_tolerance is None else max(10, problem.max_steps // 10) + 1
-    return State(
-        base=start,
-        base_norm=norm,
-        base_model=model,
-        correction=optax.tree.zeros_like(start),
-        residual=residual,
-        energy=energy,
-        search=search,
-        curvature=zero,
-        length_sq=optax.tree.vdot(start, metric.apply(start)) if in_region else zero,
-        overlap=optax.tree.vdot(start, residual) if in_region else zero,
-        search_sq=energy,
-        best=start,
-        best_norm=norm,
-        best_model=model,
-        lowest_model=model,
-        checking=jnp.asarray(False),
-        refined=jnp.asarray(False),
-        steps=jnp.asarray(0, jnp.int32),
-        products=jnp.asarray(products, jnp.int32),
-        outcome=code.astype(jnp.int32),
-        history=jnp.broadcast_to(model, (window,)),
-        alphas=jnp.zeros(num_coefficients, norm.dtype),
-        betas=jnp.zeros(num_coefficients, norm.dtype),
-    )
-
-
-def _finish(problem: Problem, metric: Preconditioner, state: State, scale: jax.Array) -> CGResult:
-    """Go to the boundary or fall back on steepest descent where that is due; undo the scaling."""
-    if problem.radius is None:
-        solution, model = _or_steepest_descent(problem, state)
-    else:
-        solution, model = _or_boundary(problem, problem.radius, metric, state)
-    rhs_norm = residual_size(
-        problem, problem.rhs, optax.tree.vdot(problem.rhs, metric.solve(problem.rhs))
-    )
-    return CGResult(
-        solution=optax.tree.scale(scale, solution),
-        direction=optax.tree.scale(scale, state.search),
-        steps=state.steps,
-        products=state.products,
-        residual_norm=state.best_norm / jnp.where(rhs_norm > 0, rhs_norm, 1.0),
-        outcome=state.outcome,
-        negative_curvature=state.outcome == CGOutcome.NEGATIVE_CURVATURE,
-        model_value=scale * (scale * model),
-        alphas=state.alphas,
-        betas=state.betas,
-    )
-
-
-def _or_boundary(
-    problem: Problem, radius: jax.Array, metric: Preconditioner, state: State
-) -> tuple[PyTree, jax.Array]:
-    """The point x + tau p, tau >= 0, of length radius in the norm of M, where the exit is there."""
-    iterate = optax.tree.add(state.base, state.correction)
-    measured = metric.apply(state.search)
-    square = optax.tree.vdot(state.search, measured)
-    overlap = optax.tree.vdot(iterate, measured)
-    gap = radius**2 - optax.tree.vdot(iterate, metric.apply(iterate))
-    gap = jnp.maximum(gap, 0.0)
-    root = jnp.sqrt(overlap**2 + square * gap)
-    # Of the two forms of the root, the one without cancellation.
-    below = jnp.where(overlap > 0, overlap + root, square)
-    tau = jnp.where(overlap > 0, gap, root - overlap) / jnp.where(below > 0, below, 1.0)
-    slope = optax.tree.vdot(state.residual, state.search)
-    model = quadratic_model(problem.rhs, iterate, state.residual)
-    model += tau * (0.5 * tau * state.curvature - slope)
-    leaves = state.outcome == CGOutcome.BOUNDARY
-    leaves |= state.outcome == CGOutcome.NEGATIVE_CURVATURE
-    return optax.tree.where(
-        leaves,
-        (optax.tree.add_scale(iterate, tau, state.search), model),
-        (state.best, state.best_model),
-    )
-
-
-def _or_steepest_descent(problem: Problem, state: State) -> tuple[PyTree, jax.Array]:
-    """The best iterate, or M^-1 b where there is none that descends.
-
-    That happens only when nothing was accepted from a start at zero, where the search direction is
-    M^-1 b itself and its curvature, if finite, is known. A preconditioner that is not positive
-    definite is left out (M = I); its model value is then reported as zero, and so is one that could
-    not be computed.
-    """
-    slope = optax.tree.vdot(problem.rhs, state.search)
-    trusted = jnp.isfinite(slope) & (slope > 0)
-    known = trusted & jnp.isfinite(state.curvature)
-    steepest = optax.tree.where(trusted, state.search, problem.rhs)
-    model = jnp.where(known, 0.5 * state.curvature - slope, 0.0)
-    descends = optax.tree.vdot(problem.rhs, state.best) > 0
-    usable = jnp.isfinite(optax.tree.norm(problem.rhs))
-    return optax.tree.where(descends | ~usable, (state.best, state.best_model), (steepest, model))

@@ -167,14 +167,14 @@ def _run(
         while int(carry.step) < stop and int(carry.outcome) == Outcome.RUNNING:
             carry = chunk(carry, min(stop, int(carry.step) + loop.CAPACITY))
         clock += time.perf_counter() - began
-        bound = -float(neg_bound(exact, setting.method.answer(carry.state), rows))
+        bound = -float(neg_bound(exact, setting.method.estimate(carry.state), rows))
         table.append((int(carry.step), clock, bound))
         if on_look is not None:
             on_look(int(carry.step), bound)
         outcome = Outcome(int(carry.outcome))
         if outcome is not Outcome.RUNNING or clock > budget or not np.isfinite(bound):
             break
-    q = exact.to_mean(setting.method.answer(carry.state))
+    q = exact.to_mean(setting.method.estimate(carry.state))
     step, elapsed, bound_column = (np.asarray(column) for column in zip(*table, strict=True))
     return Run(
         step=step,

@@ -6,10 +6,8 @@ from curvi.solvers._first_order import FirstOrder
 from curvi.solvers._hessian_free import HessianFree
 from curvi.solvers._hfsgvi import HFSGVI
 from curvi.solvers._kfac import KFAC
-from curvi.solvers._layered import Layer, Layered, Pass
 from curvi.solvers._lbfgs import LBFGS
-from curvi.solvers._method import Info, Method
-from curvi.solvers._problem import Problem
+from curvi.solvers._method import Info, Layer, Layered, Method, Pass, Problem
 from curvi.solvers._trust_region import TrustRegion
 
 __all__ = [

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from curvi._core import validation
-from curvi.solvers._method import Info, Method
-from curvi.solvers._problem import Problem
+from curvi.solvers._method import Info, Method, Problem
 
 
 def average_towards(average: Any, params: Any, window: Array) -> Any:
@@ -77,6 +76,6 @@ class Averaged(Method):
         window = jnp.minimum(self.fraction * step.astype(info.value.dtype), self.window)
         return AveragedState(inner, average_towards(state.average, inner.params, window)), info
 
-    def answer(self, state: AveragedState) -> Any:
+    def estimate(self, state: AveragedState) -> Any:
         """The average."""
         return state.average

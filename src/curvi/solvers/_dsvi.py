@@ -10,8 +10,8 @@ import optax
 from jaxtyping import Array
 
 from curvi._core import validation
-from curvi.solvers._method import CheapSteps, Info, all_finite, make_info, select
-from curvi.solvers._problem import Problem
+from curvi.linalg._arithmetic import all_finite, select
+from curvi.solvers._method import CheapSteps, Info, Problem, make_info
 
 
 class DSVIState(NamedTuple):

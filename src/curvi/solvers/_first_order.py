@@ -11,8 +11,8 @@ import optax
 from jaxtyping import Array
 
 from curvi._core.errors import InputError
-from curvi.solvers._method import CheapSteps, Info, make_info, select
-from curvi.solvers._problem import Problem
+from curvi.linalg._arithmetic import select
+from curvi.solvers._method import CheapSteps, Info, Problem, make_info
 
 
 class FirstOrderState(NamedTuple):

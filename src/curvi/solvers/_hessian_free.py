@@ -19,19 +19,10 @@ from curvi.linalg import (
     damped,
     hutchinson_diagonal,
 )
+from curvi.linalg._arithmetic import all_finite, select
 from curvi.solvers._kronecker import first_sides, kronecker_metric, renewed_sides
-from curvi.solvers._method import (
-    GOOD,
-    POOR,
-    Info,
-    StochasticMethod,
-    agreement,
-    all_finite,
-    check_preconditioner,
-    make_info,
-    select,
-)
-from curvi.solvers._problem import Problem
+from curvi.solvers._method import Info, Problem, StochasticMethod, check_preconditioner, make_info
+from curvi.solvers._step import GOOD, POOR, agreement
 
 _PROBES = 3
 _WARM = 0.9  # how much of the last solution conjugate gradients start from

@@ -12,15 +12,8 @@ from jaxtyping import Array
 
 from curvi._core import validation
 from curvi.linalg import Diagonal, conjugate_gradient, hessian, hutchinson_diagonal
-from curvi.solvers._method import (
-    Info,
-    StochasticMethod,
-    all_finite,
-    check_preconditioner,
-    make_info,
-    select,
-)
-from curvi.solvers._problem import Problem
+from curvi.linalg._arithmetic import all_finite, select
+from curvi.solvers._method import Info, Problem, StochasticMethod, check_preconditioner, make_info
 
 _PROBES = 10
 

@@ -12,10 +12,9 @@ from jaxtyping import Array
 
 from curvi._core import validation
 from curvi._core.errors import InputError
+from curvi.linalg._arithmetic import all_finite, select
 from curvi.solvers._averaging import average_towards
-from curvi.solvers._layered import Layer, Layered
-from curvi.solvers._method import CheapSteps, Info, all_finite, make_info, select
-from curvi.solvers._problem import Problem
+from curvi.solvers._method import CheapSteps, Info, Layer, Layered, Problem, make_info
 
 _AVERAGED = 0.3  # part of the run so far that is averaged
 _LONGEST_PERIOD = 10  # steps between pulls of the penalty
@@ -59,7 +58,7 @@ class KFAC(CheapSteps):
     the average of the parameters over a window of recent steps.
 
     There is no learning rate to tune: the defaults are meant for every data set. It needs an
-    objective that shows its layers (:class:`~curvi.solvers._layered.Layered`), such as that of the
+    objective that shows its layers (:class:`~curvi.solvers._method.Layered`), such as that of the
     built-in networks of ``curvi.VAE``.
 
     Parameters
@@ -133,7 +132,7 @@ class KFAC(CheapSteps):
         curvature = Curvature(inputs, outputs, inputs, outputs)
         return KFACState(params, tuple(jnp.zeros_like(m) for m in matrices), curvature, params)
 
-    def answer(self, state: KFACState) -> Any:
+    def estimate(self, state: KFACState) -> Any:
         """The average."""
         return state.average if self.average_window else state.params
 

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from curvi.linalg import FromFunctions
+from curvi.linalg._arithmetic import all_finite, select
 from curvi.solvers._kfac import layer_factors
-from curvi.solvers._layered import Layered
-from curvi.solvers._method import all_finite, select
+from curvi.solvers._method import Layered
 
 _MEMORY = 0.7  # weight of the past in the factors
 _RENEWED_EVERY = 5  # steps of a Hessian-free method, each far dearer than a decomposition

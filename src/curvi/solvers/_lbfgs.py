@@ -13,8 +13,9 @@ from jaxtyping import Array
 from curvi._core import validation
 from curvi._core.outcomes import Outcome
 from curvi.linalg import SecantMemory, apply_inverse, empty_memory, remember
-from curvi.solvers._method import Info, Method, all_finite, make_info, rounding_of, select
-from curvi.solvers._problem import Problem
+from curvi.linalg._arithmetic import all_finite, select
+from curvi.solvers._method import Info, Method, Problem, make_info
+from curvi.solvers._step import rounding_of
 
 _ARMIJO, _CURVATURE = 1e-4, 0.9
 

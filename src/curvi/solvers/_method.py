@@ -1,22 +1,198 @@
-"""The contract of a method: a frozen description with ``init`` and ``step``, and no state."""
+"""The contract between methods and what they minimise.
+
+A :class:`Problem` is a stochastic objective with a way to sample it. A :class:`Method` is a frozen
+description with ``init`` and ``step``, and no state. A :class:`Stepper` takes the same steps on the
+host. :class:`Layered` is what KFAC needs to see of a network.
+"""
 
 from __future__ import annotations
 
 import abc
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import jax
 import jax.numpy as jnp
-import optax
-from jaxtyping import Array
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
 
+from curvi._core.compilation import Cost
 from curvi._core.errors import InputError
 from curvi._core.outcomes import Outcome
-from curvi.solvers._problem import Problem
+from curvi._core.trees import Metric
+from curvi.linalg import LinearMap, hessian
 
-# How much of the predicted decrease a step delivered: below POOR the model is trusted less,
-# above GOOD it is trusted more.
-POOR, GOOD = 0.25, 0.75
+
+class Layer(NamedTuple):
+    """How one layer ``rows W`` is to be preconditioned; rows carry a last column of ones.
+
+    Attributes
+    ----------
+    white_input : the rows are uncorrelated and scaled already: nothing to do on their side
+    diagonal_output : the curvature in the layer's outputs is known to be diagonal
+    decay : weight of the L2 penalty on the layer's matrix, of which the last row is free
+    """
+
+    white_input: bool = False
+    diagonal_output: bool = False
+    decay: float = 0.0
+
+
+class Pass(NamedTuple):
+    """One forward pass: what the loss depends on, and the rows that entered each layer."""
+
+    outputs: Any
+    inputs: tuple[Array, ...]
+
+
+@runtime_checkable
+class Layered(Protocol):
+    """An objective ``loss(outputs, batch) + penalty`` over a network of affine layers.
+
+    Layer l multiplies its input rows, ones appended, with matrix l and adds ``taps[l]`` (zeros):
+    derivatives in the taps are the back-propagated deltas.
+    """
+
+    def layers(self, params: Any) -> tuple[Layer, ...]:
+        """How each layer is to be preconditioned."""
+
+    def matrices(self, params: Any) -> tuple[Float[Array, "_ _"], ...]:
+        """The matrices, the last row of each being the bias."""
+
+    def assemble(self, params: Any, matrices: tuple[Array, ...]) -> Any:
+        """Parameters like the given ones, with these matrices."""
+
+    def tap_shapes(self, params: Any, batch: Any) -> tuple[tuple[int, int], ...]:
+        """Shapes of the taps for a batch."""
+
+    def tapped(self, params: Any, taps: Any, batch: Any, key: PRNGKeyArray) -> Pass:
+        """Forward pass."""
+
+    def loss(self, outputs: Any, batch: Any) -> Array:
+        """Mean loss per row."""
+
+    def curvature(self, outputs: Any) -> Any:
+        """Diagonal of the loss's curvature in the outputs, for single rows."""
+
+    def penalty(self, params: Any) -> Array:
+        """What the objective adds to the loss, the L2 terms of all layers."""
+
+
+class Problem(abc.ABC):
+    """``F(params) = E[value(params, sample)]``, without the arrays it reads.
+
+    A problem compares and hashes by value: it is a static argument of the compiled loop, while
+    everything large (data, fixed draws, keys) travels in ``resources``.
+    """
+
+    @property
+    @abc.abstractmethod
+    def fixed(self) -> bool:
+        """Whether every step sees the same sample, so that F is a deterministic function."""
+
+    @abc.abstractmethod
+    def sample(self, resources: Any, step: Array, stream: int = 0, size: int | None = None) -> Any:
+        """The sample of a step; different streams are independent, ``size`` is a batch size."""
+
+    @abc.abstractmethod
+    def value(self, params: Any, sample: Any) -> Float[Array, ""]:
+        """The objective on a sample."""
+
+    def linearise(self, params: Any, sample: Any) -> tuple[Array, Any, LinearMap]:
+        """Value, gradient and Hessian on a sample, by the R-operator unless overridden."""
+        return hessian(lambda p: self.value(p, sample), params)
+
+    def gauss_newton(self, params: Any, sample: Any) -> tuple[Array, Any, LinearMap]:
+        """Value, gradient and Gauss-Newton matrix on a sample, where the objective has one."""
+        del params, sample
+        raise InputError(
+            "this objective does not say where its loss begins; a Gauss-Newton method needs "
+            "fn.gauss_newton(params, batch, key), such as a curvi.vae.VAEObjective"
+        )
+
+    def layered(self) -> Layered:
+        """The layers of the objective, where it shows them; samples are then (batch, key)."""
+        raise InputError(
+            "this objective does not show its layers; KFAC needs one that does, such as a "
+            "curvi.vae.MLPObjective. Choose HessianFree, LBFGS or FirstOrder instead"
+        )
+
+    def cost(self, params: Any, resources: Any) -> Cost | None:
+        """What one product costs, where that is known; it decides how to compile."""
+        del params, resources
+        return None
+
+    def metric(self, params: Any) -> Metric | None:
+        """Natural metric at the parameters, if the problem has one."""
+        del params
+        return None
+
+    def project(self, params: Any, tangent: Any) -> Any:
+        """Remove directions that do not change the objective (default: there are none)."""
+        del params
+        return tangent
+
+    def to_raw(self, params: Any) -> Any:
+        """The parameters in which DSVI and HFSGVI take their steps (default: the same)."""
+        return params
+
+    def from_raw(self, raw: Any) -> Any:
+        """Inverse of :meth:`to_raw`."""
+        return raw
+
+    def flat(self, params: Any, resources: Any) -> FlatObjective | None:
+        """The objective as a function of one vector, for steps on the host; None if it has none."""
+        del params, resources
+        return None
+
+
+class Derivatives(NamedTuple):
+    """An objective at a point and along a tangent v, as flat vectors in double precision.
+
+    Attributes
+    ----------
+    value : the objective
+    gradient : g
+    natural : M^-1 g, with M the natural metric
+    product : H v
+    natural_product : M^-1 H v
+    """
+
+    value: Any
+    gradient: Any
+    natural: Any
+    product: Any
+    natural_product: Any
+
+    @property
+    def finite(self) -> bool:
+        """Whether value and gradient are finite."""
+        return bool(np.isfinite(self.value) and np.isfinite(self.gradient).all())
+
+
+class FlatObjective(Protocol):
+    """A deterministic objective as a function of one NumPy vector."""
+
+    cost: Cost
+    dtype: Any
+
+    def __call__(self, vector: np.ndarray, tangent: np.ndarray | None = None) -> Derivatives:
+        """Evaluate at ``vector`` along ``tangent`` (none: the products are zero)."""
+
+    def ravel(self, params: Any) -> np.ndarray:
+        """Parameters as one vector in double precision."""
+
+    def unravel(self, vector: np.ndarray) -> Any:
+        """The vector as parameters in the precision of the problem."""
+
+
+class Stepper(Protocol):
+    """A run on the host: where it stands, and how it takes a step."""
+
+    @property
+    def params(self) -> Any:
+        """The parameters where the run stands."""
+
+    def step(self, tolerance: float) -> Info:
+        """Take one step and report it, in plain numbers."""
 
 
 class Info(NamedTuple):
@@ -85,9 +261,19 @@ class Method(abc.ABC):
     ) -> tuple[Any, Info]:
         """One step. It never moves to parameters at which something it computed is not finite."""
 
-    def answer(self, state: Any) -> Any:
+    def estimate(self, state: Any) -> Any:
         """The parameters to return; an average where the method keeps one."""
         return state.params
+
+    def has_host_steps(self, problem: Problem) -> bool:
+        """Whether :meth:`stepper` can take the steps of this problem on the host."""
+        del problem
+        return False
+
+    def stepper(self, problem: Problem, params: Any, resources: Any) -> Stepper | None:
+        """The same steps taken on the host, where the method and the problem allow it."""
+        del problem, params, resources
+        return None
 
 
 class StochasticMethod(Method):
@@ -113,31 +299,3 @@ def check_preconditioner(preconditioner: str | None, *more: str) -> None:
     if preconditioner not in (None, "diagonal", *more):
         names = " or ".join(repr(name) for name in (None, "diagonal", *more))
         raise InputError(f"preconditioner is {preconditioner!r}; choose {names}")
-
-
-def all_finite(*trees: Any) -> Array:
-    """Whether every entry of every leaf is finite."""
-    # Zero times an infinity or a NaN is a NaN, which the sum keeps; a sum of numbers runs faster
-    # than a conjunction of flags.
-    sums = [jnp.sum(0 * leaf) for leaf in jax.tree.leaves(trees)]
-    return jnp.all(jnp.isfinite(jnp.stack(sums)))
-
-
-def select(condition: Array, first: Any, second: Any) -> Any:
-    """``first`` where the condition holds, leaf by leaf."""
-    return optax.tree.where(condition, first, second)
-
-
-def rounding_of(value: Array) -> Array:
-    """Size of the rounding error of an objective value."""
-    return jnp.finfo(value.dtype).eps * jnp.maximum(jnp.abs(value), 1.0)
-
-
-def agreement(value: Array, trial_value: Array, gain: Array) -> Array:
-    """Delivered over predicted decrease of a step.
-
-    Both are lifted by the rounding error of the values: near the optimum their ratio is noise,
-    and a good step must not be refused for it.
-    """
-    lift = 10 * rounding_of(value)
-    return (value - trial_value + lift) / (gain + lift)

@@ -12,23 +12,18 @@ from jaxtyping import Array
 
 from curvi._core import validation
 from curvi._core.outcomes import Outcome
-from curvi._core.trees import Metric
-from curvi.linalg import CGOutcome, conjugate_gradient, damped, projected
-from curvi.solvers._method import (
-    GOOD,
-    POOR,
-    Info,
-    Method,
-    agreement,
-    all_finite,
-    make_info,
-    rounding_of,
-    select,
+from curvi.linalg import conjugate_gradient, damped, projected
+from curvi.linalg._arithmetic import all_finite, select
+from curvi.solvers._method import Info, Method, Problem, Stepper, make_info
+from curvi.solvers._newton import (
+    HostTrustRegion,
+    SampledObjective,
+    metric_norm,
+    step_info,
+    tangent_metric,
 )
-from curvi.solvers._problem import Problem
+from curvi.solvers._step import GOOD, LOOSEST, POOR, next_radius, trust_region_step
 
-ACCEPT = 1e-4  # a step must deliver this share of the gain that its model predicts
-TIGHTEST = 0.03  # relative residual of a Newton system; tighter ones cost more than they gain
 _WINDOW = 40  # steps, at least, over which the gain of stochastic steps is averaged
 _NOISE = 0.05  # nats per root of a parameter: what noise may still cost when a run stops
 
@@ -72,23 +67,16 @@ class TrustRegion(Method):
         Cap on conjugate-gradient steps within one Newton step.
     curvature_batch_size : int, optional
         Rows in the curvature sample of stochastic steps; as many as in the batch by default.
-    mc_tolerance : float, optional
-        Monte-Carlo error of the mean, in posterior sds, that ``curvi.fit`` accepts. Where fixed
-        draws have a larger one and their number was left to curvi, it fits again on more of
-        them, starting from where it stands. None never does.
     """
 
     cg_steps: int = 1000
     curvature_batch_size: int | None = None
-    mc_tolerance: float | None = 0.05
 
     def __post_init__(self) -> None:
-        """Refuse caps that are no counts."""
+        """Validate counts."""
         validation.positive_integer(self.cg_steps, "cg_steps")
         if self.curvature_batch_size is not None:
             validation.positive_integer(self.curvature_batch_size, "curvature_batch_size")
-        if self.mc_tolerance is not None:
-            validation.positive_number(self.mc_tolerance, "mc_tolerance")
 
     def stops(self, problem: Problem) -> bool:
         """Always: by the Newton decrement, or by the standard error of the gain."""
@@ -127,7 +115,7 @@ class TrustRegion(Method):
             return self._deterministic(problem, state, resources, step, tolerance)
         return self._stochastic(problem, state, resources, step)
 
-    def answer(self, state: TrustRegionState) -> Any:
+    def estimate(self, state: TrustRegionState) -> Any:
         """The average of stochastic iterates; the iterate itself on fixed draws."""
         return state.average
 
@@ -139,63 +127,36 @@ class TrustRegion(Method):
         step: Array,
         tolerance: Array,
     ) -> tuple[TrustRegionState, Info]:
-        sample = problem.sample(resources, step)
-        params = state.params
-        value, gradient, curvature = problem.linearise(params, sample)
-        gradient = problem.project(params, gradient)
-        metric = tangent_metric(problem, params)
-        norm = metric_norm(metric.solve, gradient)
-        solved = conjugate_gradient(
-            projected(curvature, lambda t: problem.project(params, t)),
-            optax.tree.scale(-1.0, gradient),
-            preconditioner=metric,
-            natural_norm=True,
-            radius=state.radius,
-            relative_tolerance=jnp.clip(norm, TIGHTEST, 0.1),
-            max_steps=self.cg_steps,
-        )
-        trial = optax.tree.add(params, solved.solution)
-        trial_value = problem.value(trial, sample)
-        gain = -solved.model_value
-        inside = (solved.outcome == CGOutcome.CONVERGED) | (solved.outcome == CGOutcome.STALLED)
-        here = all_finite(value, gradient)
-        finite = here & all_finite(trial_value, trial, gain)
-        ratio = agreement(value, trial_value, gain)
-        # A step whose promise drowns in rounding because the radius is tiny is no step: accepting
-        # it would let the radius rise and fall for ever.
-        audible = inside | (gain > rounding_of(value))
-        accepted = finite & (ratio > ACCEPT) & audible
-        enough = jnp.maximum(tolerance, rounding_of(value))
-        converged = accepted & inside & (gain < enough)
-        # Flat directions can look negative by rounding alone, and then no solve ends inside. If
-        # shrinking the radius found no way down, the natural metric decides.
-        converged |= here & ~audible & (0.5 * norm**2 < enough)
-        length = metric_norm(metric.apply, solved.solution)
-        moved = TrustRegionState(
+        objective = SampledObjective(problem, problem.sample(resources, step), self.cg_steps)
+        taken = trust_region_step(objective, state.params, state.radius, tolerance)
+        here, gain = taken.model.finite, taken.solution.gain
+        params = select(
+            taken.accepted,
+            taken.trial,
             # A gradient that is not finite at an accepted point: go back to the one before.
-            params=select(accepted, trial, select(here, params, state.previous)),
-            previous=select(accepted, params, state.previous),
-            # A model that predicts no gain is not to be trusted, whatever the ratio.
-            radius=_next_radius(state.radius, length, ratio, finite & (gain > 0)),
-            damping=state.damping,
+            select(here, state.params, state.previous),
+        )
+        moved = state._replace(
+            params=params,
+            previous=select(taken.accepted, state.params, state.previous),
+            radius=taken.radius,
             average=params,
             gain_mean=gain,
             gain_square=gain**2,
             noise=jnp.zeros_like(gain),
-            moves=state.moves + accepted.astype(jnp.int32),
+            moves=state.moves + taken.accepted.astype(jnp.int32),
             doubt=~here,
         )
-        info = make_info(
-            value,
-            grad_norm=norm,
-            gain=gain,
-            cg_steps=solved.steps,
-            accepted=accepted,
-            finite=finite,
-            negative_curvature=solved.negative_curvature,
-            outcome=jnp.where(converged, Outcome.CONVERGED.value, Outcome.RUNNING.value),
-        )
-        return moved._replace(average=moved.params), info
+        return moved, step_info(make_info, taken)
+
+    def has_host_steps(self, problem: Problem) -> bool:
+        """On deterministic problems."""
+        return problem.fixed
+
+    def stepper(self, problem: Problem, params: Any, resources: Any) -> Stepper | None:
+        """Steps on the host, where the problem is deterministic and can be evaluated there."""
+        objective = problem.flat(params, resources) if problem.fixed else None
+        return None if objective is None else HostTrustRegion(objective, params, self.cg_steps)
 
     def _stochastic(
         self, problem: Problem, state: TrustRegionState, resources: Any, step: Array
@@ -214,8 +175,9 @@ class TrustRegion(Method):
             preconditioner=metric,
             natural_norm=True,
             radius=state.radius,  # bounds the step where the curvature is negative
-            relative_tolerance=0.1,
+            relative_tolerance=LOOSEST,
             max_steps=min(self.cg_steps, 50),
+            verify=False,
         )
         trial = optax.tree.add(params, solved.solution)
         trial_value = problem.value(trial, other)
@@ -226,7 +188,6 @@ class TrustRegion(Method):
         predicted = jnp.maximum(-solved.model_value, jnp.finfo(value.dtype).tiny)
         ratio = (other_value - trial_value) / predicted
         accepted = finite & (ratio > -1.0)
-        length = metric_norm(metric.apply, solved.solution)
         # Not from the step itself, which damping and radius shorten: they must not look like the
         # end of the way.
         natural = metric.solve(gradient)
@@ -234,7 +195,9 @@ class TrustRegion(Method):
         change = jnp.where(ratio > GOOD, 0.8, jnp.where(ratio < POOR, 1.5, 1.0))
         # The radius shrinks at a rejection, and any accepted step that it cut short lets it grow
         # again: rejections by noise alone must not freeze the run.
-        radius = _next_radius(state.radius, length, accepted.astype(length.dtype), finite)
+        delivered = accepted.astype(value.dtype)
+        finfo = jnp.finfo(value.dtype)
+        radius = next_radius(state.radius, solved.length, delivered, finite, finfo)
         damping = _next_damping(state, jnp.where(finite, change, 3.0))
         # A sample that is not finite where we stand may be an accident of that sample: only the
         # second one in a row sends the run back, and neither says anything about the step.
@@ -265,16 +228,6 @@ class TrustRegion(Method):
             outcome=jnp.where(converged, Outcome.CONVERGED.value, Outcome.RUNNING.value),
         )
         return state, info
-
-
-def _next_radius(radius: Array, length: Array, ratio: Array, finite: Array) -> Array:
-    """Shrink after a bad step; grow after a good one that reached the boundary."""
-    length = jnp.where(jnp.isfinite(length), length, radius)
-    shrunk = 0.25 * jnp.minimum(length, radius)
-    grown = jnp.where(length > 0.9 * radius, 3 * radius, radius)
-    radius = jnp.where(ratio > GOOD, grown, jnp.where(ratio > POOR, radius, shrunk))
-    tiny = float(jnp.finfo(radius.dtype).tiny) ** 0.5
-    return jnp.clip(jnp.where(finite, radius, shrunk), tiny, 1 / tiny)
 
 
 def _next_damping(state: TrustRegionState, change: Array) -> Array:
@@ -315,18 +268,3 @@ def _averaged(
     cost = 0.5 * kept.noise / jnp.maximum(2 / weight - 1, 1.0)
     size = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     return kept, (state.moves >= 2 * _WINDOW) & (mean < error) & (cost < _NOISE * size**0.5)
-
-
-def tangent_metric(problem: Problem, params: Any) -> Metric:
-    """The natural metric on the directions that matter; Euclidean where there is none."""
-    natural = problem.metric(params)
-    if natural is None:
-        return Metric(lambda t: t, lambda t: t)
-    return Metric(
-        natural.apply, lambda t: problem.project(params, natural.solve(problem.project(params, t)))
-    )
-
-
-def metric_norm(operator: Any, tangent: Any) -> Array:
-    """``sqrt(t' A t)``."""
-    return jnp.sqrt(jnp.maximum(optax.tree.vdot(tangent, operator(tangent)), 0.0))

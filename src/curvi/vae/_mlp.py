@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from curvi.solvers._layered import Layer, Pass
+from curvi.solvers._method import Layer, Pass
 from curvi.vae._likelihoods import bounded
 from curvi.vae._networks import ACTIVATIONS, VAEParams, with_ones
 from curvi.vae._objective import Outputs, VAEObjective, reparameterise, split

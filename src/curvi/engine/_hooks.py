@@ -1,0 +1,101 @@
+"""Hooks of the loop: a progress bar on a terminal, and a user's own callback for every step."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from curvi.engine._loop import Hook, Progress
+
+
+class StepInfo(NamedTuple):
+    """One step, as a user's ``on_step`` sees it.
+
+    Attributes
+    ----------
+    run : number of the run, where several starts run together
+    step : number of the step within the run
+    seconds : since the first step, without compilation
+    value : the objective on the step's sample, before the step (for a fit: the ELBO)
+    grad_norm : norm of its gradient, in the natural metric where there is one
+    gain : gain that the step's model predicts
+    accepted : whether the parameters moved
+    """
+
+    run: int
+    step: int
+    seconds: float
+    value: float
+    grad_norm: float
+    gain: float
+    accepted: bool
+
+
+class OnStep:
+    """Calls a user's function for every step, after the chunk that holds it."""
+
+    every = 0
+
+    def __init__(self, call: Callable[[StepInfo], Any], sign: float = 1.0) -> None:
+        self.call, self.sign = call, sign
+
+    def __call__(self, progress: Progress) -> None:
+        """Report the steps of the last chunk."""
+        for run, rows in enumerate(progress.chunks):
+            names = ("step", "seconds", "value", "grad_norm", "gain", "accepted")
+            for row in zip(*(rows[name].tolist() for name in names), strict=True):
+                info = StepInfo(run, *row)
+                self.call(info._replace(value=self.sign * info.value))
+
+
+@contextlib.contextmanager
+def hooks_for(
+    progress: bool,
+    quantity: str,
+    on_step: Callable[[StepInfo], Any] | None = None,
+    sign: float = 1.0,
+) -> Iterator[tuple[Hook, ...]]:
+    """The user's callback, and a bar with the value and the time left on a terminal.
+
+    Rich is imported only when there is a terminal to draw on: on a small fit its import would
+    cost more than the fit.
+    """
+    hooks: tuple[Hook, ...] = () if on_step is None else (OnStep(on_step, sign),)
+    if not (progress and sys.stderr.isatty()):
+        yield hooks
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("step {task.completed}/{task.total}"),
+        BarColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield (*hooks, _BarHook(bar, quantity, sign))
+
+
+class _BarHook:
+    every = 0
+
+    def __init__(self, bar: Any, quantity: str, sign: float) -> None:
+        self.bar, self.quantity, self.sign = bar, quantity, sign
+        self.task = bar.add_task("compiling", total=None)
+
+    def __call__(self, progress: Progress) -> None:
+        last = [rows["value"][-1] for rows in progress.chunks if len(rows["value"])]
+        value = self.sign * float(np.min(last)) if last else float("nan")
+        self.bar.update(
+            self.task,
+            completed=progress.step,
+            total=progress.max_steps,
+            description=f"{self.quantity} {value:.6g}",
+        )
