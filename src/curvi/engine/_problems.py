@@ -19,7 +19,7 @@ from curvi.objective import Draws, draw_noise, neg_elbo
 from curvi.objective._look import Looker
 from curvi.solvers import Problem
 from curvi.solvers._layered import Layered
-from curvi.targets import Density, RowDensity
+from curvi.targets import Density
 
 
 class Resources(NamedTuple):
@@ -53,7 +53,7 @@ def pick_rows(key: PRNGKeyArray, rows: PyTree, size: int) -> PyTree:
 class VariationalProblem(Problem):
     """The negative bound of a family on a density."""
 
-    density: Density | RowDensity
+    density: Density
     family: Family
     plan: Draws
     dimension: int

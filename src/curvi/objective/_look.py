@@ -20,7 +20,7 @@ from curvi._core.compilation import Cost, SizedJit, cost_of
 from curvi._core.trees import ravel
 from curvi.families._family import Family, Params
 from curvi.objective._elbo import neg_elbo
-from curvi.targets import Density, RowDensity
+from curvi.targets import Density
 
 _PASSES = 8  # a product costs about this many evaluations of the log density
 
@@ -39,7 +39,7 @@ class Look(NamedTuple):
 
 
 def _look(
-    density: Density | RowDensity,
+    density: Density,
     family: Family,
     params: Params,
     tangent: Params,
@@ -67,16 +67,14 @@ _compiled = SizedJit(_look, static_argnames=("density", "family"))
 
 
 @lru_cache(maxsize=256)
-def _per_draw(density: Density | RowDensity, dimension: int, shapes: Any) -> Cost:
+def _per_draw(density: Density, dimension: int, shapes: Any) -> Cost:
     position = jax.ShapeDtypeStruct((dimension,), density.dtype)
-    if isinstance(density, RowDensity):
-        leaves, structure = shapes
-        rows = jax.tree.unflatten(structure, list(leaves))
-        return cost_of(density.log_prob, position, rows)
-    return cost_of(density.log_prob, position)
+    leaves, structure = shapes
+    rows = jax.tree.unflatten(structure, list(leaves))
+    return cost_of(density.log_prob, position, rows)
 
 
-def cost_per_draw(density: Density | RowDensity, dimension: int, rows: PyTree) -> Cost:
+def cost_per_draw(density: Density, dimension: int, rows: PyTree) -> Cost:
     """What one evaluation of the log density costs."""
     leaves, structure = jax.tree.flatten(rows)
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
@@ -87,7 +85,7 @@ def cost_per_draw(density: Density | RowDensity, dimension: int, rows: PyTree) -
 class Looker:
     """The bound on fixed draws as a function of a flat vector of parameters, for the host."""
 
-    density: Density | RowDensity
+    density: Density
     family: Family
     like: Params
     noise: Float[Array, "draws noise"]
