@@ -22,7 +22,7 @@ from curvi._core.outcomes import Outcome
 from curvi._core.trees import coordinate_names, precision_of
 from curvi.engine import _loop as loop
 from curvi.engine._problems import ObjectiveProblem, Resources
-from curvi.families import Family, LowerTriangular, Params
+from curvi.families import Family, Params
 from curvi.inference._inputs import as_target
 from curvi.inference._minimise import default_tolerance
 from curvi.inference._precision import in_precision_of_target
@@ -154,7 +154,7 @@ def laplace_params(family: Family, found: LaplaceResult) -> Params:
     family on a Gaussian target.
     """
     dtype = found.target.dtype
-    if isinstance(family.scale, LowerTriangular):
+    if family.scale.is_full:
         root = np.linalg.cholesky(found.covariance / family.base.variance)
         return family.from_raw(Params(found.mode, jnp.asarray(root, dtype)))
     return family.init(found.mode, jnp.asarray(np.diag(found.precision) ** -0.5, dtype))
