@@ -1,12 +1,14 @@
 """Every family against dense linear algebra, SciPy densities and the definition of its parts."""
 
+from functools import lru_cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
 import scipy.stats
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
@@ -21,6 +23,7 @@ from curvi.families import (
     Params,
     StudentTBase,
 )
+from tests.copies import each_copy
 
 DIMENSION = 4
 FAMILIES = [
@@ -130,12 +133,15 @@ def test_samples_follow_the_base(base, oracle, key, dtype):
 
 
 def test_the_multivariate_t_shares_its_chi_square(key, dtype):
-    """Coordinates are uncorrelated but not independent: their squares correlate."""
-    draws = np.asarray(MultivariateTBase(9.0).sample(key, (100_000, 2), dtype), float)
-    independent = np.asarray(StudentTBase(9.0).sample(key, (100_000, 2), dtype), float)
-    log_squares = np.log(draws**2)
-    assert np.corrcoef(log_squares.T)[0, 1] > 0.02
-    assert abs(np.corrcoef(np.log(independent**2).T)[0, 1]) < 0.02
+    """Coordinates are uncorrelated but not independent: their squares correlate.
+
+    The correlation of the log squares is psi'(df/2) / (psi'(1/2) + psi'(df/2)) = 0.159 for df = 3;
+    the standard error from 20,000 draws is 0.007, an eleventh of the distance to either value.
+    """
+    draws = np.asarray(MultivariateTBase(3.0).sample(key, (20_000, 2), dtype), float)
+    independent = np.asarray(StudentTBase(3.0).sample(key, (20_000, 2), dtype), float)
+    assert np.corrcoef(np.log(draws**2).T)[0, 1] > 0.08
+    assert abs(np.corrcoef(np.log(independent**2).T)[0, 1]) < 0.08
 
 
 def test_sobol_points_of_the_multivariate_t_have_its_moments():
@@ -168,7 +174,8 @@ def test_the_metric_is_symmetric_positive_and_inverted_by_solve(family, key, dty
     basis = jnp.eye(flat.shape[0], dtype=dtype)
 
     def as_matrix(fn):
-        return np.asarray(jax.vmap(lambda v: ravel_pytree(fn(unravel(v)))[0])(basis), float)
+        rows = jax.jit(jax.vmap(lambda v: ravel_pytree(fn(unravel(v)))[0]))(basis)
+        return np.asarray(rows, float)
 
     applied, solved = as_matrix(metric.apply), as_matrix(metric.solve)
     scale = np.abs(applied).max()
@@ -193,34 +200,45 @@ def test_the_metric_is_the_fisher_information(family, key):
         trace = jnp.trace(precision @ covariance0) + shift @ precision @ shift
         return 0.5 * trace + family.scale.log_det(other.scale)
 
-    fisher = jax.hessian(divergence)(flat)
+    fisher = jax.jit(jax.hessian(divergence))(flat)
     metric = family.metric(params)
 
     def used(vector):
         return ravel_pytree(family.project(params, unravel(vector)))[0]
 
     basis = jnp.eye(flat.shape[0])
-    applied = jax.vmap(lambda v: used(ravel_pytree(metric.apply(unravel(used(v))))[0]))(basis)
+    apply = jax.vmap(lambda v: used(ravel_pytree(metric.apply(unravel(used(v))))[0]))
+    applied = jax.jit(apply)(basis)
     np.testing.assert_allclose(applied, fisher, rtol=1e-7, atol=1e-8)
 
 
+@lru_cache
+def projections(rank, dtype):
+    """Compiled once per rank: a gauge direction projected, and another tangent, once and twice."""
+    family = curvi.LowRank(rank)
+
+    @jax.jit
+    def run(key):
+        params = random_params(family, key, dtype)
+        skew = jax.random.normal(jax.random.fold_in(key, 3), (rank, rank), dtype)
+        turn = params.scale["factor"] @ (skew - skew.T)
+        gauge = Params(params.mean, {"log_diagonal": jnp.zeros_like(params.mean), "factor": turn})
+        tangent = random_params(family, jax.random.fold_in(key, 4), dtype)
+        once = family.project(params, tangent)
+        return params, family.project(params, gauge), tangent, once, family.project(params, once)
+
+    return run
+
+
+@settings(max_examples=25)
 @given(rank=st.integers(1, 3), seed=st.integers(0, 2**31 - 1))
 def test_the_rotation_gauge_of_low_rank_is_removed(rank, seed):
-    key = jax.random.key(seed)
     dtype = jnp.zeros(()).dtype
-    family = curvi.LowRank(rank)
-    params = random_params(family, key, dtype)
-    factor = params.scale["factor"]
-    skew = jax.random.normal(jax.random.fold_in(key, 3), (rank, rank), dtype)
-    gauge = {"log_diagonal": jnp.zeros_like(params.mean), "factor": factor @ (skew - skew.T)}
-    removed = family.project(params, Params(params.mean, gauge))
+    params, removed, tangent, once, twice = projections(rank, dtype)(jax.random.key(seed))
     atol = 1e-9 if dtype == jnp.float64 else 1e-3
     np.testing.assert_allclose(removed.scale["factor"], 0, atol=atol)
-    tangent = random_params(family, jax.random.fold_in(key, 4), dtype)
-    once = family.project(params, tangent)
-    twice = family.project(params, once)
     np.testing.assert_allclose(once.scale["factor"], twice.scale["factor"], atol=atol)
-    cross = factor.T @ once.scale["factor"]
+    cross = params.scale["factor"].T @ once.scale["factor"]
     np.testing.assert_allclose(cross, cross.T, atol=atol)
     np.testing.assert_array_equal(once.mean, tangent.mean)
 
@@ -234,6 +252,44 @@ def test_rotating_the_low_rank_factor_leaves_q_unchanged(key, dtype):
     np.testing.assert_allclose(
         family.log_prob(params, z), family.log_prob(turned, z), **tolerance(dtype)
     )
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=names)
+@pytest.mark.parametrize("xp", [jnp, np], ids=["jax", "numpy"])
+def test_the_diagonal_and_the_factor_make_up_the_covariance(family, xp, key, dtype):
+    params = random_params(family, key, dtype)
+    entries = jax.tree.map(xp.asarray, params.scale)
+    diagonal, factor = family.scale.diagonal_and_factor(entries, xp)
+    assert family.scale.is_diagonal == (factor is None)
+    assert family.scale.is_full == (diagonal is None)
+    total = np.zeros((DIMENSION, DIMENSION))
+    for part in (None if diagonal is None else xp.diag(diagonal), factor):
+        if part is not None:
+            assert isinstance(part, np.ndarray if xp is np else jax.Array)
+            total += np.asarray(part, float) @ np.asarray(part, float).T
+    scale = dense_scale(family, params, dtype)
+    np.testing.assert_allclose(total, scale @ scale.T, **tolerance(dtype))
+
+
+@pytest.mark.parametrize("family", [curvi.LowRank(2), LocationScale(Laplace(), "full")], ids=str)
+def test_draws_are_the_transformed_noise_of_the_base(family, key, dtype):
+    params = random_params(family, key, dtype)
+    noise = family.base.sample(key, (3, family.num_noise(DIMENSION)), dtype)
+    expected = jnp.stack([family.transform(params, epsilon) for epsilon in noise])
+    np.testing.assert_allclose(family.sample(params, key, 3), expected, **tolerance(dtype))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=names)
+@pytest.mark.float64_only
+def test_the_repr_of_a_family_can_be_evaluated(family):
+    assert eval(repr(family), vars(curvi.families).copy()) == family  # noqa: S307
+
+
+@each_copy
+@pytest.mark.parametrize("family", FAMILIES, ids=names)
+@pytest.mark.float64_only
+def test_a_copy_of_a_family_is_equal_to_it(family, copied):
+    assert copied(family) == family
 
 
 def test_low_rank_never_makes_a_dense_matrix(dtype):
@@ -266,6 +322,6 @@ def test_impossible_families_are_refused(make, sentence):
 
 
 @pytest.mark.float64_only
-def test_a_rank_that_is_no_integer_is_refused():
+def test_a_fractional_rank_is_refused():
     with pytest.raises(InputError, match="positive integer"):
         curvi.LowRank(2.5)

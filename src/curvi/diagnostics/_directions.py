@@ -14,7 +14,7 @@ from curvi._core.trees import coordinate_names
 from curvi.families import Family, Params
 from curvi.linalg import hessian
 from curvi.objective import neg_elbo
-from curvi.targets import DataTarget, Target
+from curvi.targets import AbstractTarget
 
 _SHARE = 0.1  # of the length of a direction, for a coordinate to be named
 _MOST_NAMES = 4
@@ -29,7 +29,7 @@ def _product(density: Any, family: Family, point: Any, tangent: Params) -> Param
     return family.project(params, curvature(family.project(params, tangent)))
 
 
-def flat_direction(target: Target | DataTarget, family: Family, point: Any, guess: Params) -> str:
+def flat_direction(target: AbstractTarget, family: Family, point: Any, guess: Params) -> str:
     """Name the coordinates of the direction of lowest curvature in the natural metric.
 
     The direction is the lowest eigenvector of the Hessian relative to the metric, by Lanczos
@@ -56,7 +56,7 @@ def _by_coordinate(table: Any, dimension: int) -> np.ndarray:
     return sum((leaf.reshape(dimension, -1).sum(axis=1) for leaf in leaves), np.zeros(dimension))
 
 
-def _lowest(target: Target | DataTarget, family: Family, point: Any, guess: Params) -> Params:
+def _lowest(target: AbstractTarget, family: Family, point: Any, guess: Params) -> Params:
     from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
     flat, unravel = ravel_pytree(guess)

@@ -13,11 +13,11 @@ from jaxtyping import Array, Float
 from curvi.concentration import VarianceReport
 from curvi.families import Family, Params
 from curvi.objective import energies, host_sample
-from curvi.targets import DataTarget, Target
+from curvi.targets import AbstractTarget
 
 
 def variance_of_draws(
-    target: Target | DataTarget,
+    target: AbstractTarget,
     family: Family,
     params: Params,
     num_draws: int,

@@ -13,7 +13,7 @@ from curvi._core.compilation import SizedJit
 from curvi.families import Family, Params
 from curvi.objective import energies, host_sample
 from curvi.objective._look import cost_per_draw
-from curvi.targets import DataTarget, Density, RowDensity, Target
+from curvi.targets import AbstractTarget, Density
 
 _DRAWS, _FEWEST_DRAWS = 1024, 64
 _WORK = 3e8  # rows times draws beyond which fewer draws are used
@@ -30,7 +30,7 @@ class Evaluation(NamedTuple):
 
 
 def _energies(
-    density: Density | RowDensity,
+    density: Density,
     family: Family,
     params: Params,
     rows: PyTree,
@@ -55,7 +55,7 @@ _compiled = SizedJit(_energies, static_argnames=("density", "family"))
 
 
 def evaluation_noise(
-    target: Target | DataTarget, family: Family, key: PRNGKeyArray
+    target: AbstractTarget, family: Family, key: PRNGKeyArray
 ) -> Float[np.ndarray, "draws noise"]:
     """Independent draws of the base: 1,024, or fewer (64 at least).
 
@@ -63,16 +63,14 @@ def evaluation_noise(
     would fill the memory.
     """
     width = family.num_noise(target.dimension)
-    num_rows = target.num_rows if isinstance(target, DataTarget) else 1
+    num_rows = max(target.num_rows, 1)
     num_draws = int(np.clip(min(_WORK / num_rows, _NUMBERS / width), _FEWEST_DRAWS, _DRAWS))
     num_draws -= num_draws % _TOGETHER
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key), np.uint32))
     return host_sample(rng, num_draws, width, family.base).astype(target.dtype)
 
 
-def evaluate(
-    target: Target | DataTarget, family: Family, params: Any, key: PRNGKeyArray
-) -> Evaluation:
+def evaluate(target: AbstractTarget, family: Family, params: Any, key: PRNGKeyArray) -> Evaluation:
     """Evaluate q against the target on independent draws."""
     draws = evaluation_noise(target, family, key)
     noise = jnp.asarray(draws.reshape(-1, _TOGETHER, draws.shape[1]))
@@ -87,7 +85,7 @@ def evaluate(
 
 
 def evaluate_elbo(
-    target: Target | DataTarget, family: Family, params: Any, key: PRNGKeyArray
+    target: AbstractTarget, family: Family, params: Any, key: PRNGKeyArray
 ) -> tuple[float, float]:
     """Evidence lower bound and its standard error from independent draws."""
     return evaluate(target, family, params, key)[:2]

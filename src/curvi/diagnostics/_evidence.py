@@ -12,7 +12,7 @@ from curvi._core.errors import InputError
 from curvi.diagnostics._monte_carlo import Replicates
 from curvi.families import Family
 from curvi.objective import fixed_draws, plan_draws
-from curvi.targets import DataTarget, Target
+from curvi.targets import AbstractTarget
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Evidence:
 
 
 def draws_for_curvature(
-    evidence: Evidence, target: Target | DataTarget, family: Family
+    evidence: Evidence, target: AbstractTarget, family: Family
 ) -> Float[Array, "draws noise"]:
     """The fixed draws of the fit, or, after a stochastic fit, the default ones of its family."""
     if evidence.noise is not None:

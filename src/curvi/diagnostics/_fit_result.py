@@ -36,7 +36,7 @@ from curvi.diagnostics._verdict import cautions, headline
 from curvi.families import Family, Params
 from curvi.objective import Draws
 from curvi.solvers import Method
-from curvi.targets import DataTarget, Target
+from curvi.targets import AbstractTarget
 
 _MOST_RESPONSES = 100  # coordinates up to which a summary solves for all linear-response sds
 
@@ -64,7 +64,7 @@ class FitResult:
         The material of the verdict: fixed draws, importance ratios, the bounds of all starts.
     """
 
-    target: Target | DataTarget = field(repr=False)
+    target: AbstractTarget = field(repr=False)
     family: Family
     method: Method
     params: Params = field(repr=False)

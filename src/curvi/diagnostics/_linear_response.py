@@ -32,7 +32,7 @@ from curvi.families import Family, Params
 from curvi.linalg import CGOutcome, FromFunctions, conjugate_gradient, hessian, projected
 from curvi.objective import neg_elbo
 from curvi.objective._look import Looker
-from curvi.targets import DataTarget, Density, RowDensity, Target
+from curvi.targets import AbstractTarget, Density
 
 _BLOCK = 64  # systems solved together at most
 _NUMBERS = 3e7  # held by one vectorised product at most
@@ -54,7 +54,7 @@ class Point(NamedTuple):
 class Functional:
     """``E_q[g]`` on the fixed draws, with what g reads so that it compares by value."""
 
-    density: Density | RowDensity
+    density: Density
     family: Family
     fn: Callable[[PyTree], PyTree]
     constrain: Callable[[PyTree], PyTree] | None
@@ -89,7 +89,7 @@ class Solved(NamedTuple):
 
 @partial(jax.jit, static_argnames=("density", "family"))
 def _solve_block(
-    density: Density | RowDensity,
+    density: Density,
     family: Family,
     point: Point,
     rhs: Params,
@@ -120,15 +120,15 @@ def _solve_block(
     return jax.vmap(solve)(rhs, tolerances)
 
 
-def block_size(target: Target | DataTarget, num_draws: int, count: int) -> int:
+def block_size(target: AbstractTarget, num_draws: int, count: int) -> int:
     """How many of ``count`` systems to solve together, by the memory that their products take."""
-    num_rows = target.num_rows if isinstance(target, DataTarget) else 1
+    num_rows = max(target.num_rows, 1)
     width = max(num_rows, target.dimension, count)
     return min(count, int(np.clip(_NUMBERS / (num_draws * width), 1, _BLOCK)))
 
 
 def solve(
-    target: Target | DataTarget,
+    target: AbstractTarget,
     family: Family,
     point: Point,
     count: int,
@@ -163,7 +163,7 @@ def solve(
 
 
 def _solved(
-    target: Target | DataTarget,
+    target: AbstractTarget,
     family: Family,
     point: Point,
     rhs: Params,
@@ -200,9 +200,7 @@ def _covector(family: Family, params: Params, tangent: Params) -> Params:
     return family.project(params, family.metric(params).apply(kept))
 
 
-def _refuse_failures(
-    target: Target | DataTarget, family: Family, point: Point, solved: Solved
-) -> None:
+def _refuse_failures(target: AbstractTarget, family: Family, point: Point, solved: Solved) -> None:
     codes = np.asarray(solved.outcome)
     fine = np.isin(codes, [CGOutcome.CONVERGED.value, CGOutcome.STALLED.value])
     if fine.all():
@@ -223,7 +221,7 @@ def _refuse_failures(
 
 
 def coordinate_covariance(
-    target: Target | DataTarget, family: Family, point: Point
+    target: AbstractTarget, family: Family, point: Point
 ) -> Float[Array, "dimension dimension"]:
     """The block of H^-1 that belongs to the means: the covariance of the coordinates."""
     params = point.params
@@ -246,7 +244,7 @@ def coordinate_covariance(
 
 
 def response_sd(
-    target: Target | DataTarget, family: Family, point: Point, fn: Callable[[PyTree], PyTree]
+    target: AbstractTarget, family: Family, point: Point, fn: Callable[[PyTree], PyTree]
 ) -> PyTree:
     """Linear-response sd of every output of ``fn(position)``, in the structure of its result."""
     reads = (fingerprint(fn), fingerprint(target.constrain))

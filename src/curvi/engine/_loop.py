@@ -155,7 +155,8 @@ def _until_hook(step: int, count: int, hooks: tuple[Hook, ...]) -> int:
 
 def _call(hooks: tuple[Hook, ...], progress: Progress) -> bool:
     due = [h for h in hooks if not h.every or progress.step % h.every == 0 or progress.ended]
-    return any([bool(hook(progress)) for hook in due])  # every hook is called
+    wishes = [hook(progress) for hook in due]
+    return any(wishes)
 
 
 def _record(

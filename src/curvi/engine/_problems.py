@@ -19,23 +19,21 @@ from curvi.families import Family, Params
 from curvi.linalg import LinearMap
 from curvi.objective import Draws, draw_noise, neg_elbo
 from curvi.solvers import Problem
-from curvi.solvers._method import Layered
-from curvi.targets import Density, RowDensity
+from curvi.solvers._method import FlatObjective, Layered
+from curvi.targets import Density
 
 _PASSES = 8  # a product costs about this many evaluations of the objective
 
 
 @lru_cache(maxsize=256)
-def _cost_per_draw(density: Density | RowDensity, dimension: int, shapes: Any) -> Cost:
+def _cost_per_draw(density: Density, dimension: int, shapes: Any) -> Cost:
     position = jax.ShapeDtypeStruct((dimension,), density.dtype)
-    if isinstance(density, RowDensity):
-        leaves, structure = shapes
-        rows = jax.tree.unflatten(structure, list(leaves))
-        return cost_of(density.log_prob, position, rows)
-    return cost_of(density.log_prob, position)
+    leaves, structure = shapes
+    rows = jax.tree.unflatten(structure, list(leaves))
+    return cost_of(density.log_prob, position, rows)
 
 
-def cost_per_draw(density: Density | RowDensity, dimension: int, rows: PyTree) -> Cost:
+def cost_per_draw(density: Density, dimension: int, rows: PyTree) -> Cost:
     """What one evaluation of the log density costs."""
     leaves, structure = jax.tree.flatten(rows)
     shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
@@ -73,7 +71,7 @@ def pick_rows(key: PRNGKeyArray, rows: PyTree, size: int) -> PyTree:
 class VariationalProblem(Problem):
     """The negative bound of a family on a density."""
 
-    density: Density | RowDensity
+    density: Density
     family: Family
     plan: Draws
     dimension: int
@@ -118,7 +116,7 @@ class VariationalProblem(Problem):
         numbers = (each.numbers + 2 * self.dimension) * resources.noise.shape[0]
         return Cost(_PASSES * numbers, _PASSES * each.operations)
 
-    def flat(self, params: Params, resources: Resources) -> CompiledObjective | None:
+    def flat(self, params: Params, resources: Resources) -> FlatObjective | None:
         """For steps on the host, on fixed draws."""
         cost = self.cost(params, resources)
         return None if cost is None else CompiledObjective(self, resources, params, cost)
@@ -177,7 +175,7 @@ class ObjectiveProblem(Problem):
         each = cost_of(lambda p, rows: self.value(p, (rows, sample[1])), params, sample[0])
         return Cost(_PASSES * each.numbers, _PASSES * each.operations)
 
-    def flat(self, params: PyTree, resources: Resources) -> CompiledObjective | None:
+    def flat(self, params: PyTree, resources: Resources) -> FlatObjective | None:
         """For steps on the host, where the objective is deterministic."""
         cost = self.cost(params, resources)
         return None if cost is None else CompiledObjective(self, resources, params, cost)

@@ -1,13 +1,6 @@
 """q(z): mean field, full rank, low rank + diagonal, Student t, any location-scale base."""
 
-from curvi.families._bases import (
-    Base,
-    Laplace,
-    Logistic,
-    MultivariateTBase,
-    Normal,
-    StudentTBase,
-)
+from curvi.families._bases import Base, Laplace, Logistic, MultivariateTBase, Normal, StudentTBase
 from curvi.families._family import (
     Family,
     FullRank,
@@ -17,8 +10,7 @@ from curvi.families._family import (
     Params,
     StudentT,
 )
-from curvi.families._low_rank import DiagonalPlusLowRank
-from curvi.families._scales import Diagonal, LowerTriangular, Scale
+from curvi.families._scales import Diagonal, DiagonalPlusLowRank, LowerTriangular, Scale
 
 __all__ = [
     "Base",

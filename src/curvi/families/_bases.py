@@ -58,10 +58,7 @@ def _normal(key: PRNGKeyArray, shape: tuple[int, ...], dtype: Any) -> Float[Arra
 class Normal(Base):
     """Standard Gaussian noise."""
 
-    @property
-    def variance(self) -> float:
-        """One."""
-        return 1.0
+    variance = 1.0
 
     def sample(self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: Any) -> Float[Array, "..."]:
         """Draw standard normals."""
@@ -84,10 +81,7 @@ class Normal(Base):
 class Laplace(Base):
     """Independent standard Laplace coordinates."""
 
-    @property
-    def variance(self) -> float:
-        """Two."""
-        return 2.0
+    variance = 2.0
 
     def sample(self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: Any) -> Float[Array, "..."]:
         """Draw standard Laplace variables."""
@@ -111,10 +105,7 @@ class Laplace(Base):
 class Logistic(Base):
     """Independent standard logistic coordinates."""
 
-    @property
-    def variance(self) -> float:
-        """``pi^2 / 3``."""
-        return math.pi**2 / 3
+    variance = math.pi**2 / 3
 
     def sample(self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: Any) -> Float[Array, "..."]:
         """Draw standard logistic variables."""
@@ -133,76 +124,24 @@ class Logistic(Base):
         return scipy.special.logit(uniform)
 
 
-def _check_df(df: float) -> None:
-    if not (math.isfinite(df) and df > 2):
-        raise InputError(
-            f"df is {df}; a Student t needs df > 2 so that its variance df / (df - 2) is finite"
-        )
-
-
 @dataclass(frozen=True)
-class StudentTBase(Base):
-    """Independent Student t coordinates (a product of t's)."""
+class _T(Base):
+    """What the two t distributions share: df, and the density of the multivariate one."""
 
     df: float
 
     def __post_init__(self) -> None:
-        """Refuse degrees of freedom without a variance."""
-        _check_df(self.df)
+        """Validate that the variance is finite."""
+        if not (math.isfinite(self.df) and self.df > 2):
+            raise InputError(
+                f"df is {self.df}; a Student t needs df > 2 so that its variance df / (df - 2) is "
+                "finite"
+            )
 
     @property
     def variance(self) -> float:
         """``df / (df - 2)``."""
         return self.df / (self.df - 2)
-
-    def sample(self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: Any) -> Float[Array, "..."]:
-        """Draw t variables."""
-        return jax.random.t(key, jnp.asarray(self.df, dtype), shape, dtype)
-
-    def log_prob(self, noise: Float[Array, " dimension"]) -> Float[Array, ""]:
-        """Log density of one vector."""
-        half = 0.5 * (self.df + 1)
-        constant = (
-            math.lgamma(half) - math.lgamma(0.5 * self.df) - 0.5 * math.log(self.df * math.pi)
-        )
-        return jnp.sum(constant - half * jnp.log1p(noise**2 / self.df))
-
-    def entropy(self, dimension: int) -> float:
-        """Dimension times the entropy of one t variable."""
-        return dimension * MultivariateTBase(self.df).entropy(1)
-
-    def from_uniform(self, uniform: np.ndarray) -> np.ndarray:
-        """Inverse t distribution function."""
-        return scipy.special.stdtrit(self.df, uniform)
-
-
-@dataclass(frozen=True)
-class MultivariateTBase(Base):
-    """The multivariate t: a Gaussian vector over the root of one shared chi-square / df."""
-
-    df: float
-
-    def __post_init__(self) -> None:
-        """Refuse degrees of freedom without a variance."""
-        _check_df(self.df)
-
-    @property
-    def variance(self) -> float:
-        """``df / (df - 2)``."""
-        return self.df / (self.df - 2)
-
-    def sample(self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: Any) -> Float[Array, "..."]:
-        """Draw vectors; each has one chi-square of its own."""
-        normal_key, gamma_key = jax.random.split(key)
-        normal = _normal(normal_key, shape, dtype)
-        half_chi2 = jax.random.gamma(gamma_key, 0.5 * self.df, (*shape[:-1], 1), dtype)
-        return normal * jnp.sqrt(0.5 * self.df / half_chi2)
-
-    def log_prob(self, noise: Float[Array, " dimension"]) -> Float[Array, ""]:
-        """Log density of one vector."""
-        dimension = noise.shape[0]
-        half = 0.5 * (self.df + dimension)
-        return self._log_constant(dimension) - half * jnp.log1p(jnp.sum(noise**2) / self.df)
 
     def _log_constant(self, dimension: int) -> float:
         return (
@@ -216,6 +155,68 @@ class MultivariateTBase(Base):
         half = 0.5 * (self.df + dimension)
         difference = scipy.special.digamma(half) - scipy.special.digamma(0.5 * self.df)
         return float(half * difference) - self._log_constant(dimension)
+
+
+@dataclass(frozen=True)
+class StudentTBase(_T):
+    """Independent Student t coordinates (a product of t's).
+
+    Parameters
+    ----------
+    df : float
+        Degrees of freedom, above 2.
+
+    Raises
+    ------
+    InputError
+        If ``df`` is not above 2: the variance would not be finite.
+    """
+
+    def sample(self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: Any) -> Float[Array, "..."]:
+        """Draw t variables."""
+        return jax.random.t(key, jnp.asarray(self.df, dtype), shape, dtype)
+
+    def log_prob(self, noise: Float[Array, " dimension"]) -> Float[Array, ""]:
+        """Log density of one vector."""
+        half = 0.5 * (self.df + 1)
+        return jnp.sum(self._log_constant(1) - half * jnp.log1p(noise**2 / self.df))
+
+    def entropy(self, dimension: int) -> float:
+        """Dimension times the entropy of one t variable."""
+        return dimension * super().entropy(1)
+
+    def from_uniform(self, uniform: np.ndarray) -> np.ndarray:
+        """Inverse t distribution function."""
+        return scipy.special.stdtrit(self.df, uniform)
+
+
+@dataclass(frozen=True)
+class MultivariateTBase(_T):
+    """The multivariate t: a Gaussian vector over the root of one shared chi-square / df.
+
+    Parameters
+    ----------
+    df : float
+        Degrees of freedom, above 2.
+
+    Raises
+    ------
+    InputError
+        If ``df`` is not above 2: the variance would not be finite.
+    """
+
+    def sample(self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: Any) -> Float[Array, "..."]:
+        """Draw vectors; each has one chi-square of its own."""
+        normal_key, gamma_key = jax.random.split(key)
+        normal = _normal(normal_key, shape, dtype)
+        half_chi2 = jax.random.gamma(gamma_key, 0.5 * self.df, (*shape[:-1], 1), dtype)
+        return normal * jnp.sqrt(0.5 * self.df / half_chi2)
+
+    def log_prob(self, noise: Float[Array, " dimension"]) -> Float[Array, ""]:
+        """Log density of one vector."""
+        dimension = noise.shape[0]
+        half = 0.5 * (self.df + dimension)
+        return self._log_constant(dimension) - half * jnp.log1p(jnp.sum(noise**2) / self.df)
 
     def num_uniforms(self, dimension: int) -> int:
         """One more than the dimension, for the shared chi-square."""

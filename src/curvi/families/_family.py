@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi._core.trees import Metric
 from curvi.families._bases import Base, MultivariateTBase, Normal, StudentTBase
-from curvi.families._low_rank import DiagonalPlusLowRank
-from curvi.families._scales import Diagonal, LowerTriangular, Scale
+from curvi.families._scales import (
+    Diagonal,
+    DiagonalPlusLowRank,
+    LowerTriangular,
+    Matrix,
+    Scale,
+    Vector,
+)
+
+_STRUCTURES: dict[str, Scale] = {"diagonal": Diagonal(), "full": LowerTriangular()}
 
 
 class Params(NamedTuple):
-    """Variational parameters: the mean, and whatever describes R."""
+    """Variational parameters: the mean, and whatever describes R.
 
-    mean: Float[Array, " dimension"]
+    Attributes
+    ----------
+    mean : array, shape (dimension,)
+        mu, in flat, unconstrained coordinates.
+    scale : pytree
+        Parameters of R, in the parameterisation of ``family.scale``.
+    """
+
+    mean: Vector
     scale: Any
 
 
@@ -37,40 +55,71 @@ class Family(abc.ABC):
         """The structure of R."""
 
     @property
-    @abc.abstractmethod
     def base(self) -> Base:
-        """The distribution of epsilon."""
+        """The distribution of epsilon (default: Gaussian)."""
+        return Normal()
 
-    def init(
-        self,
-        position: Float[Array, " dimension"],
-        sd: float | Float[Array, ""] | Float[Array, " dimension"] = 1.0,
-    ) -> Params:
-        """Parameters whose mean is the position itself and whose sds are ``sd``."""
+    def init(self, position: Vector, sd: float | Float[Array, ""] | Vector = 1.0) -> Params:
+        """Parameters whose mean is the position itself and whose sds are ``sd``.
+
+        Parameters
+        ----------
+        position : array, shape (dimension,)
+            The mean.
+        sd : float or array
+            Marginal standard deviations, one for all coordinates or one each.
+
+        Returns
+        -------
+        Params
+            Variational parameters in the precision of the position.
+        """
         width = jnp.broadcast_to(jnp.asarray(sd, position.dtype), position.shape)
         return Params(position, self.scale.init(width / self.base.variance**0.5))
 
-    def transform(
-        self, params: Params, noise: Float[Array, " noise"]
-    ) -> Float[Array, " dimension"]:
+    def transform(self, params: Params, noise: Float[Array, " noise"]) -> Vector:
         """``z = mu + R epsilon``."""
         return params.mean + self.scale.apply(params.scale, noise)
+
+    @partial(jax.jit, static_argnames=("self", "num_draws"))
+    def sample(
+        self, params: Params, key: PRNGKeyArray, num_draws: int
+    ) -> Float[Array, "draws dimension"]:
+        """Independent draws of z.
+
+        Parameters
+        ----------
+        params : Params
+            Variational parameters.
+        key : key
+            All randomness follows from it.
+        num_draws : int
+            Number of draws.
+
+        Returns
+        -------
+        array, shape (num_draws, dimension)
+            Flat, unconstrained positions.
+        """
+        shape = (num_draws, self.num_noise(params.mean.shape[0]))
+        noise = self.base.sample(key, shape, params.mean.dtype)
+        return jax.vmap(lambda epsilon: self.transform(params, epsilon))(noise)
 
     def entropy(self, params: Params) -> Float[Array, ""]:
         """``log |det R|`` plus the entropy of the base."""
         constant = self.base.entropy(params.mean.shape[0])
         return self.scale.log_det(params.scale) + constant
 
-    def log_prob(self, params: Params, z: Float[Array, " dimension"]) -> Float[Array, ""]:
+    def log_prob(self, params: Params, z: Vector) -> Float[Array, ""]:
         """``log q(z)``."""
         noise = self.scale.solve(params.scale, z - params.mean)
         return self.base.log_prob(noise) - self.scale.log_det(params.scale)
 
-    def sd(self, params: Params) -> Float[Array, " dimension"]:
+    def sd(self, params: Params) -> Vector:
         """Marginal standard deviations."""
         return jnp.sqrt(self.base.variance * self.scale.variance(params.scale))
 
-    def covariance(self, params: Params) -> Float[Array, "dimension dimension"]:
+    def covariance(self, params: Params) -> Matrix:
         """Dense covariance matrix."""
         return self.base.variance * self.scale.covariance(params.scale)
 
@@ -79,7 +128,7 @@ class Family(abc.ABC):
         return self.scale.num_noise(dimension)
 
     def min_fixed_draws(self, dimension: int) -> int:
-        """Fewest fixed draws for which the sampled bound has a maximum."""
+        """Fewest fixed draws for which the sampled ELBO has a maximum."""
         return self.scale.min_fixed_draws(dimension)
 
     def metric(self, params: Params) -> Metric:
@@ -107,32 +156,32 @@ class Family(abc.ABC):
 
 @dataclass(frozen=True)
 class MeanField(Family):
-    """Independent Gaussian coordinates: R = diag(sigma)."""
+    """Independent Gaussian coordinates: R = diag(sigma).
 
-    @property
-    def scale(self) -> Scale:
-        """Diagonal."""
-        return Diagonal()
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> family = MeanField()
+    >>> family.sd(family.init(jnp.zeros(2), 1.0)).tolist()
+    [1.0, 1.0]
+    """
 
-    @property
-    def base(self) -> Base:
-        """Gaussian."""
-        return Normal()
+    scale = Diagonal()
 
 
 @dataclass(frozen=True)
 class FullRank(Family):
-    """A Gaussian with any covariance: R lower triangular with a positive diagonal."""
+    """A Gaussian with any covariance: R lower triangular with a positive diagonal.
 
-    @property
-    def scale(self) -> Scale:
-        """Lower triangular."""
-        return LowerTriangular()
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> family = FullRank()
+    >>> family.covariance(family.init(jnp.zeros(2), 1.0)).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
 
-    @property
-    def base(self) -> Base:
-        """Gaussian."""
-        return Normal()
+    scale = LowerTriangular()
 
 
 @dataclass(frozen=True)
@@ -140,12 +189,23 @@ class LowRank(Family):
     """A Gaussian with covariance D^2 + U U', U of the given rank, in O(d rank) memory.
 
     Gaussian only: a sum of independent terms of another base is not of that base.
+
+    Parameters
+    ----------
+    rank : int
+        Number of columns of U, below the number of coordinates.
+
+    Raises
+    ------
+    InputError
+        If the rank is not a positive integer, or not below the dimension of the position that
+        :meth:`init` is given.
     """
 
     rank: int
 
     def __post_init__(self) -> None:
-        """Refuse a rank that is no count."""
+        """Validate the rank."""
         validation.positive_integer(self.rank, "rank")
 
     @property
@@ -153,16 +213,7 @@ class LowRank(Family):
         """Diagonal plus low rank."""
         return DiagonalPlusLowRank(self.rank)
 
-    @property
-    def base(self) -> Base:
-        """Gaussian."""
-        return Normal()
-
-    def init(
-        self,
-        position: Float[Array, " dimension"],
-        sd: float | Float[Array, ""] | Float[Array, " dimension"] = 1.0,
-    ) -> Params:
+    def init(self, position: Vector, sd: float | Float[Array, ""] | Vector = 1.0) -> Params:
         """Parameters around the position; the rank must be below the dimension."""
         if self.rank >= position.shape[0]:
             raise InputError(
@@ -172,7 +223,7 @@ class LowRank(Family):
         return super().init(position, sd)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False)
 class StudentT(Family):
     """Student t posteriors with heavier tails than a Gaussian.
 
@@ -182,33 +233,57 @@ class StudentT(Family):
         Degrees of freedom, above 2. The sd is ``scale * sqrt(df / (df - 2))``.
     covariance : {"diagonal", "full"}
         A product of t's, or the multivariate t whose coordinates share one chi-square.
+
+    Raises
+    ------
+    InputError
+        If ``df`` is not above 2, or for another covariance.
+
+    Examples
+    --------
+    >>> StudentT(5.0, covariance="full")
+    StudentT(df=5.0, covariance='full')
     """
 
     df: float
-    covariance_kind: str = "diagonal"
+    structure: str  # `covariance` is a method of every family
 
     def __init__(self, df: float, covariance: str = "diagonal") -> None:
         validation.positive_number(df, "df")
-        validation.one_of(covariance, ("diagonal", "full"), "covariance")
+        validation.one_of(covariance, tuple(_STRUCTURES), "covariance")
         object.__setattr__(self, "df", float(df))
-        object.__setattr__(self, "covariance_kind", covariance)
-        _ = self.base  # refuses df <= 2
+        object.__setattr__(self, "structure", covariance)
+        _ = self.base  # validates df > 2
+
+    def __repr__(self) -> str:
+        return f"StudentT(df={self.df!r}, covariance={self.structure!r})"
 
     @property
     def scale(self) -> Scale:
         """Diagonal or lower triangular."""
-        return Diagonal() if self.covariance_kind == "diagonal" else LowerTriangular()
+        return _STRUCTURES[self.structure]
 
     @property
     def base(self) -> Base:
         """Independent t's, or the multivariate t."""
-        shape = StudentTBase if self.covariance_kind == "diagonal" else MultivariateTBase
-        return shape(self.df)
+        return (StudentTBase if self.structure == "diagonal" else MultivariateTBase)(self.df)
 
 
 @dataclass(frozen=True)
 class LocationScale(Family):
     """Any base noise with a diagonal or lower-triangular R.
+
+    Parameters
+    ----------
+    noise : Base
+        The distribution of epsilon.
+    structure : {"diagonal", "full"}
+        The structure of R.
+
+    Raises
+    ------
+    InputError
+        For another structure.
 
     Examples
     --------
@@ -222,13 +297,13 @@ class LocationScale(Family):
     structure: str = "diagonal"
 
     def __post_init__(self) -> None:
-        """Refuse an unknown structure."""
-        validation.one_of(self.structure, ("diagonal", "full"), "structure")
+        """Validate the structure."""
+        validation.one_of(self.structure, tuple(_STRUCTURES), "structure")
 
     @property
     def scale(self) -> Scale:
         """Diagonal or lower triangular."""
-        return Diagonal() if self.structure == "diagonal" else LowerTriangular()
+        return _STRUCTURES[self.structure]
 
     @property
     def base(self) -> Base:

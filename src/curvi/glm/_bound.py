@@ -19,9 +19,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from curvi._core.errors import InputError
 from curvi._core.trees import Metric, stable_sum
-from curvi.families import Diagonal, DiagonalPlusLowRank, Family, LowerTriangular, Params
+from curvi.families import Family, Params
 from curvi.glm._design import AnyArray, Design
 from curvi.glm._likelihoods import Gaussian, Likelihood
 from curvi.solvers import Problem
@@ -39,16 +38,11 @@ class Rows(NamedTuple):
 
 def predictor_variance(family: Family, scale: Any, design: Design) -> Float[Array, " rows"]:
     """``|R' x_i|^2`` for every row, by the structure of R."""
-    if isinstance(family.scale, Diagonal):
-        return design.squares(family.scale.variance(scale))
-    if isinstance(family.scale, LowerTriangular):
-        return jnp.sum(design.linear(family.scale.factor(scale)) ** 2, axis=1)
-    if not isinstance(family.scale, DiagonalPlusLowRank):
-        raise InputError(
-            f"{family} has no closed form for linear predictors; use a Gaussian family"
-        )
-    diagonal = design.squares(jnp.exp(2 * scale["log_diagonal"]))
-    return diagonal + jnp.sum(design.linear(scale["factor"]) ** 2, axis=1)
+    diagonal, factor = family.scale.diagonal_and_factor(scale)
+    if factor is None:
+        return design.squares(diagonal**2)
+    from_factor = jnp.sum(design.linear(factor) ** 2, axis=1)
+    return from_factor if diagonal is None else design.squares(diagonal**2) + from_factor
 
 
 @dataclass(frozen=True)
@@ -122,7 +116,7 @@ class GLMProblem(Problem):
         log_det = self.family.scale.log_det(params.scale)
         if self.relevance:
             alpha_term = 0.5 * jnp.sum(jnp.log1p(params.mean**2))
-            if isinstance(self.family.scale, Diagonal):
+            if self.family.scale.is_diagonal:
                 return alpha_term  # the rest cancels, and must not be left to rounding
             return alpha_term + 0.5 * jnp.sum(jnp.log(variance)) - log_det
         moment = sample.precision * (variance + params.mean**2)

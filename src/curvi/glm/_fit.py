@@ -17,7 +17,7 @@ from curvi._core.outcomes import Outcome
 from curvi._core.trees import precision_of
 from curvi.engine import _loop as loop
 from curvi.engine._progress import observer_for
-from curvi.families import Diagonal, Family, Params
+from curvi.families import Family, Params
 from curvi.glm._bound import GLMProblem, Rows
 from curvi.glm._dense import DenseBound
 from curvi.glm._design import DenseDesign
@@ -145,7 +145,7 @@ def fit_glm(
 def dense_is_cheap(family: Family, rows: Rows, size: int) -> bool:
     """Whether the whole Hessian can be formed and factorised at every step."""
     is_dense = isinstance(rows.design, DenseDesign)
-    return is_dense and isinstance(family.scale, Diagonal) and size <= LARGEST_DENSE
+    return is_dense and family.scale.is_diagonal and size <= LARGEST_DENSE
 
 
 def _tables(rows: Rows | StreamedRows) -> Tables:
@@ -157,7 +157,7 @@ def _tables(rows: Rows | StreamedRows) -> Tables:
 
 def _check_streamed(family: Family, options: Options, columns: int) -> None:
     """Only sums over rows of the dense Newton steps can be streamed."""
-    if options.method is not None or not isinstance(family.scale, Diagonal):
+    if options.method is not None or not family.scale.is_diagonal:
         raise InputError("rows in blocks need method='newton' and covariance='diagonal'")
     if 2 * columns > LARGEST_DENSE:
         raise InputError(

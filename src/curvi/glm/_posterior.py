@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 from scipy import sparse
 
-from curvi.families import Diagonal, LowerTriangular, Params
+from curvi.families import Params
 from curvi.families._family import Family
 from curvi.glm._columns import Columns
 
@@ -86,21 +87,11 @@ def posterior_of(columns: Columns, family: Family, q: Params) -> Posterior:
 
 
 def _block(q: Params, k: int) -> Params:
-    scale = (
-        {name: leaf[k] for name, leaf in q.scale.items()}
-        if isinstance(q.scale, dict)
-        else q.scale[k]
-    )
-    return Params(q.mean[k], scale)
+    return jax.tree.map(lambda leaf: leaf[k], q)
 
 
 def _parts(family: Family, q: Params) -> tuple[np.ndarray, Any]:
     """Diagonal and factor of one block."""
-    if isinstance(family.scale, Diagonal):
-        return np.exp(np.asarray(q.scale, np.float64)), None
-    if isinstance(family.scale, LowerTriangular):
-        raw = np.asarray(q.scale, np.float64)
-        factor = np.tril(raw, -1) + np.diag(np.exp(np.diagonal(raw)))
-        return np.zeros(raw.shape[0]), factor
-    diagonal = np.exp(np.asarray(q.scale["log_diagonal"], np.float64))
-    return diagonal, np.asarray(q.scale["factor"], np.float64)
+    entries = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), q.scale)
+    diagonal, factor = family.scale.diagonal_and_factor(entries, np)
+    return np.zeros(factor.shape[0]) if diagonal is None else diagonal, factor

@@ -29,7 +29,7 @@ from curvi._core.errors import InputError, NumericalError
 from curvi._core.trees import coordinate_names
 from curvi.diagnostics._table import summary_table
 from curvi.inference._fit import fit
-from curvi.targets import DataTarget, Target
+from curvi.targets import AbstractTarget
 
 _FLIPS = 4999
 _SIGNS = 2_000_000  # held at once at most
@@ -103,7 +103,7 @@ class Calibration:
 
 def calibrate(
     simulate: Callable[[PRNGKeyArray], tuple[PyTree, PyTree]],
-    build: Callable[[PyTree], Target | DataTarget],
+    build: Callable[[PyTree], AbstractTarget],
     *,
     num_simulations: int = 100,
     seed: int = 0,
@@ -154,7 +154,7 @@ def calibrate(
 
 def _probabilities(
     truth: PyTree,
-    target: Target | DataTarget,
+    target: AbstractTarget,
     seed: int,
     rng: np.random.Generator,
     options: dict[str, Any],

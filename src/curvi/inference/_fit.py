@@ -30,12 +30,12 @@ from curvi.inference._start import broken_gradient, starting_params
 from curvi.inference._starts import best_start, run_starts, starting_points
 from curvi.objective import Draws, fixed_draws, plan_draws
 from curvi.solvers import Method, TrustRegion
-from curvi.targets import DataTarget, Target
+from curvi.targets import AbstractTarget, DataTarget
 
 
 @in_precision_of_target
 def fit(
-    target: Target | DataTarget | Callable[[PyTree], Any],
+    target: AbstractTarget | Callable[[PyTree], Any],
     position: PyTree | None = None,
     *,
     family: Family | None = None,
@@ -167,7 +167,7 @@ def fit(
 def _start(
     init: str,
     problem: VariationalProblem,
-    target: Target | DataTarget,
+    target: AbstractTarget,
     resources: Resources,
     method: Method,
 ) -> Params:
@@ -179,7 +179,7 @@ def _start(
     if bool(jnp.isfinite(problem.value(params, sample))):
         return params
     # Where the Gaussian at the mode leaves the support, a narrower one may not.
-    return starting_params(problem, replace(target, position=found.mean), resources, method)
+    return starting_params(problem, target.with_position(found.mean), resources, method)
 
 
 def _check_choices(family: Any, method: Any) -> None:
@@ -193,7 +193,7 @@ def _check_choices(family: Any, method: Any) -> None:
             raise InputError(f"{name} is {value!r}; give a {name} such as {example}")
 
 
-def _check_batch(target: Target | DataTarget, batch_size: Any) -> None:
+def _check_batch(target: AbstractTarget, batch_size: Any) -> None:
     if batch_size is None:
         return
     validation.positive_integer(batch_size, "batch_size")
@@ -209,7 +209,7 @@ def _check_batch(target: Target | DataTarget, batch_size: Any) -> None:
 def _plan(
     family: Family,
     method: Method,
-    target: Target | DataTarget,
+    target: AbstractTarget,
     draws: str | Draws,
     num_draws: int | None,
     batch_size: int | None,
@@ -234,7 +234,7 @@ def _plan(
 def _judge(
     grown: Grown,
     method: Method,
-    target: Target | DataTarget,
+    target: AbstractTarget,
     start: Params,
     began: float,
     bounds: np.ndarray | None,

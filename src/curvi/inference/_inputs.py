@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from jaxtyping import PyTree
 
 from curvi._core.errors import InputError
-from curvi.targets import DataTarget, Target
+from curvi.targets import AbstractTarget, Target
 
 
-def as_target(target: Any, position: PyTree | None) -> Target | DataTarget:
+def as_target(target: Any, position: PyTree | None) -> AbstractTarget:
     """A target from a target, or from a plain log density with a position."""
-    if isinstance(target, Target | DataTarget):
+    if isinstance(target, AbstractTarget):
         if position is None:
             return target
-        return replace(target, position=position)
+        return target.with_position(position)
     if not callable(target):
         raise InputError(
             f"target is a {type(target).__name__}; give a curvi.Target, a curvi.DataTarget or a "

@@ -22,13 +22,13 @@ from curvi._core.outcomes import Outcome
 from curvi._core.trees import coordinate_names, precision_of
 from curvi.engine import _loop as loop
 from curvi.engine._problems import ObjectiveProblem, Resources
-from curvi.families import Family, LowerTriangular, Params
+from curvi.families import Family, Params
 from curvi.inference._inputs import as_target
 from curvi.inference._minimise import default_tolerance
 from curvi.inference._precision import in_precision_of_target
 from curvi.linalg import hessian
 from curvi.solvers import TrustRegion
-from curvi.targets import DataTarget, Density, RowDensity, Target
+from curvi.targets import AbstractTarget, Density
 
 _LARGEST = 2000  # coordinates up to which a dense Hessian is formed
 _NAMED = 0.1  # share of a direction at which a coordinate is named
@@ -38,7 +38,7 @@ _NAMED = 0.1  # share of a direction at which a coordinate is named
 class LaplaceResult:
     """A Gaussian at the mode; covariance and log evidence in unconstrained coordinates."""
 
-    target: Target | DataTarget = field(repr=False)
+    target: AbstractTarget = field(repr=False)
     mode: Float[Array, " dimension"] = field(repr=False)
     precision: np.ndarray = field(repr=False)
     covariance: np.ndarray = field(repr=False)
@@ -63,13 +63,11 @@ class LaplaceResult:
 class _Energy:
     """The negative log density; compares by value, as the density does."""
 
-    density: Density | RowDensity
+    density: Density
 
     def __call__(self, z: Array, rows: PyTree, key: PRNGKeyArray | None = None) -> Array:
         del key
-        if isinstance(self.density, RowDensity):
-            return -self.density.log_prob(z, rows)
-        return -self.density.log_prob(z)
+        return -self.density.log_prob(z, rows)
 
 
 @partial(jax.jit, static_argnames="energy")
@@ -80,7 +78,7 @@ def _value_and_hessian(energy: _Energy, z: Array, rows: PyTree) -> tuple[Array, 
 
 @in_precision_of_target
 def laplace(
-    target: Target | DataTarget | Callable[[PyTree], Any],
+    target: AbstractTarget | Callable[[PyTree], Any],
     position: PyTree | None = None,
     *,
     max_steps: int = 1000,
@@ -130,7 +128,7 @@ def laplace(
     return LaplaceResult(target, ended.params, precision, covariance, evidence, ended.steps)
 
 
-def _inverse(precision: np.ndarray, target: Target | DataTarget) -> tuple[np.ndarray, float]:
+def _inverse(precision: np.ndarray, target: AbstractTarget) -> tuple[np.ndarray, float]:
     """The inverse and the log determinant, or a refusal that names what is flat."""
     size = np.sqrt(np.abs(np.diag(precision)))
     size = np.where(size > 0, size, 1.0)
@@ -156,7 +154,7 @@ def laplace_params(family: Family, found: LaplaceResult) -> Params:
     family on a Gaussian target.
     """
     dtype = found.target.dtype
-    if isinstance(family.scale, LowerTriangular):
+    if family.scale.is_full:
         root = np.linalg.cholesky(found.covariance / family.base.variance)
         return family.from_raw(Params(found.mode, jnp.asarray(root, dtype)))
     return family.init(found.mode, jnp.asarray(np.diag(found.precision) ** -0.5, dtype))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from curvi._core.trees import precision_of
-from curvi.targets import DataTarget, Target
+from curvi.targets import AbstractTarget
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -24,7 +24,7 @@ def in_precision_of_target(call: Callable[Arguments, Result]) -> Callable[Argume
     @functools.wraps(call)
     def inside(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         given: Any = args[0] if args else kwargs.get("target")
-        known = isinstance(given, Target | DataTarget)
+        known = isinstance(given, AbstractTarget)
         with precision_of(given.dtype) if known else contextlib.nullcontext():
             return call(*args, **kwargs)
 

@@ -21,7 +21,7 @@ from curvi.families import Params
 from curvi.inference._growth import Budget, run_once
 from curvi.inference._starts import starting_points
 from curvi.solvers import Method, TrustRegion
-from curvi.targets import DataTarget, Target
+from curvi.targets import AbstractTarget
 
 _OTHERS = 3
 _DOUBTFUL_ESS = 0.5
@@ -43,7 +43,7 @@ def affordable(
 def first_run(
     problem: VariationalProblem,
     method: Method,
-    target: Target | DataTarget,
+    target: AbstractTarget,
     params: Params,
     resources: Resources,
     budget: Budget,
@@ -69,7 +69,7 @@ def first_run(
 
 
 def _bound(
-    target: Target | DataTarget, problem: VariationalProblem, run: loop.LoopResult, key: Any
+    target: AbstractTarget, problem: VariationalProblem, run: loop.LoopResult, key: Any
 ) -> float:
     if run.outcome is not Outcome.CONVERGED:
         return float("nan")

@@ -17,7 +17,7 @@ from curvi.engine._problems import Resources, VariationalProblem
 from curvi.families import Family, Params
 from curvi.objective._look import joined
 from curvi.solvers import Method
-from curvi.targets import DataTarget, Target
+from curvi.targets import AbstractTarget
 
 _TRIED = 8  # draws at which a broken gradient is looked for
 _WIDTHS = (1.0, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-6)
@@ -44,7 +44,7 @@ def _around(family: Family, position: Float[Array, " d"], width: Float[Array, ""
 
 def starting_params(
     problem: VariationalProblem,
-    target: Target | DataTarget,
+    target: AbstractTarget,
     resources: Resources,
     method: Method | None = None,
 ) -> Params:
@@ -95,7 +95,7 @@ def best_width(
 
 
 def broken_gradient(
-    problem: VariationalProblem, target: Target | DataTarget, params: Params, resources: Resources
+    problem: VariationalProblem, target: AbstractTarget, params: Params, resources: Resources
 ) -> str:
     """Name the coordinate whose gradient is not finite where the log density is; or nothing.
 
@@ -118,7 +118,7 @@ def broken_gradient(
     return ""
 
 
-def _guilty_leaf(target: Target | DataTarget, z: Float[Array, " d"]) -> str:
+def _guilty_leaf(target: AbstractTarget, z: Float[Array, " d"]) -> str:
     """Name the first leaf whose move alone, from the start to z, spoils the log density."""
     begin = 0
     names = leaf_names(target.position, "position")
@@ -131,9 +131,7 @@ def _guilty_leaf(target: Target | DataTarget, z: Float[Array, " d"]) -> str:
     return ""
 
 
-def _diagnosis(
-    problem: VariationalProblem, target: Target | DataTarget, resources: Resources
-) -> str:
+def _diagnosis(problem: VariationalProblem, target: AbstractTarget, resources: Resources) -> str:
     """Say which draw and which coordinate fail at the smallest width."""
     params = problem.family.init(target.start, _WIDTHS[-1])
     noise = problem.sample(resources, jnp.asarray(0, jnp.int32)).noise

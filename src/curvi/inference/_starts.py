@@ -19,7 +19,7 @@ from curvi.families import Params
 from curvi.inference._growth import Budget
 from curvi.inference._start import around, best_width
 from curvi.solvers import Info, Method, Problem
-from curvi.targets import DataTarget, Target
+from curvi.targets import AbstractTarget
 
 _STREAM = 0x57A
 _NARROWEST = 1e-6
@@ -48,7 +48,7 @@ def _chunk(
 
 def starting_points(
     problem: VariationalProblem,
-    target: Target | DataTarget,
+    target: AbstractTarget,
     first: Params,
     resources: Resources,
     num_starts: int,
@@ -134,7 +134,7 @@ def _ended(
 
 
 def best_start(
-    target: Target | DataTarget, family: Any, ended: list[loop.LoopResult], key: PRNGKeyArray
+    target: AbstractTarget, family: Any, ended: list[loop.LoopResult], key: PRNGKeyArray
 ) -> tuple[int, np.ndarray]:
     """Index of the start with the best bound on fresh draws, and all bounds (NaN if failed)."""
     bounds = np.full(len(ended), np.nan)

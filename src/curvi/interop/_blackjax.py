@@ -13,7 +13,7 @@ from curvi._core import validation
 from curvi._core.trees import precision_of, ravel
 from curvi.diagnostics._fit_result import FitResult, _sample
 from curvi.families._scales import Diagonal
-from curvi.targets import DataTarget, Target
+from curvi.targets import AbstractTarget
 
 
 class SamplerStart(NamedTuple):
@@ -69,6 +69,6 @@ def to_blackjax(result: FitResult, num_chains: int = 4, *, seed: int = 0) -> Sam
     return SamplerStart(partial(_log_density, target), positions, matrix, target.dimension**-0.25)
 
 
-def _log_density(target: Target | DataTarget, position: PyTree) -> Float[Array, ""]:
+def _log_density(target: AbstractTarget, position: PyTree) -> Float[Array, ""]:
     with precision_of(target.dtype):
         return target.log_prob(ravel(position))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,15 +17,13 @@ from jaxtyping import Array, Float, PyTree
 from curvi._core.errors import InputError
 from curvi._core.optional import optional_import, usual_promotion
 from curvi._core.trees import ravel
-from curvi.targets._data import DataTarget
-from curvi.targets._labels import Labels
-from curvi.targets._log_density import Target
+from curvi.targets import AbstractTarget, DataTarget, Labels, Target
 
 _MEDIAN_DRAWS = 101
 _PURPOSE = "curvi.from_numpyro"
 
 
-def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Target | DataTarget:
+def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> AbstractTarget:
     r"""The posterior of a NumPyro model.
 
     Every latent site :math:`x_s` is written as :math:`x_s = T_s(z_s)` with NumPyro's own
@@ -67,7 +65,7 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Target
         plates = _subsampled_plates(trace)
         candidates = call.candidates(latent)
     if not plates:
-        target: Target | DataTarget = Target(
+        target: AbstractTarget = Target(
             partial(_log_density, call.model, args, kwargs),
             candidates[0],
             partial(_constrain, call.model, args, kwargs, {}),
@@ -359,9 +357,7 @@ def _other_size_is_meant() -> Iterator[None]:
         yield
 
 
-def _best_start(
-    target: Target | DataTarget, candidates: list[dict[str, Array]]
-) -> Target | DataTarget:
+def _best_start(target: AbstractTarget, candidates: list[dict[str, Array]]) -> AbstractTarget:
     dtype = target.dtype
     flat = [ravel({k: jnp.asarray(v, dtype) for k, v in c.items()}) for c in candidates]
     values = np.array([float(target.log_prob(z)) for z in flat])
@@ -371,7 +367,7 @@ def _best_start(
             "median of the prior; check the model, or give fit(target, position=...) a start"
         )
     best = int(np.nanargmax(np.where(np.isfinite(values), values, -np.inf)))
-    return replace(target, position=target.density.unravel(flat[best]))
+    return target.with_position(target.density.unravel(flat[best]))
 
 
 def _labels(trace: dict[str, Any], observed: dict[str, np.ndarray]) -> Labels:

@@ -17,8 +17,7 @@ from jaxtyping import Array, Float
 from curvi._core.errors import InputError
 from curvi._core.optional import optional_import, usual_promotion
 from curvi._core.trees import precision_of
-from curvi.targets._labels import Labels
-from curvi.targets._log_density import Target
+from curvi.targets import Labels, Target
 
 _PURPOSE = "curvi.from_pymc"
 _JITTERS = 20

@@ -12,13 +12,13 @@ from curvi._core.errors import InputError
 from curvi._core.trees import stable_sum
 from curvi.families._family import Family, Params
 from curvi.objective._draws import Draws, sample_draws
-from curvi.targets import Density, RowDensity
+from curvi.targets import Density
 
 _PER_ROW = 3  # axes of the noise when every row has draws of its own
 
 
 def neg_elbo(
-    density: Density | RowDensity,
+    density: Density,
     family: Family,
     params: Params,
     noise: Float[Array, "..."],
@@ -33,7 +33,7 @@ def neg_elbo(
 
     Parameters
     ----------
-    density : Density or RowDensity
+    density : Density
         What is inferred: ``target.density`` of a Target or a DataTarget.
     family, params
         The variational distribution and its parameters.
@@ -41,20 +41,20 @@ def neg_elbo(
         Draws of the base, shared by all rows, or one set for each row of the batch
         (Algorithm 1 of the paper).
     rows : pytree, optional
-        For a RowDensity, all rows or a minibatch, which is scaled by N / B.
+        For a density with rows, all of them or a minibatch, which is scaled by N / B.
     """
     return jnp.mean(energies(density, family, params, noise, rows)) - family.entropy(params)
 
 
 def energies(
-    density: Density | RowDensity,
+    density: Density,
     family: Family,
     params: Params,
     noise: Float[Array, "..."],
     rows: PyTree | None = None,
 ) -> Float[Array, " draws"]:
     """The negative log joint density at each draw, one term of the average in :func:`neg_elbo`."""
-    if isinstance(density, RowDensity):
+    if density.num_rows:
         if rows is None:
             raise InputError("a DataTarget is evaluated on rows; pass target.rows for all of them")
         if noise.ndim == _PER_ROW:
@@ -66,7 +66,7 @@ def energies(
 
 
 def _energies_per_row(
-    density: RowDensity,
+    density: Density,
     family: Family,
     params: Params,
     noise: Float[Array, "draws rows noise"],

@@ -171,8 +171,13 @@ class Derivatives(NamedTuple):
 class FlatObjective(Protocol):
     """A deterministic objective as a function of one NumPy vector."""
 
-    cost: Cost
-    dtype: Any
+    @property
+    def cost(self) -> Cost:
+        """What one evaluation costs."""
+
+    @property
+    def dtype(self) -> Any:
+        """The precision that it is computed in."""
 
     def __call__(self, vector: np.ndarray, tangent: np.ndarray | None = None) -> Derivatives:
         """Evaluate at ``vector`` along ``tangent`` (none: the products are zero)."""
@@ -210,14 +215,14 @@ class Info(NamedTuple):
     outcome : CONVERGED if the method's stopping rule is satisfied, else RUNNING
     """
 
-    value: Array
-    grad_norm: Array
-    gain: Array
-    cg_steps: Array
-    accepted: Array
-    finite: Array
-    negative_curvature: Array
-    outcome: Array
+    value: Any
+    grad_norm: Any
+    gain: Any
+    cg_steps: Any
+    accepted: Any
+    finite: Any
+    negative_curvature: Any
+    outcome: Any
 
 
 def make_info(value: Array, **entries: Any) -> Info:

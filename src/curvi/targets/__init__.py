@@ -1,8 +1,6 @@
 """What is inferred: a log density, or a likelihood over rows of data with a prior."""
 
-from curvi.targets._data import DataTarget
-from curvi.targets._density import Density, RowDensity
-from curvi.targets._labels import Labels
-from curvi.targets._log_density import Target
+from curvi.targets._density import Density
+from curvi.targets._targets import AbstractTarget, DataTarget, Labels, Target
 
-__all__ = ["DataTarget", "Density", "Labels", "RowDensity", "Target"]
+__all__ = ["AbstractTarget", "DataTarget", "Density", "Labels", "Target"]

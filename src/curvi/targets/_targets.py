@@ -1,0 +1,255 @@
+"""Targets: what is inferred, where it starts, and how it is called."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from curvi._core import validation
+from curvi._core.errors import InputError
+from curvi._core.trees import precision_of
+from curvi.targets._density import Density
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Names for the arrays of a result; none of them enters the computation.
+
+    Attributes
+    ----------
+    dims : mapping
+        Names of the axes of a variable, as ArviZ calls them.
+    coords : mapping
+        Values along a named axis.
+    observed : mapping
+        The data that the model was conditioned on.
+    """
+
+    dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    coords: Mapping[str, Any] = field(default_factory=dict)
+    observed: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+class AbstractTarget(abc.ABC):
+    """What :class:`Target` and :class:`DataTarget` have in common.
+
+    Attributes
+    ----------
+    position : pytree of floating-point arrays
+        Its *value* is where the variational mean starts; its structure is that of every result.
+    start : array, shape (dimension,)
+        The position as one vector.
+    density : Density
+        The log density of a flat position.
+    constrain : callable or None
+        Maps an unconstrained position to the user's own space (None: they are the same).
+    labels : Labels or None
+        Names of axes and observed data, for tables and ArviZ.
+
+    Notes
+    -----
+    A copy, or a pickle where the functions are importable, is built anew from the constructor's
+    arguments, in the precision of the original.
+    """
+
+    position: PyTree
+    constrain: Callable[[PyTree], PyTree] | None
+    labels: Labels | None
+    start: Float[Array, " dimension"]
+    density: Density
+
+    def _set_density(self, log_prior: Any, *likelihood: Any) -> None:
+        """Validate the position; set ``start`` and ``density``."""
+        start, unravel = validation.flat_position(self.position)
+        object.__setattr__(self, "start", start)
+        density = Density(log_prior, unravel, start.dtype, *likelihood)
+        object.__setattr__(self, "density", density)
+        jax.eval_shape(density.log_prior_prob, start)  # traces once, and checks what comes back
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = [getattr(self, option.name) for option in fields(self) if option.init]  # type: ignore[arg-type]
+        # A float64 JAX array would be truncated when it is loaded outside its precision.
+        options = jax.tree.map(
+            lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, options
+        )
+        return _rebuild, (type(self), self.dtype, options)
+
+    @property
+    def dimension(self) -> int:
+        """Number of scalar coordinates."""
+        return int(self.start.shape[0])
+
+    @property
+    def dtype(self) -> Any:
+        """Precision of the whole computation, taken from the position."""
+        return self.start.dtype
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of data; 0 for a plain log density."""
+        return self.density.num_rows
+
+    @property
+    def rows(self) -> PyTree | None:
+        """All rows of data; None for a plain log density."""
+        return None
+
+    def with_position(self, position: PyTree) -> Self:
+        """The same target, started elsewhere; raises InputError as the constructor does."""
+        return replace(self, position=position)  # type: ignore[type-var]
+
+    def log_prob(self, z: Float[Array, " dimension"]) -> Float[Array, ""]:
+        """Log density of a flat position, all rows of data included."""
+        return self.density.log_prob(z, self.rows)
+
+    @abc.abstractmethod
+    def check_start(self) -> None:
+        """Evaluate the log density at the start and raise InputError unless it is finite."""
+
+
+def _rebuild(kind: type[AbstractTarget], dtype: Any, options: list[Any]) -> AbstractTarget:
+    with precision_of(dtype):
+        return kind(*options)
+
+
+@dataclass(frozen=True, eq=False)
+class Target(AbstractTarget):
+    r"""An unnormalised log density over a pytree of unconstrained real numbers.
+
+    Parameters
+    ----------
+    log_density : callable
+        ``log_density(position) -> scalar``, :math:`\log p(z) + \text{const}`, written in JAX.
+    position : pytree of floating-point arrays
+        Its *value* is where the variational mean starts; its structure is that of every result.
+    constrain : callable, optional
+        Maps an unconstrained position to the user's own space (default: they are the same).
+    labels : Labels, optional
+        Names of axes and observed data, for tables and ArviZ.
+
+    Raises
+    ------
+    InputError
+        If the position is empty, not floating point or not finite, or if the log density does
+        not return one floating-point scalar.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> target = Target(lambda x: -0.5 * jnp.sum(x["a"] ** 2), {"a": jnp.zeros(3)})
+    >>> target.dimension
+    3
+    """
+
+    log_density: Callable[[PyTree], Float[Array, ""]]
+    position: PyTree
+    constrain: Callable[[PyTree], PyTree] | None = None
+    labels: Labels | None = field(default=None, repr=False)
+    start: Float[Array, " dimension"] = field(init=False, repr=False)
+    density: Density = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Validate the position and the log density."""
+        _require_callable(self.log_density, "log_density")
+        self._set_density(self.log_density)
+
+    def check_start(self) -> None:
+        """Evaluate the log density at the start and raise InputError unless it is finite."""
+        value = np.asarray(self.log_prob(self.start))
+        if not np.isfinite(value):
+            raise InputError(
+                f"log_density is {value} at the starting position; start inside the support and "
+                "check for log of zero, division by zero or overflow"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class DataTarget(AbstractTarget):
+    r"""A posterior over a pytree: rows of data with a likelihood, and a prior.
+
+    .. math:: \log p(z, y) = \sum_{i=1}^N \log p(y_i \mid z) + \log p(z)
+
+    Because the engine sees the rows, it can fit on minibatches, each scaled by ``N / B``.
+
+    Parameters
+    ----------
+    log_likelihood : callable
+        ``log_likelihood(position, rows) -> (num_rows,)``, one value per row.
+    data : pytree of arrays
+        Arrays that share their leading axis; ``rows`` has the same structure.
+    log_prior : callable
+        ``log_prior(position) -> scalar``.
+    position : pytree of floating-point arrays
+        Its *value* is where the variational mean starts; its structure is that of every result.
+    constrain : callable, optional
+        Maps an unconstrained position to the user's own space (default: they are the same).
+    labels : Labels, optional
+        Names of axes and observed data, for tables and ArviZ.
+
+    Raises
+    ------
+    InputError
+        On empty, ragged or non-finite data, or when a function returns the wrong shape.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> target = DataTarget(
+    ...     lambda mean, rows: -0.5 * (rows - mean) ** 2,
+    ...     jnp.arange(4.0),
+    ...     lambda mean: -0.5 * mean**2,
+    ...     jnp.zeros(()),
+    ... )
+    >>> target.num_rows, float(target.log_prob(target.start))
+    (4, -7.0)
+    """
+
+    log_likelihood: Callable[[PyTree, PyTree], Float[Array, " rows"]]
+    data: PyTree
+    log_prior: Callable[[PyTree], Float[Array, ""]]
+    position: PyTree
+    constrain: Callable[[PyTree], PyTree] | None = None
+    labels: Labels | None = field(default=None, repr=False)
+    start: Float[Array, " dimension"] = field(init=False, repr=False)
+    density: Density = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Validate the position, the data and both functions."""
+        data, num_rows = validation.checked_rows(self.data)
+        object.__setattr__(self, "data", data)
+        _require_callable(self.log_likelihood, "log_likelihood")
+        _require_callable(self.log_prior, "log_prior")
+        self._set_density(self.log_prior, self.log_likelihood, num_rows)
+        # One row and all rows: a likelihood that sums its rows, or that reads all the data
+        # instead of the rows it is given, shows itself here and not in a wrong answer.
+        for count in sorted({1, num_rows}):
+            rows = jax.tree.map(lambda leaf, count=count: leaf[:count], data)
+            jax.eval_shape(self.density.log_likelihood_rows, self.start, rows)
+
+    @property
+    def rows(self) -> PyTree:
+        """All rows of data."""
+        return self.data
+
+    def check_start(self) -> None:
+        """Evaluate prior and likelihood at the start; raise InputError unless they are finite."""
+        prior = np.asarray(self.density.log_prior_prob(self.start))
+        if not np.isfinite(prior):
+            raise InputError(
+                f"log_prior is {prior} at the starting position; start inside its support"
+            )
+        rows = np.asarray(self.density.log_likelihood_rows(self.start, self.data))
+        validation.refuse_non_finite(
+            rows, "log_likelihood of row ", "check that row, or start inside the support"
+        )
+
+
+def _require_callable(function: Any, name: str) -> None:
+    if not callable(function):
+        raise InputError(f"{name} is not callable; give a function of the position")
