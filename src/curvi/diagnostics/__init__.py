@@ -1,13 +1,11 @@
-"""FitResult: the verdict, moments, draws and pictures of a fit."""
+"""How far to trust an answer: the result of a fit, and the functions that judge it."""
 
-from curvi.diagnostics._evaluate import evaluate, evaluate_elbo
-from curvi.diagnostics._evidence import Evidence
-from curvi.diagnostics._fit_result import FitResult
+from curvi.diagnostics._evaluation import evaluate, evaluate_elbo
 from curvi.diagnostics._importance import ImportanceWeights, Moments
 from curvi.diagnostics._monte_carlo import Replicates
+from curvi.diagnostics._result import FitResult
 
 __all__ = [
-    "Evidence",
     "FitResult",
     "ImportanceWeights",
     "Moments",

@@ -26,28 +26,39 @@ from jaxtyping import Array, Float, PyTree
 from curvi._core.errors import NumericalError
 from curvi._core.fingerprint import fingerprint
 from curvi._core.trees import Unravel, ravel
-from curvi.diagnostics import _host_response as host_response
-from curvi.diagnostics._directions import flat_direction
+from curvi.diagnostics._flat_directions import flat_direction
+from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
-from curvi.linalg import CGOutcome, FromFunctions, conjugate_gradient, hessian, projected
-from curvi.objective import neg_elbo
-from curvi.objective._look import Looker
+from curvi.linalg import CGOutcome, FromFunctions, conjugate_gradient, projected
+from curvi.linalg._cg import eager_conjugate_gradient
+from curvi.solvers._method import FlatObjective
 from curvi.targets import AbstractTarget, Density
 
 _BLOCK = 64  # systems solved together at most
 _NUMBERS = 3e7  # held by one vectorised product at most
 _MOST_STEPS = 10_000
+_MOST_EAGER_SYSTEMS = 300
+_PRODUCTS_OF_A_SYSTEM = 13
 # Relative residuals. The error of a variance b'x is of second order in its residual, that of an
 # entry of the solution is of first order; single precision reaches no more than the last.
 _FOR_VARIANCES, _FOR_ENTRIES, _SINGLE = 1e-4, 1e-6, 1e-4
 
 
-class Point(NamedTuple):
-    """Where the Hessian is taken: the parameters, all rows and the fixed draws."""
+@dataclass(frozen=True, eq=False)
+class Optimum:
+    """Where the Hessian is taken: a problem on fixed draws, and its optimal parameters."""
 
+    target: AbstractTarget
+    problem: VariationalProblem
     params: Params
-    rows: PyTree
-    noise: Float[Array, "draws noise"]
+    resources: Resources
+    execution: Execution
+
+    @property
+    def noise(self) -> Array:
+        """The fixed draws."""
+        noise: Any = self.resources.noise
+        return noise
 
 
 @dataclass(frozen=True)
@@ -71,9 +82,9 @@ class Functional:
 
 
 @partial(jax.jit, static_argnames="functional")
-def gradients(functional: Functional, point: Point, index: Array) -> Params:
+def gradients(functional: Functional, params: Params, noise: Array, index: Array) -> Params:
     """``b_g`` of some outputs of a functional: parameters with a leading axis of outputs."""
-    values, pull = jax.vjp(lambda p: ravel(functional.value(p, point.noise)), point.params)
+    values, pull = jax.vjp(lambda p: ravel(functional.value(p, noise)), params)
     chosen = index[:, None] == jnp.arange(values.shape[0])[None, :]
     (found,) = jax.vmap(pull)(chosen.astype(values.dtype))
     return found
@@ -87,20 +98,18 @@ class Solved(NamedTuple):
     direction: Params
 
 
-@partial(jax.jit, static_argnames=("density", "family"))
-def _solve_block(
-    density: Density,
-    family: Family,
-    point: Point,
+@partial(jax.jit, static_argnames="problem")
+def _solve_compiled(
+    problem: VariationalProblem,
+    params: Params,
+    resources: Resources,
     rhs: Params,
     tolerances: Float[Array, " systems"],
 ) -> Solved:
-    params = point.params
-    _, _, curvature = hessian(
-        lambda p: neg_elbo(density, family, p, point.noise, point.rows), params
-    )
-    project = partial(family.project, params)
-    natural = family.metric(params)
+    sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
+    _, _, curvature = problem.linearise(params, sample)
+    project = partial(problem.project, params)
+    natural = problem.metric(params)
     metric = FromFunctions(natural.apply, natural.solve, project)
 
     def solve(one: Params, tolerance: Float[Array, ""]) -> Solved:
@@ -110,7 +119,7 @@ def _solve_block(
             preconditioner=metric,
             natural_norm=True,
             relative_tolerance=tolerance,
-            max_steps=_most_steps(point),
+            max_steps=_most_steps(params),
         )
         return Solved(found.solution, found.outcome, found.direction)
 
@@ -120,17 +129,63 @@ def _solve_block(
     return jax.vmap(solve)(rhs, tolerances)
 
 
-def block_size(target: AbstractTarget, num_draws: int, count: int) -> int:
+@partial(jax.jit, static_argnames="problem")
+def _natural(problem: VariationalProblem, params: Params, rhs: Params) -> tuple[Params, Params]:
+    """P b and P M^-1 P b, for a block of right-hand sides."""
+
+    def one(covector: Params) -> tuple[Params, Params]:
+        kept = problem.project(params, covector)
+        return kept, problem.project(params, problem.metric(params).solve(kept))
+
+    return jax.vmap(one)(rhs)
+
+
+def _solve_eagerly(
+    objective: FlatObjective, optimum: Optimum, rhs: Params, tolerances: np.ndarray
+) -> Solved:
+    """The same on the host, through the evaluation that the fit has compiled."""
+    vector = objective.ravel(optimum.params)
+    covectors, naturals = (
+        [objective.ravel(jax.tree.map(lambda leaf, i=i: leaf[i], tree)) for i in range(len(rhs[0]))]
+        for tree in _natural(optimum.problem, optimum.params, rhs)
+    )
+
+    def products(tangent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = objective(vector, tangent)
+        return found.product, found.natural_product
+
+    found = [
+        eager_conjugate_gradient(
+            products,
+            covector,
+            natural,
+            eps=float(jnp.finfo(objective.dtype).eps),
+            relative_tolerance=float(tolerance),
+            max_steps=_most_steps(optimum.params),
+            verify=True,
+        )
+        for covector, natural, tolerance in zip(covectors, naturals, tolerances, strict=True)
+    ]
+
+    def stacked(vectors: list[np.ndarray]) -> Params:
+        trees = [objective.unravel(one) for one in vectors]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+    return Solved(
+        stacked([one.solution for one in found]),
+        jnp.asarray([int(one.outcome) for one in found]),
+        stacked([one.direction for one in found]),
+    )
+
+
+def block_size(optimum: Optimum, count: int) -> int:
     """How many of ``count`` systems to solve together, by the memory that their products take."""
-    num_rows = max(target.num_rows, 1)
-    width = max(num_rows, target.dimension, count)
-    return min(count, int(np.clip(_NUMBERS / (num_draws * width), 1, _BLOCK)))
+    width = max(optimum.problem.density.num_rows, optimum.problem.dimension, count, 1)
+    return min(count, int(np.clip(_NUMBERS / (optimum.noise.shape[0] * width), 1, _BLOCK)))
 
 
 def solve(
-    target: AbstractTarget,
-    family: Family,
-    point: Point,
+    optimum: Optimum,
     count: int,
     block_of: Callable[[Array], Params],
     keep: Callable[[Params, Params], Array],
@@ -148,59 +203,56 @@ def solve(
     NumericalError
         If H is not positive definite, with the names of the coordinates that are flat.
     """
-    size = block_size(target, point.noise.shape[0], count)
-    probe = jax.tree.map(lambda leaf: leaf[None], _probe(family, point))
+    size = block_size(optimum, count)
+    probe = jax.tree.map(lambda leaf: leaf[None], _probe(optimum))
     parts = []
     for begin in range(0, count, size):
         # The last block is filled up, so that all blocks share one compilation.
         index = jnp.asarray(np.minimum(np.arange(begin, begin + size), count - 1))
         rhs = jax.tree.map(lambda b, r: np.concatenate([b, r]), block_of(index), probe)
-        solved = _solved(target, family, point, rhs, count, tolerance)
-        _refuse_failures(target, family, point, solved)
+        solved = _solved(optimum, rhs, count, tolerance)
+        _refuse_failures(optimum, solved)
         used = min(size, count - begin)
         parts.append(np.asarray(keep(rhs, solved.solution))[:used])
     return jnp.asarray(np.concatenate(parts))
 
 
-def _solved(
-    target: AbstractTarget,
-    family: Family,
-    point: Point,
-    rhs: Params,
-    count: int,
-    tolerance: float,
-) -> Solved:
+def _solved(optimum: Optimum, rhs: Params, count: int, tolerance: float) -> Solved:
     """The systems of one block: on the host where that is cheap, else in one compiled solver."""
-    look = Looker(target.density, family, point.params, point.noise, point.rows)
-    accuracies = np.full(len(rhs.mean), max(tolerance, _rounding(point)), point.params.mean.dtype)
-    if host_response.suits(look, count):
-        found = host_response.solve_block(look, rhs, accuracies, _most_steps(point))
-        return Solved(*jax.tree.map(jnp.asarray, found))
-    return _solve_block(target.density, family, point, rhs, jnp.asarray(accuracies))
+    params, resources = optimum.params, optimum.resources
+    dtype = params.mean.dtype
+    reachable = 0.0 if jnp.finfo(dtype).bits > 32 else _SINGLE
+    tolerances = np.full(len(rhs.mean), max(tolerance, reachable), dtype)
+    objective = optimum.problem.flat(params, resources)
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    products = _PRODUCTS_OF_A_SYSTEM * count
+    if (
+        objective is not None
+        and count <= _MOST_EAGER_SYSTEMS
+        and optimum.execution.is_eager(objective.cost, size, products)
+    ):
+        return _solve_eagerly(objective, optimum, rhs, tolerances)
+    return _solve_compiled(optimum.problem, params, resources, rhs, jnp.asarray(tolerances))
 
 
-def _rounding(point: Point) -> float:
-    return 0.0 if jnp.finfo(point.params.mean.dtype).bits > 32 else _SINGLE
+def _most_steps(params: Params) -> int:
+    return min(_MOST_STEPS, 100 * params.mean.size + 1000)
 
 
-def _most_steps(point: Point) -> int:
-    return min(_MOST_STEPS, 100 * point.params.mean.size + 1000)
-
-
-def _probe(family: Family, point: Point) -> Params:
-    leaves, structure = jax.tree.flatten(point.params)
+def _probe(optimum: Optimum) -> Params:
+    leaves, structure = jax.tree.flatten(optimum.params)
     rng = np.random.default_rng(0)
     noise = [np.asarray(rng.normal(size=leaf.shape), leaf.dtype) for leaf in leaves]
-    return _covector(family, point.params, jax.tree.unflatten(structure, noise))
+    return _covector(optimum.problem, optimum.params, jax.tree.unflatten(structure, noise))
 
 
-@partial(jax.jit, static_argnames="family")
-def _covector(family: Family, params: Params, tangent: Params) -> Params:
-    kept = family.project(params, tangent)
-    return family.project(params, family.metric(params).apply(kept))
+@partial(jax.jit, static_argnames="problem")
+def _covector(problem: VariationalProblem, params: Params, tangent: Params) -> Params:
+    kept = problem.project(params, tangent)
+    return problem.project(params, problem.metric(params).apply(kept))
 
 
-def _refuse_failures(target: AbstractTarget, family: Family, point: Point, solved: Solved) -> None:
+def _refuse_failures(optimum: Optimum, solved: Solved) -> None:
     codes = np.asarray(solved.outcome)
     fine = np.isin(codes, [CGOutcome.CONVERGED.value, CGOutcome.STALLED.value])
     if fine.all():
@@ -208,7 +260,9 @@ def _refuse_failures(target: AbstractTarget, family: Family, point: Point, solve
     worst = int(np.flatnonzero(~fine)[0])
     if codes[worst] == CGOutcome.NEGATIVE_CURVATURE.value:
         direction = jax.tree.map(lambda leaf: leaf[worst], solved.direction)
-        names = flat_direction(target, family, point, direction)
+        names = flat_direction(
+            optimum.problem, optimum.params, optimum.resources, direction, optimum.target.position
+        )
         raise NumericalError(
             "linear response needs a positive definite Hessian, and the bound does not curve "
             f"upwards along {names}: the fit has not converged to a maximum, or the data say "
@@ -220,42 +274,34 @@ def _refuse_failures(target: AbstractTarget, family: Family, point: Point, solve
     )
 
 
-def coordinate_covariance(
-    target: AbstractTarget, family: Family, point: Point
-) -> Float[Array, "dimension dimension"]:
+def coordinate_covariance(optimum: Optimum) -> Float[Array, "dimension dimension"]:
     """The block of H^-1 that belongs to the means: the covariance of the coordinates."""
-    params = point.params
+    params = optimum.params
     dimension = params.mean.shape[0]
 
     def block_of(index: Array) -> Params:
-        mean = (np.asarray(index)[:, None] == np.arange(dimension)[None, :]).astype(
-            params.mean.dtype
+        chosen = np.asarray(index)[:, None] == np.arange(dimension)[None, :]
+        zeros = jax.tree.map(
+            lambda leaf: np.zeros((len(index), *leaf.shape), leaf.dtype), params.scale
         )
-        return Params(
-            mean,
-            jax.tree.map(
-                lambda leaf: np.zeros((len(index), *leaf.shape), leaf.dtype), params.scale
-            ),
-        )
+        return Params(chosen.astype(params.mean.dtype), zeros)
 
-    matrix = solve(target, family, point, dimension, block_of, _mean_of, _FOR_ENTRIES)
+    matrix = solve(optimum, dimension, block_of, _mean_of, _FOR_ENTRIES)
     entries = np.asarray(matrix)
     return jnp.asarray(0.5 * (entries + entries.T))
 
 
-def response_sd(
-    target: AbstractTarget, family: Family, point: Point, fn: Callable[[PyTree], PyTree]
-) -> PyTree:
+def response_sd(optimum: Optimum, fn: Callable[[PyTree], PyTree]) -> PyTree:
     """Linear-response sd of every output of ``fn(position)``, in the structure of its result."""
+    target, problem = optimum.target, optimum.problem
     reads = (fingerprint(fn), fingerprint(target.constrain))
-    functional = Functional(target.density, family, fn, target.constrain, reads)
-    outputs = jax.eval_shape(functional.value, point.params, point.noise)
+    functional = Functional(problem.density, problem.family, fn, target.constrain, reads)
+    outputs = jax.eval_shape(functional.value, optimum.params, optimum.noise)
     leaves, structure = jax.tree.flatten(outputs)
     unravel = Unravel(structure, tuple(leaf.shape for leaf in leaves))
     count = sum(math.prod(leaf.shape) for leaf in leaves)
-    block_of = partial(gradients, functional, point)
-    found = solve(target, family, point, count, block_of, _products, _FOR_VARIANCES)
-    return unravel(jnp.sqrt(found))
+    block_of = partial(gradients, functional, optimum.params, optimum.noise)
+    return unravel(jnp.sqrt(solve(optimum, count, block_of, _products, _FOR_VARIANCES)))
 
 
 def _mean_of(rhs: Params, solution: Params) -> Float[Array, "block dimension"]:

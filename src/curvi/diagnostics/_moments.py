@@ -14,9 +14,11 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core.compilation import SizedJit
-from curvi._core.trees import Unravel
+from curvi._core.fingerprint import fingerprint
+from curvi._core.trees import Unravel, precision_of
 from curvi.families import Family, Params
 from curvi.objective import Draws, fixed_draws
+from curvi.targets import AbstractTarget
 
 _MOST_DRAWS, _FEWEST_DRAWS = 4096, 64
 _NUMBERS = 2e7  # in all draws together, and in the results of one block
@@ -65,6 +67,22 @@ class UserSpace:
 def positions(space: UserSpace, flat: Float[Array, "draws dimension"]) -> PyTree:
     """Flat positions, one per row, as the user sees them."""
     return jax.vmap(space.position)(flat)
+
+
+def user_space(target: AbstractTarget, family: Family) -> UserSpace:
+    """The way from draws of q to the space of a target's user."""
+    constrain = target.constrain
+    return UserSpace(family, target.density.unravel, constrain, fingerprint(constrain))
+
+
+def user_moments(target: AbstractTarget, family: Family, params: Params) -> tuple[PyTree, PyTree]:
+    """Mean and sd of q in the user's space: exact where it is q's own, else from many draws."""
+    with precision_of(target.dtype):
+        if target.constrain is None:
+            unravel = target.density.unravel
+            return unravel(params.mean), unravel(sd_of(family, params))
+        noise = moment_draws(family, params, jax.random.key(0))
+        return moments_over(user_space(target, family), noise, params)
 
 
 def _block(fn: Callable[..., PyTree], given: Any, noise: Float[Array, "draws noise"]) -> Any:

@@ -15,46 +15,59 @@ end points is the Monte-Carlo error, whatever the kind of draws.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
+import jax
 import numpy as np
+
+from curvi._core.outcomes import Outcome
+from curvi.engine import Budget, Execution, Resources, RunResult, VariationalProblem, run
+from curvi.objective import fixed_draws
+from curvi.solvers import Method, TrustRegion
 
 FEWEST_SETS = 8
 _ENOUGH_TO_POOL = 10
+_MANY, _FEW = 16, 8  # sets of draws; the few where a step is expensive
+_CHEAP = 1e7  # numbers that one pass over draws and rows touches
+_STEPS = 12  # most Newton steps from the optimum of one set of draws towards that of another
+_LINEAR = 1e-3  # nats per parameter: steps that gain less are short enough for one to be exact
+_STILL = 1e-3  # natural norm of a gradient, about the distance to the optimum in sds
+_STREAM = 0x3C
+_ESCAPE_STEPS = 3  # in which negative curvature is sought: each solves its system loosely
+_NUDGE = 1e-3  # size of a move of the draws that breaks their symmetry
 
 
 @dataclass(frozen=True, eq=False)
 class Replicates:
-    """Optimal means on independently randomised sets of draws, computed when they are needed.
+    """Optimal means on independently randomised sets of draws.
 
     Parameters
     ----------
-    compute : callable
-        Returns an array, one row per set of draws and one column per flat coordinate; a row that
-        could not be solved is NaN.
+    rows : array
+        One row per set of draws and one column per flat coordinate; a row that could not be solved
+        is NaN.
+    interrupted : bool
+        Whether the user interrupted the computation: the rows that are missing are NaN.
     """
 
-    compute: Callable[[], np.ndarray]
+    rows: np.ndarray
+    interrupted: bool = False
 
     @cached_property
-    def _solved(self) -> tuple[np.ndarray, int]:
-        """The rows that are finite, and the number of all rows."""
-        rows = np.asarray(self.compute(), np.float64)
-        return rows[np.isfinite(rows).all(axis=1)], len(rows)
+    def _solved(self) -> np.ndarray:
+        return self.rows[np.isfinite(self.rows).all(axis=1)]
 
     @property
     def means(self) -> np.ndarray | None:
         """The rows that are finite, or None where fewer than 8 are."""
-        rows, _ = self._solved
-        return rows if len(rows) >= FEWEST_SETS else None
+        return self._solved if len(self._solved) >= FEWEST_SETS else None
 
     @property
     def unsolved(self) -> str:
         """How many could not be solved, in words; empty where that is at most a quarter."""
-        rows, count = self._solved
-        failed = count - len(rows)
+        failed, count = len(self.rows) - len(self._solved), len(self.rows)
         if self.means is not None and 4 * failed <= count:
             return ""
         return f"{failed} of {count} replicates could not be solved"
@@ -62,6 +75,97 @@ class Replicates:
     def error(self, sd: np.ndarray) -> np.ndarray | None:
         """Monte-Carlo error of the mean of every coordinate, in posterior sds."""
         return None if self.means is None else replicate_spread(self.means, sd)
+
+
+def replicates(
+    problem: VariationalProblem,
+    method: Method,
+    params: Any,
+    resources: Resources,
+    *,
+    execution: Execution,
+    budget: Budget | None = None,
+    num_steps: int = _STEPS,
+) -> Replicates:
+    """Where the optimum would be on other draws of the same kind and number.
+
+    The steps are those of :class:`~curvi.TrustRegion` in the code that a fit has compiled already:
+    only the values of the draws differ. The optimum itself is one more replicate.
+    """
+    count = _number_of_sets(problem, resources)
+    rows = np.full((1 + count, params.mean.size), np.nan)
+    rows[0] = np.asarray(params.mean)
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    for index in range(count):
+        key = jax.random.fold_in(jax.random.fold_in(resources.key, _STREAM), index)
+        other = resources._replace(noise=draws_of(problem, key))
+        limits = _few_steps(num_steps, _LINEAR * max(size, 10), budget)
+        ended = run(problem, _newton(method, problem), params, other, limits, execution=execution)
+        if ended.outcome is Outcome.INTERRUPTED:
+            return Replicates(rows, interrupted=True)
+        if _is_optimum(ended):
+            rows[1 + index] = np.asarray(ended.params.mean)
+        if limits.left() <= 0:
+            break
+    return Replicates(rows)
+
+
+def _newton(method: Method, problem: VariationalProblem) -> Method:
+    """The method of the fit where it takes Newton steps, so that its compiled code serves again."""
+    return method if method.has_host_steps(problem) else TrustRegion()
+
+
+def _few_steps(steps: int, tolerance: float, budget: Budget | None) -> Budget:
+    """So many steps within the time that is left."""
+    if budget is None:
+        return Budget(tolerance, steps)
+    return replace(budget, tolerance=tolerance, max_steps=steps, hooks=())
+
+
+def _is_optimum(ended: RunResult) -> bool:
+    """Without a single move only a gradient of nearly nothing says that the optimum is the same."""
+    moved = ended.trace["accepted"].any()
+    still = ended.steps > 0 and ended.trace["grad_norm"][-1] < _STILL
+    return ended.outcome is Outcome.CONVERGED and bool(moved or still)
+
+
+def descend_from_saddle(
+    problem: VariationalProblem,
+    method: Method,
+    params: Any,
+    resources: Resources,
+    *,
+    execution: Execution,
+    budget: Budget,
+) -> Any | None:
+    """Parameters below a saddle point, or None where the curvature is positive.
+
+    At an exact saddle the gradient is zero and a Newton step goes nowhere. On draws that are moved
+    a little it is not zero in any direction, while the curvature is nearly the same: a few steps
+    then meet the direction of negative curvature and go down along it.
+    """
+    key = jax.random.fold_in(jax.random.fold_in(resources.key, _STREAM), _MANY)
+    loose = replace(problem, plan=replace(problem.plan, kind="iid"))
+    draws = draws_of(problem, resources.key) if resources.noise is None else resources.noise
+    other = resources._replace(noise=draws + _NUDGE * draws_of(loose, key))
+    limits = _few_steps(_ESCAPE_STEPS, 0.0, budget)
+    ended = run(problem, _newton(method, problem), params, other, limits, execution=execution)
+    if ended.outcome is Outcome.INTERRUPTED:
+        return None
+    way_down = ended.trace["negative_curvature"].any() and ended.trace["accepted"].any()
+    return ended.params if way_down else None
+
+
+def _number_of_sets(problem: VariationalProblem, resources: Resources) -> int:
+    num_rows = 1 if resources.rows is None else jax.tree.leaves(resources.rows)[0].shape[0]
+    touched = problem.plan.num_draws * problem.dimension * num_rows
+    return _MANY if touched <= _CHEAP else _FEW
+
+
+def draws_of(problem: VariationalProblem, key: Any) -> jax.Array:
+    """Fixed draws by the problem's plan."""
+    width = problem.family.num_noise(problem.dimension)
+    return fixed_draws(key, problem.plan, width, problem.family.base, problem.density.dtype)
 
 
 def replicate_spread(replicates: np.ndarray, sd: np.ndarray) -> np.ndarray:

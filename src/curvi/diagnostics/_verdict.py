@@ -1,11 +1,17 @@
-"""The verdict of a result: what to read before the numbers."""
+"""The verdict of a result, and the plain-text table that it stands on top of."""
 
 from __future__ import annotations
+
+import textwrap
+
+import numpy as np
 
 from curvi._core.outcomes import Outcome
 from curvi.diagnostics._importance import ENOUGH_ESS, LEAST_ESS, WORST_K, ImportanceWeights
 
 LARGEST_MC_ERROR = 0.05
+_SAME_OPTIMUM = 1.0  # nats between starts that ended in the same optimum
+_MOST_ROWS = 40
 
 
 def cautions(
@@ -13,7 +19,7 @@ def cautions(
     mc_error: float | None,
     unsolved: str,
     weights: ImportanceWeights | None,
-    starts: tuple[float, float, int, int] | None,
+    starts: np.ndarray | None,
 ) -> tuple[str, ...]:
     """One sentence for everything that a converged result should not be trusted for."""
     found = []
@@ -28,7 +34,7 @@ def cautions(
     if weights is not None and weights.misfit:
         found.append(misfit_sentence(weights.khat, weights.relative_ess))
     if starts is not None:
-        found += _of_starts(*starts)
+        found += _of_starts(starts)
     return tuple(found)
 
 
@@ -42,15 +48,17 @@ def misfit_sentence(khat: float, relative_ess: float) -> str:
     )
 
 
-def _of_starts(best: float, worst: float, failed: int, count: int) -> list[str]:
-    found = []
-    if best - worst > 1.0:
+def _of_starts(elbos: np.ndarray) -> list[str]:
+    """The spread of the bounds that several starts reached; one that failed is NaN."""
+    found, good = [], elbos[np.isfinite(elbos)]
+    if len(good) and np.ptp(good) > _SAME_OPTIMUM:
         found.append(
-            f"The starts ended at bounds from {worst:.4g} to {best:.4g}: there are several optima, "
-            "and the best one found is returned; more starts may find a better one."
+            f"The starts ended at bounds from {good.min():.4g} to {good.max():.4g}: there are "
+            "several optima, and the best one found is returned; more starts may find a better one."
         )
-    if failed:
-        found.append(f"{failed} of {count} starts failed; the others were kept.")
+    if len(good) < len(elbos):
+        failed = len(elbos) - len(good)
+        found.append(f"{failed} of {len(elbos)} starts failed; the others were kept.")
     return found
 
 
@@ -59,3 +67,35 @@ def headline(outcome: Outcome, warnings: tuple[str, ...]) -> str:
     if outcome is not Outcome.CONVERGED:
         return "NOT CONVERGED"
     return "converged, with warnings" if warnings else "converged"
+
+
+def summary_table(
+    *,
+    verdict: tuple[str, str | list[str]],
+    facts: dict[str, str],
+    names: list[str],
+    columns: dict[str, np.ndarray],
+    most_rows: int = _MOST_ROWS,
+) -> str:
+    """Format a verdict, some facts and one row per name."""
+    head, text = verdict
+    lines = [head]
+    for sentence in [text] if isinstance(text, str) else text:
+        lines += textwrap.wrap(sentence, 96, initial_indent="  ", subsequent_indent="  ")
+    width = max(len(name) for name in facts)
+    hanging = " " * (width + 2)
+    for name, fact in facts.items():
+        lines += textwrap.wrap(f"{name:<{width}}  {fact}", 110, subsequent_indent=hanging)
+    shown = list(range(len(names)))
+    if len(names) > most_rows:
+        half = most_rows // 2
+        shown = [*range(half), *range(len(names) - half, len(names))]
+    stub = max([len(names[i]) for i in shown], default=0)
+    lines.append("")
+    lines.append(" " * stub + "".join(f"{name:>12}" for name in columns))
+    for place, i in enumerate(shown):
+        if place and i != shown[place - 1] + 1:
+            lines.append(f"... {len(names) - len(shown)} more ...")
+        cells = "".join(f"{column[i]:>12.4g}" for column in columns.values())
+        lines.append(f"{names[i]:<{stub}}{cells}")
+    return "\n".join(lines)

@@ -27,14 +27,14 @@ from jaxtyping import PRNGKeyArray, PyTree
 from curvi._core import validation
 from curvi._core.errors import InputError, NumericalError
 from curvi._core.trees import coordinate_names
-from curvi.diagnostics._table import summary_table
+from curvi.diagnostics._verdict import summary_table
 from curvi.inference._fit import fit
 from curvi.targets import AbstractTarget
 
 _FLIPS = 4999
 _SIGNS = 2_000_000  # held at once at most
 _POSTERIOR_DRAWS = 999
-_FEWEST = 10
+_FEWEST_SIMULATIONS = 10
 _LEVEL = 0.05
 
 
@@ -131,8 +131,10 @@ def calibrate(
     Calibration
     """
     validation.positive_integer(num_simulations, "num_simulations")
-    if num_simulations < _FEWEST:
-        raise InputError(f"num_simulations is {num_simulations}; at least {_FEWEST} are needed")
+    if num_simulations < _FEWEST_SIMULATIONS:
+        raise InputError(
+            f"num_simulations is {num_simulations}; at least {_FEWEST_SIMULATIONS} are needed"
+        )
     key = jax.random.key(seed)
     rng = np.random.default_rng(seed)
     rows: list[np.ndarray] = []
@@ -144,7 +146,7 @@ def calibrate(
         names = names or coordinate_names(truth)
         if row is not None:
             rows.append(row)
-    if len(rows) < _FEWEST:
+    if len(rows) < _FEWEST_SIMULATIONS:
         raise NumericalError(
             f"{num_simulations - len(rows)} of {num_simulations} fits did not converge; look at "
             "one of them with curvi.fit before calibrating"

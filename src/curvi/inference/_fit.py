@@ -15,21 +15,28 @@ from jaxtyping import PyTree
 from curvi._core import validation
 from curvi._core.errors import InputError, MisfitWarning, warn_user
 from curvi._core.outcomes import Outcome
-from curvi.diagnostics import Evidence, FitResult, evaluate, evaluate_elbo
+from curvi.diagnostics import FitResult, evaluate, evaluate_elbo
+from curvi.diagnostics._evaluation import evaluation_key
+from curvi.diagnostics._monte_carlo import draws_of
 from curvi.diagnostics._verdict import misfit_sentence
-from curvi.engine._problems import Resources, VariationalProblem
-from curvi.engine._progress import observer_for
+from curvi.engine import Budget, Execution, Resources, StepInfo, VariationalProblem, hooks_for
 from curvi.families import Family, MeanField, Params
-from curvi.inference import _search as search
-from curvi.inference._growth import Budget, Grown, run_growing
-from curvi.inference._inputs import as_target
+from curvi.inference._broken_start import broken_gradient
+from curvi.inference._growth import Grown, Precision, run_growing
+from curvi.inference._initial import FirstRun, first_run, starting_params
+from curvi.inference._inputs import (
+    announce,
+    as_execution,
+    as_method,
+    as_target,
+    check_options,
+    default_tolerance,
+    in_precision_of_target,
+    instance_of,
+)
 from curvi.inference._laplace import laplace, laplace_params
-from curvi.inference._minimise import announce, check_options, default_tolerance
-from curvi.inference._precision import in_precision_of_target
-from curvi.inference._start import broken_gradient, starting_params
-from curvi.inference._starts import best_start, run_starts, starting_points
-from curvi.objective import Draws, fixed_draws, plan_draws
-from curvi.solvers import Method, TrustRegion
+from curvi.objective import Draws, plan_draws
+from curvi.solvers import Method
 from curvi.targets import AbstractTarget, DataTarget
 
 
@@ -42,15 +49,18 @@ def fit(
     method: Method | None = None,
     draws: str | Draws = "auto",
     num_draws: int | str | None = None,
-    num_starts: int = 1,
+    mc_tolerance: float | None = 0.05,
+    num_starts: int | str = "auto",
     init: str = "position",
     batch_size: int | None = None,
+    execution: str | Execution = "auto",
     seed: int = 0,
     tolerance: float | None = None,
     max_steps: int | None = None,
     time_budget: float | None = None,
     progress: bool = True,
     on_failure: str = "raise",
+    on_step: Callable[[StepInfo], Any] | None = None,
 ) -> FitResult:
     """Fit a variational posterior.
 
@@ -65,18 +75,23 @@ def fit(
     method : Method
         TrustRegion by default: no learning rate, stops by itself.
     draws, num_draws
-        Kind and number of draws, see :mod:`curvi.objective._draws`; chosen for the family and
-        the method by default. Where their number is left out, or ``"auto"``, TrustRegion grows
-        it until the Monte-Carlo error of the mean is below its ``mc_tolerance``.
-    num_starts : int
-        Starts in one vectorised run: the position, and others one normal draw per coordinate away
-        from it. The best bound wins; a start that fails does not disturb the others. With one
-        start, three others are tried where a run is cheap, q does not match the target, and
-        neither ``max_steps`` nor ``time_budget`` is given.
+        Kind and number of draws, see :class:`curvi.Draws`; chosen for the family and the method by
+        default.
+    mc_tolerance : float, optional
+        Monte-Carlo error of the mean, in posterior sds, that is accepted. Where fixed draws have a
+        larger one and their number was left out, or ``"auto"``, TrustRegion fits again on more of
+        them, starting from where it stands. None never does.
+    num_starts : int or "auto"
+        Starts: the position, and others one normal draw per coordinate away from it. The best bound
+        wins; a start that fails does not disturb the others. ``"auto"`` begins with one and tries
+        three others where q does not match the target and a run is cheap.
     init : {"position", "laplace"}
         Start around the position as it is, or at the mode with the curvature there.
     batch_size : int, optional
         Rows per step of a DataTarget; all rows by default.
+    execution : {"auto", "eager", "compiled"}
+        Where steps are taken: on the host, one by one, which compiles little, or in one compiled
+        loop, which runs at full speed. "auto" decides by the size of the problem.
     seed : int
         All randomness follows from it: the same seed gives the same bits.
     tolerance : float, optional
@@ -89,6 +104,8 @@ def fit(
         A progress bar, on a terminal only.
     on_failure : {"raise", "warn", "return"}
         What to do on a numerical failure. The exception carries the result as ``.result``.
+    on_step : callable, optional
+        Called with a :class:`~curvi.engine.StepInfo` for every step, for logging.
 
     Returns
     -------
@@ -117,51 +134,49 @@ def fit(
     (True, 8.0, 0.447)
     """
     began = time.perf_counter()
-    if isinstance(num_draws, str):
-        validation.one_of(num_draws, ("auto",), "num_draws")
-        num_draws = None
     target = as_target(target, position)
     family = MeanField() if family is None else family
-    method = TrustRegion() if method is None else method
-    _check_choices(family, method)
+    instance_of(family, Family, "family", "curvi.MeanField()")
+    method, execution = as_method(method), as_execution(execution)
     check_options(on_failure, tolerance, time_budget)
-    validation.positive_integer(num_starts, "num_starts")
+    num_draws, starts = _number(num_draws, "num_draws"), _number(num_starts, "num_starts")
+    if mc_tolerance is not None:
+        validation.positive_number(mc_tolerance, "mc_tolerance")
     validation.one_of(init, ("position", "laplace"), "init")
     _check_batch(target, batch_size)
     plan = _plan(family, method, target, draws, num_draws, batch_size)
     problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
     key = jax.random.key(seed)
-    noise = None
-    if not plan.fresh:
-        width = family.num_noise(target.dimension)
-        noise = fixed_draws(jax.random.fold_in(key, 0xD4A), plan, width, family.base, target.dtype)
+    noise = None if plan.fresh else draws_of(problem, jax.random.fold_in(key, 0xD4A))
     resources = Resources(key, target.rows, noise)
-    params = _start(init, problem, target, resources, method)
+    params = _start(init, problem, target, resources, method, execution)
     steps = method.default_max_steps if max_steps is None else max_steps
     validation.positive_integer(steps, "max_steps")
-    with observer_for(progress, "ELBO", sign=-1.0) as observer:
-        accuracy = default_tolerance(target.dtype) if tolerance is None else tolerance
-        budget = Budget(accuracy, steps, time_budget, observer, began)
-        first, bounds = None, None
-        if num_starts > 1:
-            points = starting_points(problem, target, params, resources, num_starts)
-            runs = run_starts(problem, method, points, resources, budget)
-            best, bounds = best_start(target, family, runs, jax.random.fold_in(key, 0xE1B))
-            first, params = runs[best], points[best]
-        elif (
-            max_steps is None
-            and time_budget is None
-            and (search.affordable(problem, method, params, resources))
-        ):
-            first, bounds = search.first_run(problem, method, target, params, resources, budget)
-        grow = num_draws is None and not isinstance(draws, Draws)
-        grown = run_growing(problem, method, params, resources, budget, grow=grow, first=first)
-    result = _judge(grown, method, target, params, began, bounds)
+    accuracy = default_tolerance(target.dtype) if tolerance is None else tolerance
+    grows = num_draws is None and not isinstance(draws, Draws)
+    with hooks_for(progress, "ELBO", on_step, sign=-1.0) as hooks:
+        budget = Budget(accuracy, steps, time_budget, hooks, began)
+        first = first_run(
+            problem, method, target, params, resources, budget,
+            num_starts="auto" if starts is None else starts, execution=execution,
+        )  # fmt: skip
+        grown = run_growing(
+            problem, method, first.ended, resources, budget,
+            execution=execution, precision=Precision(mc_tolerance if grows else None),
+        )  # fmt: skip
+    result = _judge(grown, method, target, first, began, execution)
     announce(result, on_failure, stops=method.stops(problem))
-    if result.converged and on_failure != "return" and result.misfit:
-        sentence = misfit_sentence(result.khat, result.relative_ess)
-        warn_user(sentence, MisfitWarning)
+    if result.converged and result.misfit:
+        warn_user(misfit_sentence(result.khat, result.relative_ess), MisfitWarning)
     return result
+
+
+def _number(value: Any, name: str) -> int | None:
+    """A count, or None where it is left to curvi."""
+    if value is None or isinstance(value, str):
+        validation.one_of("auto" if value is None else value, ("auto",), name)
+        return None
+    return validation.positive_integer(value, name)
 
 
 def _start(
@@ -170,27 +185,19 @@ def _start(
     target: AbstractTarget,
     resources: Resources,
     method: Method,
+    execution: Execution,
 ) -> Params:
+    first = problem.family.init(target.start, 1.0)
+    eagerly = execution.runs_eagerly(problem, method, first, resources)
     if init == "position":
-        return starting_params(problem, target, resources, method)
+        return starting_params(problem, target, resources, eagerly)
     found = laplace(target)
     params = laplace_params(problem.family, found)
     sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
     if bool(jnp.isfinite(problem.value(params, sample))):
         return params
     # Where the Gaussian at the mode leaves the support, a narrower one may not.
-    return starting_params(problem, target.with_position(found.mean), resources, method)
-
-
-def _check_choices(family: Any, method: Any) -> None:
-    for value, kind, name, example in (
-        (family, Family, "family", "curvi.MeanField()"),
-        (method, Method, "method", "curvi.TrustRegion()"),
-    ):
-        if isinstance(value, type):
-            raise InputError(f"{name} is a class; did you mean {value.__name__}(...)?")
-        if not isinstance(value, kind):
-            raise InputError(f"{name} is {value!r}; give a {name} such as {example}")
+    return starting_params(problem, target.with_position(found.position), resources, eagerly)
 
 
 def _check_batch(target: AbstractTarget, batch_size: Any) -> None:
@@ -235,17 +242,17 @@ def _judge(
     grown: Grown,
     method: Method,
     target: AbstractTarget,
-    start: Params,
+    first: FirstRun,
     began: float,
-    bounds: np.ndarray | None,
+    execution: Execution,
 ) -> FitResult:
     """Evaluate the bound on fresh draws, and let a bad one overrule the method's own verdict."""
     ended, problem = grown.ended, grown.problem
-    key = jax.random.fold_in(grown.resources.key, 0xE1B)
+    key = evaluation_key(grown.resources.key)
     elbo, error, log_ratio = evaluate(target, problem.family, ended.params, key)
     outcome, message = ended.outcome, grown.message or ended.outcome.sentence
     if outcome is Outcome.NON_FINITE and not ended.trace["accepted"].any():
-        message = broken_gradient(problem, target, start, grown.resources) + message
+        message = broken_gradient(problem, target, first.start, grown.resources) + message
     if not _is_finite(elbo):
         outcome = Outcome.NON_FINITE
         message = (
@@ -253,11 +260,12 @@ def _judge(
             "or its log density overflows. " + Outcome.NON_FINITE.sentence
         )
     else:
-        first, first_error = evaluate_elbo(target, problem.family, start, key)
-        margin = 5 * (error**2 + first_error**2) ** 0.5 + 1.0
-        if _is_finite(first) and elbo < first - margin:
+        before, error_before = evaluate_elbo(target, problem.family, first.start, key)
+        margin = 5 * (error**2 + error_before**2) ** 0.5 + 1.0
+        if _is_finite(before) and elbo < before - margin:
             outcome = Outcome.DIVERGED
-            message = f"Diverged: the bound fell from {first:.6g} to {elbo:.6g}. {outcome.sentence}"
+            fall = f"the bound fell from {before:.6g} to {elbo:.6g}"
+            message = f"Diverged: {fall}. {outcome.sentence}"
     trace = {name: column for name, column in ended.trace.items() if name != "value"}
     trace["elbo"] = -ended.trace["value"]
     return FitResult(
@@ -273,13 +281,13 @@ def _judge(
         draws=problem.plan,
         steps=ended.steps,
         seconds=time.perf_counter() - began,
-        evidence=Evidence(
-            noise=grown.resources.noise,
-            replicates=grown.replicates,
-            log_ratio=log_ratio,
-            key=key,
-            starts=bounds,
-        ),
+        batch_size=problem.batch_size,
+        execution=execution,
+        key_data=np.asarray(jax.random.key_data(grown.resources.key)),
+        noise=grown.resources.noise,
+        replicates=grown.replicates,
+        log_ratio=log_ratio,
+        start_elbos=first.elbos,
     )
 
 

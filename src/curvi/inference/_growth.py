@@ -2,109 +2,154 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
 
 from curvi._core.outcomes import Outcome
 from curvi.diagnostics._moments import sd_of
-from curvi.diagnostics._monte_carlo import Replicates
-from curvi.engine import _host as host
-from curvi.engine import _loop as loop
-from curvi.engine._problems import Resources, VariationalProblem
-from curvi.inference._replicates import replicates, way_down, with_draws
-from curvi.solvers import Method, TrustRegion
+from curvi.diagnostics._monte_carlo import (
+    Replicates,
+    descend_from_saddle,
+    draws_of,
+    replicates,
+)
+from curvi.engine import Budget, Execution, Resources, RunResult, VariationalProblem, run
+from curvi.solvers import Method
 
 _STREAM = 0xD4A
 _FACTORS = (4, 16, 64)  # every number of draws is compiled anew, so there are few of them
-_MOST_DRAWS = 8192
-_MOST_NOISE = 2e7  # numbers in all draws together
-_MOST_WORK = 4e9  # draws times rows times coordinates: seconds for one pass
 
 
 @dataclass(frozen=True)
-class Budget:
-    """What all runs of a fit may spend together, since ``began`` on the clock."""
+class Precision:
+    """How precise the mean must be, and what may be spent on it.
 
-    tolerance: float
-    max_steps: int
-    time_budget: float | None
-    observer: Callable[[loop.Progress], None] | None
-    began: float
+    Parameters
+    ----------
+    mc_tolerance : float or None
+        Monte-Carlo error of the mean in posterior sds that is accepted; None never adds draws.
+    most_draws : int
+        Draws at most.
+    most_noise : float
+        Numbers in all draws together, at most.
+    most_work : float
+        Draws times rows times coordinates, at most: seconds for one pass.
+    replicate_steps : int
+        Newton steps towards the optimum on another set of draws, at most.
+    """
 
-    def left(self) -> float | None:
-        """Seconds that are left, at least zero; None without a budget of time."""
-        if self.time_budget is None:
-            return None
-        return max(self.time_budget - (time.perf_counter() - self.began), 0.0)
+    mc_tolerance: float | None = 0.05
+    most_draws: int = 8192
+    most_noise: float = 2e7
+    most_work: float = 4e9
+    replicate_steps: int = 12
 
 
 @dataclass(frozen=True, eq=False)
 class Grown:
     """The last run, the problem it solved, and how far its draws can be trusted."""
 
-    ended: loop.LoopResult
+    ended: RunResult
     problem: VariationalProblem
     resources: Resources
-    replicates: Replicates | None
+    replicates: Replicates | None = None
     message: str = ""
 
 
 def run_growing(
     problem: VariationalProblem,
     method: Method,
-    params: Any,
+    first: RunResult,
     resources: Resources,
     budget: Budget,
     *,
-    grow: bool,
-    first: loop.LoopResult | None = None,
+    execution: Execution,
+    precision: Precision,
 ) -> Grown:
-    """Run to convergence; while the Monte-Carlo error is above the tolerance, run on more draws.
+    """Go on from a run; while the Monte-Carlo error is above the tolerance, run on more draws.
 
     Every run starts from the optimum of the one before. The number of draws grows by the factor
     that the square-root law asks for, in powers of four. The trace names the draws of each step.
-    A run that ends on a saddle point is sent down from it once. ``first`` is a run on the first
-    draws that has been made already.
+    A run that ends on a saddle point is sent down from it once.
     """
-    ended = run_once(problem, method, params, resources, budget) if first is None else first
-    traces = [_labelled(ended, problem)]
-    if not problem.fixed:
-        return Grown(_whole(ended, traces), problem, resources, None)
-    if not isinstance(method, TrustRegion):
-        found = replicates(problem, method, ended.params, resources)
-        return Grown(_whole(ended, traces), problem, resources, found)
-    limit = method.mc_tolerance if grow else None
+    ended, traces = first, [_labelled(first, problem)]
+    if not method.has_host_steps(problem):  # no Newton steps, or no fixed draws to run them on
+        return Grown(_whole(ended, traces), problem, resources)
+    limit = precision.mc_tolerance
     while True:
         spent = sum(len(table["step"]) for table in traces)
         down = None
         if ended.outcome is Outcome.CONVERGED and spent < budget.max_steps:
-            down = way_down(problem, method, ended.params, resources)
+            down = descend_from_saddle(
+                problem, method, ended.params, resources, execution=execution, budget=budget
+            )
         if down is not None:
-            ended = run_once(problem, method, down, resources, budget, spent)
+            ended = run(problem, method, down, resources, budget, execution=execution, spent=spent)
             traces.append(_labelled(ended, problem))
-            spent += len(ended.trace["step"])
-        found = replicates(problem, method, ended.params, resources)
+            spent += ended.steps
         if limit is None or ended.outcome is not Outcome.CONVERGED:
-            return Grown(_whole(ended, traces), problem, resources, found)
-        error = _largest(problem, ended.params, found)
-        if error is None:
-            ended = _whole(ended, traces)._replace(outcome=Outcome.IMPRECISE)
-            return Grown(ended, problem, resources, found, _unknown(problem, found))
-        if error <= limit:
-            return Grown(_whole(ended, traces), problem, resources, found)
-        count = next_count(problem, resources, error / limit)
-        if count is None or spent >= budget.max_steps or _late(budget):
-            ended = _whole(ended, traces)._replace(outcome=Outcome.IMPRECISE)
-            return Grown(ended, problem, resources, found, _too_few(problem, error, limit))
-        key = jax.random.fold_in(jax.random.fold_in(resources.key, _STREAM), count)
-        problem, resources = with_draws(problem, resources, count, key)
-        ended = run_once(problem, method, ended.params, resources, budget, spent)
-        traces.append(_labelled(ended, problem))
+            return Grown(_whole(ended, traces), problem, resources)
+        found = replicates(
+            problem,
+            method,
+            ended.params,
+            resources,
+            num_steps=precision.replicate_steps,
+            execution=execution,
+            budget=budget,
+        )
+        stop = _reason_to_stop(problem, ended, found, limit)
+        if stop is None:
+            error = _largest(problem, ended, found)
+            count = next_count(problem, resources, error / limit, precision)
+            if count is None or spent >= budget.max_steps or _is_late(budget):
+                stop = Outcome.IMPRECISE, _too_few(problem, error, limit)
+            else:
+                problem, resources = _with_draws(problem, resources, count)
+                ended = run(
+                    problem, method, ended.params, resources, budget,
+                    execution=execution, spent=spent,
+                )  # fmt: skip
+                traces.append(_labelled(ended, problem))
+                continue
+        outcome, message = stop
+        ended = _whole(ended, traces)._replace(outcome=outcome)
+        return Grown(ended, problem, resources, found, message)
+
+
+def _reason_to_stop(
+    problem: VariationalProblem, ended: RunResult, found: Replicates, limit: float
+) -> tuple[Outcome, str] | None:
+    """Why no more draws are needed or possible; None where their error is too large."""
+    if found.interrupted:
+        return Outcome.INTERRUPTED, (
+            "Interrupted while its Monte-Carlo error was computed: the optimum on "
+            f"{problem.plan.num_draws} draws was reached and is returned."
+        )
+    error = found.error(_sd(problem, ended))
+    if error is None:
+        return Outcome.IMPRECISE, _unknown(problem, found)
+    return (Outcome.CONVERGED, "") if error.max() <= limit else None
+
+
+def _sd(problem: VariationalProblem, ended: RunResult) -> np.ndarray:
+    return np.asarray(sd_of(problem.family, ended.params))
+
+
+def _largest(problem: VariationalProblem, ended: RunResult, found: Replicates) -> float:
+    error = found.error(_sd(problem, ended))
+    return float("nan") if error is None else float(error.max())
+
+
+def _with_draws(
+    problem: VariationalProblem, resources: Resources, count: int
+) -> tuple[VariationalProblem, Resources]:
+    """The same problem on another number of draws."""
+    key = jax.random.fold_in(jax.random.fold_in(resources.key, _STREAM), count)
+    larger = replace(problem, plan=replace(problem.plan, num_draws=count))
+    return larger, resources._replace(noise=draws_of(larger, key))
 
 
 def _too_few(problem: VariationalProblem, error: float, limit: float) -> str:
@@ -124,56 +169,34 @@ def _unknown(problem: VariationalProblem, found: Replicates) -> str:
     )
 
 
-def _whole(ended: loop.LoopResult, traces: list[dict[str, np.ndarray]]) -> loop.LoopResult:
+def _whole(ended: RunResult, traces: list[dict[str, np.ndarray]]) -> RunResult:
     trace = _joined(traces)
     return ended._replace(trace=trace, steps=len(trace["step"]))
 
 
-def next_count(problem: VariationalProblem, resources: Resources, excess: float) -> int | None:
+def next_count(
+    problem: VariationalProblem, resources: Resources, excess: float, precision: Precision
+) -> int | None:
     """The next number of draws when the error is ``excess`` times too large; None if none fits."""
     now = problem.plan.num_draws
     wanted = min((f for f in _FACTORS if f >= 1.2 * excess**2), default=_FACTORS[-1])
     num_rows = 1 if resources.rows is None else jax.tree.leaves(resources.rows)[0].shape[0]
     width = problem.family.num_noise(problem.dimension)
     most = min(
-        _MOST_DRAWS, int(_MOST_NOISE / width), int(_MOST_WORK / (num_rows * problem.dimension))
+        precision.most_draws,
+        int(precision.most_noise / width),
+        int(precision.most_work / (num_rows * problem.dimension)),
     )
     fitting = [f for f in _FACTORS if f <= wanted and f * now <= most]
     return fitting[-1] * now if fitting else None
 
 
-def run_once(
-    problem: VariationalProblem,
-    method: Method,
-    params: Any,
-    resources: Resources,
-    budget: Budget,
-    spent: int = 0,
-) -> loop.LoopResult:
-    """One run within what is left of the budget, on the host where that suits the problem."""
-    options: dict[str, Any] = {
-        "tolerance": budget.tolerance,
-        "max_steps": budget.max_steps - spent,
-        "time_budget": budget.left(),
-        "observer": budget.observer,
-    }
-    if isinstance(method, TrustRegion) and host.suits(problem, method, params, resources):
-        return host.run(problem, method, params, resources, **options)
-    return loop.run(problem, method, params, resources, **options)
-
-
-def _late(budget: Budget) -> bool:
+def _is_late(budget: Budget) -> bool:
     """Whether half of the time is gone; the next run takes longer than the ones before it."""
-    left = budget.left()
-    return budget.time_budget is not None and left is not None and left < 0.5 * budget.time_budget
+    return budget.time_budget is not None and budget.left() < 0.5 * budget.time_budget
 
 
-def _largest(problem: VariationalProblem, params: Any, found: Replicates) -> float | None:
-    error = found.error(np.asarray(sd_of(problem.family, params)))
-    return None if error is None else float(error.max())
-
-
-def _labelled(ended: loop.LoopResult, problem: VariationalProblem) -> dict[str, np.ndarray]:
+def _labelled(ended: RunResult, problem: VariationalProblem) -> dict[str, np.ndarray]:
     count = np.full(len(ended.trace["step"]), problem.plan.num_draws)
     return {**ended.trace, "num_draws": count}
 

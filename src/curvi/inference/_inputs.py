@@ -1,13 +1,25 @@
-"""What ``fit`` and ``laplace`` accept as a target."""
+"""What the calls of this room share: targets in their precision, options, and how a run ends."""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
+import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from curvi._core.errors import InputError
+from curvi._core import validation
+from curvi._core.errors import InputError, NotConvergedWarning, NumericalError, warn_user
+from curvi._core.outcomes import Outcome
+from curvi._core.trees import precision_of
+from curvi.engine import Execution
+from curvi.solvers import Method, TrustRegion
 from curvi.targets import AbstractTarget, Target
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 def as_target(target: Any, position: PyTree | None) -> AbstractTarget:
@@ -24,3 +36,68 @@ def as_target(target: Any, position: PyTree | None) -> AbstractTarget:
     if position is None:
         raise InputError("position is missing; a plain log density needs position= to start from")
     return Target(target, position)
+
+
+def in_precision_of_target(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Run a function of a target inside JAX's local context for the precision of that target.
+
+    Targets made from PyMC models are float64 by default, whatever JAX's setting is; a plain log
+    density follows the setting.
+    """
+
+    @functools.wraps(call)
+    def inside(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        given: Any = args[0] if args else kwargs.get("target")
+        known = isinstance(given, AbstractTarget)
+        with precision_of(given.dtype) if known else contextlib.nullcontext():
+            return call(*args, **kwargs)
+
+    return inside
+
+
+def as_method(method: Any) -> Method:
+    """The method that was given, or the default."""
+    if method is None:
+        return TrustRegion()
+    return instance_of(method, Method, "method", "curvi.TrustRegion()")
+
+
+def instance_of(value: Any, kind: type, name: str, example: str) -> Any:
+    """Validate an object of one of curvi's own kinds."""
+    if isinstance(value, type):
+        raise InputError(f"{name} is a class; did you mean {value.__name__}(...)?")
+    if not isinstance(value, kind):
+        raise InputError(f"{name} is {value!r}; give a {name} such as {example}")
+    return value
+
+
+def as_execution(execution: Any) -> Execution:
+    """A policy from the name of a mode."""
+    return execution if isinstance(execution, Execution) else Execution(execution)
+
+
+def check_options(on_failure: Any, tolerance: Any, time_budget: Any) -> None:
+    """Validate the options of a run."""
+    validation.one_of(on_failure, ("raise", "warn", "return"), "on_failure")
+    if tolerance is not None:
+        validation.positive_number(tolerance, "tolerance")
+    if time_budget is not None:
+        validation.positive_number(time_budget, "time_budget")
+
+
+def default_tolerance(dtype: Any) -> float:
+    """Remaining gain, in nats, at which a deterministic run is done."""
+    return 1e-8 if jnp.finfo(dtype).bits > 32 else 1e-5
+
+
+def announce(result: Any, on_failure: str, *, stops: bool) -> None:
+    """Raise, warn or stay silent about how a run ended, as the user asked.
+
+    A budget that runs out is worth a warning only where the method could have converged before.
+    """
+    outcome = result.outcome
+    if outcome.is_failure and on_failure == "raise":
+        raise NumericalError(result.message, result)
+    short = outcome is Outcome.IMPRECISE or (outcome is Outcome.BUDGET and stops)
+    if on_failure != "return" and (outcome.is_failure or short):
+        warn_user(result.message, NotConvergedWarning)

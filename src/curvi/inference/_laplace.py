@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -17,15 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from curvi._core import validation
 from curvi._core.errors import InputError, NumericalError
 from curvi._core.outcomes import Outcome
 from curvi._core.trees import coordinate_names, precision_of
-from curvi.engine import _loop as loop
-from curvi.engine._problems import ObjectiveProblem, Resources
-from curvi.families import Family, Params
-from curvi.inference._inputs import as_target
-from curvi.inference._minimise import default_tolerance
-from curvi.inference._precision import in_precision_of_target
+from curvi.diagnostics._moments import positions, user_moments, user_space
+from curvi.engine import Budget, ObjectiveProblem, Resources, run
+from curvi.families import Family, FullRank, Params
+from curvi.inference._inputs import as_target, default_tolerance, in_precision_of_target
 from curvi.linalg import hessian
 from curvi.solvers import TrustRegion
 from curvi.targets import AbstractTarget, Density
@@ -36,7 +35,19 @@ _NAMED = 0.1  # share of a direction at which a coordinate is named
 
 @dataclass(frozen=True, eq=False)
 class LaplaceResult:
-    """A Gaussian at the mode; covariance and log evidence in unconstrained coordinates."""
+    """A Gaussian at the mode of the unconstrained coordinates, read in the user's space.
+
+    Attributes
+    ----------
+    mode : array, shape (dimension,)
+        The mode, as one vector of unconstrained coordinates.
+    precision, covariance : array, shape (dimension, dimension)
+        Curvature at the mode and its inverse, in unconstrained coordinates.
+    log_evidence : float
+        Laplace's approximation of the log marginal likelihood.
+    steps : int
+        Newton steps to the mode.
+    """
 
     target: AbstractTarget = field(repr=False)
     mode: Float[Array, " dimension"] = field(repr=False)
@@ -46,17 +57,36 @@ class LaplaceResult:
     steps: int
 
     @property
-    def mean(self) -> PyTree:
-        """The mode, in the structure of the position (unconstrained)."""
+    def position(self) -> PyTree:
+        """The mode in the structure of the target's position, unconstrained."""
         with precision_of(self.target.dtype):
             return self.target.density.unravel(self.mode)
 
+    @cached_property
+    def _params(self) -> Params:
+        with precision_of(self.target.dtype):
+            return laplace_params(FullRank(), self)
+
+    @cached_property
+    def _moments(self) -> tuple[PyTree, PyTree]:
+        return user_moments(self.target, FullRank(), self._params)
+
+    @property
+    def mean(self) -> PyTree:
+        """Mean of the Gaussian in the user's space; without constraints it is the mode."""
+        return self._moments[0]
+
     @property
     def sd(self) -> PyTree:
-        """Standard deviations, in the structure of the position (unconstrained)."""
+        """Standard deviations of the Gaussian in the user's space."""
+        return self._moments[1]
+
+    def sample(self, num_draws: int, seed: int = 0) -> PyTree:
+        """Draws in the user's space, with a leading axis."""
+        validation.positive_integer(num_draws, "num_draws")
         with precision_of(self.target.dtype):
-            root = jnp.asarray(np.sqrt(np.diag(self.covariance)), self.target.dtype)
-            return self.target.density.unravel(root)
+            flat = FullRank().sample(self._params, jax.random.key(seed), num_draws)
+            return positions(user_space(self.target, FullRank()), flat)
 
 
 @dataclass(frozen=True)
@@ -85,6 +115,19 @@ def laplace(
 ) -> LaplaceResult:
     """Laplace's approximation of a posterior, as a start or as a comparison for a fit.
 
+    Parameters
+    ----------
+    target : Target, DataTarget or callable
+        What is inferred. A plain function is a log density and needs ``position``.
+    position : pytree, optional
+        Where the search for the mode starts, for a plain log density.
+    max_steps : int
+        Newton steps to the mode, at most.
+
+    Returns
+    -------
+    LaplaceResult
+
     Raises
     ------
     NumericalError
@@ -110,14 +153,8 @@ def laplace(
     energy = _Energy(target.density)
     problem = ObjectiveProblem(energy, None, fixed_key=True)
     resources = Resources(jax.random.key(0), target.rows, None)
-    ended = loop.run(
-        problem,
-        TrustRegion(),
-        target.start,
-        resources,
-        tolerance=default_tolerance(target.dtype),
-        max_steps=max_steps,
-    )
+    budget = Budget(default_tolerance(target.dtype), max_steps)
+    ended = run(problem, TrustRegion(), target.start, resources, budget)
     if ended.outcome is not Outcome.CONVERGED:
         raise NumericalError(f"no mode was found: {ended.outcome.sentence}")
     value, matrix = _value_and_hessian(energy, ended.params, target.rows)

@@ -12,13 +12,26 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError, NotConvergedWarning, NumericalError, warn_user
+from curvi._core.errors import InputError
 from curvi._core.fingerprint import fingerprint
 from curvi._core.outcomes import Outcome
-from curvi.engine import _loop as loop
-from curvi.engine._problems import ObjectiveProblem, Resources
-from curvi.engine._progress import observer_for
-from curvi.solvers import Method, TrustRegion
+from curvi.engine import (
+    Budget,
+    Execution,
+    ObjectiveProblem,
+    Resources,
+    StepInfo,
+    hooks_for,
+    run,
+)
+from curvi.inference._inputs import (
+    announce,
+    as_execution,
+    as_method,
+    check_options,
+    default_tolerance,
+)
+from curvi.solvers import Method
 
 
 @dataclass(frozen=True)
@@ -64,8 +77,10 @@ def minimise(
     tolerance: float | None = None,
     max_steps: int | None = None,
     time_budget: float | None = None,
+    execution: str | Execution = "auto",
     progress: bool = True,
     on_failure: str = "raise",
+    on_step: Callable[[StepInfo], Any] | None = None,
 ) -> OptimiseResult:
     """Minimise ``E[fn(params, batch, key)]`` over a pytree of parameters.
 
@@ -82,10 +97,31 @@ def minimise(
     fixed_key : bool
         Give ``fn`` the same key at every step: the objective is then deterministic and can be
         minimised to convergence (common random numbers).
+    seed : int
+        All randomness follows from it: the same seed gives the same bits.
     tolerance : float, optional
         Predicted decrease below which a method with a stopping rule ends.
+    max_steps, time_budget : int, float, optional
+        Budgets of steps and seconds.
+    execution : {"auto", "eager", "compiled"}
+        Where steps are taken, see :func:`curvi.fit`.
+    progress : bool
+        A progress bar, on a terminal only.
     on_failure : {"raise", "warn", "return"}
         What to do on a numerical failure; the exception carries ``.result``.
+    on_step : callable, optional
+        Called with a :class:`~curvi.engine.StepInfo` for every step, for logging.
+
+    Returns
+    -------
+    OptimiseResult
+
+    Raises
+    ------
+    InputError
+        For input that cannot be minimised, with what, where and what to do.
+    NumericalError
+        For a numerical failure; ``error.result`` holds the last finite state.
 
     Examples
     --------
@@ -98,9 +134,7 @@ def minimise(
     check_options(on_failure, tolerance, time_budget)
     start, unravel = validation.flat_position(params)
     uniform = unravel(start)
-    method = TrustRegion() if method is None else method
-    if not isinstance(method, Method):
-        raise InputError(f"method is {method!r}; give a method such as curvi.TrustRegion()")
+    method, execution = as_method(method), as_execution(execution)
     rows = None if data is None else validation.checked_rows(data)[0]
     if batch_size is not None:
         validation.positive_integer(batch_size, "batch_size")
@@ -116,17 +150,10 @@ def minimise(
     jax.eval_shape(problem.value, uniform, sample)  # traces once, and checks what comes back
     steps = method.default_max_steps if max_steps is None else max_steps
     validation.positive_integer(steps, "max_steps")
-    with observer_for(progress, "objective") as observer:
-        ended = loop.run(
-            problem,
-            method,
-            uniform,
-            resources,
-            tolerance=default_tolerance(start.dtype) if tolerance is None else tolerance,
-            max_steps=steps,
-            time_budget=time_budget,
-            observer=observer,
-        )
+    accuracy = default_tolerance(start.dtype) if tolerance is None else tolerance
+    with hooks_for(progress, "objective", on_step) as hooks:
+        budget = Budget(accuracy, steps, time_budget, hooks)
+        ended = run(problem, method, uniform, resources, budget, execution=execution)
     values = ended.trace["value"]
     result = OptimiseResult(
         params=ended.params,
@@ -138,30 +165,3 @@ def minimise(
     )
     announce(result, on_failure, stops=method.stops(problem))
     return result
-
-
-def check_options(on_failure: Any, tolerance: Any, time_budget: Any) -> None:
-    """Refuse options of the loop that are no choices or no positive numbers."""
-    validation.one_of(on_failure, ("raise", "warn", "return"), "on_failure")
-    if tolerance is not None:
-        validation.positive_number(tolerance, "tolerance")
-    if time_budget is not None:
-        validation.positive_number(time_budget, "time_budget")
-
-
-def default_tolerance(dtype: Any) -> float:
-    """Remaining gain, in nats, at which a deterministic run is done."""
-    return 1e-8 if jnp.finfo(dtype).bits > 32 else 1e-5
-
-
-def announce(result: Any, on_failure: str, *, stops: bool) -> None:
-    """Raise, warn or stay silent about how a run ended, as the user asked.
-
-    A budget that runs out is worth a warning only where the method could have converged before.
-    """
-    outcome = result.outcome
-    if outcome.is_failure and on_failure == "raise":
-        raise NumericalError(result.message, result)
-    short = outcome is Outcome.IMPRECISE or (outcome is Outcome.BUDGET and stops)
-    if on_failure != "return" and (outcome.is_failure or short):
-        warn_user(result.message, NotConvergedWarning)

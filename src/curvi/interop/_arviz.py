@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, PyTree
 from curvi._core import validation
 from curvi._core.optional import optional_import
 from curvi._core.trees import precision_of
-from curvi.diagnostics._fit_result import FitResult, _sample
+from curvi.diagnostics._moments import positions
+from curvi.diagnostics._result import FitResult, sample_flat
 from curvi.targets import Labels
 
 _PURPOSE = "FitResult.to_arviz"
@@ -58,8 +59,8 @@ def to_arviz(result: FitResult, num_draws: int = 1000, *, seed: int = 0) -> Any:
         arviz = optional_import("arviz", extra="arviz", purpose=_PURPOSE)
     labels = result.target.labels or Labels()
     with precision_of(result.target.dtype):
-        flat = _sample(result.family, result.params, jax.random.key(seed), num_draws)
-        posterior = _by_name(jax.vmap(result._to_user)(flat))
+        flat = sample_flat(result.family, result.params, jax.random.key(seed), num_draws)
+        posterior = _by_name(positions(result._space, flat))
         log_p, log_q = _densities(result, flat)
     groups = {
         "posterior": {name: value[None] for name, value in posterior.items()},

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from curvi._core import validation
 from curvi._core.trees import precision_of, ravel
-from curvi.diagnostics._fit_result import FitResult, _sample
+from curvi.diagnostics._result import FitResult, sample_flat
 from curvi.families._scales import Diagonal
 from curvi.targets import AbstractTarget
 
@@ -60,7 +60,7 @@ def to_blackjax(result: FitResult, num_chains: int = 4, *, seed: int = 0) -> Sam
     validation.positive_integer(num_chains, "num_chains")
     target, family, params = result.target, result.family, result.params
     with precision_of(target.dtype):
-        flat = _sample(family, params, jax.random.key(seed), num_chains)
+        flat = sample_flat(family, params, jax.random.key(seed), num_chains)
         if isinstance(family.scale, Diagonal):
             matrix = family.sd(params) ** 2
         else:

@@ -1,4 +1,4 @@
-"""The bound on fresh draws with its standard error, and the importance ratios that come with it."""
+"""The bound on fresh draws with its standard error; importance ratios; the variance of draws."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core.compilation import SizedJit
+from curvi.concentration import VarianceReport
+from curvi.engine._problems import cost_per_draw
 from curvi.families import Family, Params
 from curvi.objective import energies, host_sample
-from curvi.objective._look import cost_per_draw
 from curvi.targets import AbstractTarget, Density
 
-_DRAWS, _FEWEST_DRAWS = 1024, 64
+_MOST_DRAWS, _FEWEST_DRAWS = 1024, 64
 _WORK = 3e8  # rows times draws beyond which fewer draws are used
 _NUMBERS = 2e7  # in all draws together, likewise
 _TOGETHER = 32
+_STREAM = 0xE1B
 
 
 class Evaluation(NamedTuple):
@@ -54,6 +57,11 @@ def _energies(
 _compiled = SizedJit(_energies, static_argnames=("density", "family"))
 
 
+def evaluation_key(key: PRNGKeyArray) -> PRNGKeyArray:
+    """The key of the fresh draws, from that of the fit."""
+    return jax.random.fold_in(key, _STREAM)
+
+
 def evaluation_noise(
     target: AbstractTarget, family: Family, key: PRNGKeyArray
 ) -> Float[np.ndarray, "draws noise"]:
@@ -64,7 +72,7 @@ def evaluation_noise(
     """
     width = family.num_noise(target.dimension)
     num_rows = max(target.num_rows, 1)
-    num_draws = int(np.clip(min(_WORK / num_rows, _NUMBERS / width), _FEWEST_DRAWS, _DRAWS))
+    num_draws = int(np.clip(min(_WORK / num_rows, _NUMBERS / width), _FEWEST_DRAWS, _MOST_DRAWS))
     num_draws -= num_draws % _TOGETHER
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key), np.uint32))
     return host_sample(rng, num_draws, width, family.base).astype(target.dtype)
@@ -89,3 +97,27 @@ def evaluate_elbo(
 ) -> tuple[float, float]:
     """Evidence lower bound and its standard error from independent draws."""
     return evaluate(target, family, params, key)[:2]
+
+
+def variance_of_draws(
+    target: AbstractTarget,
+    family: Family,
+    params: Params,
+    num_draws: int,
+    lipschitz: float,
+    seed: int,
+) -> VarianceReport:
+    """Variance of ``log p(z)`` and of its reparameterised gradient over independent draws."""
+    width = family.num_noise(target.dimension)
+    draws = host_sample(np.random.default_rng(seed), num_draws, width, family.base)
+
+    def energy(params: Params, noise: Float[Array, " noise"]) -> Array:
+        return energies(target.density, family, params, noise[None, :], target.rows)[0]
+
+    def one(noise: Float[Array, " noise"]) -> tuple[Array, Any]:
+        value, gradient = jax.value_and_grad(energy)(params, noise)
+        return value, ravel_pytree(gradient)[0]
+
+    values, gradients = jax.lax.map(jax.jit(one), jnp.asarray(draws.astype(target.dtype)))
+    spread = float(jnp.sum(jnp.var(gradients, axis=0, ddof=1)))
+    return VarianceReport(float(np.asarray(values, np.float64).var(ddof=1)), spread, lipschitz)

@@ -11,35 +11,36 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from curvi._core.trees import coordinate_names
-from curvi.families import Family, Params
-from curvi.linalg import hessian
-from curvi.objective import neg_elbo
-from curvi.targets import AbstractTarget
+from curvi.families import Params
+from curvi.solvers import Problem
+from curvi.solvers._newton import tangent_metric
 
 _SHARE = 0.1  # of the length of a direction, for a coordinate to be named
 _MOST_NAMES = 4
 
 
-@partial(jax.jit, static_argnames=("density", "family"))
-def _product(density: Any, family: Family, point: Any, tangent: Params) -> Params:
-    params = point.params
-    _, _, curvature = hessian(
-        lambda p: neg_elbo(density, family, p, point.noise, point.rows), params
+@partial(jax.jit, static_argnames="problem")
+def _product(problem: Problem, params: Params, resources: Any, tangent: Params) -> Params:
+    _, _, curvature = problem.linearise(
+        params, problem.sample(resources, jnp.asarray(0, jnp.int32))
     )
-    return family.project(params, curvature(family.project(params, tangent)))
+    return problem.project(params, curvature(problem.project(params, tangent)))
 
 
-def flat_direction(target: AbstractTarget, family: Family, point: Any, guess: Params) -> str:
+def flat_direction(
+    problem: Problem, params: Params, resources: Any, guess: Params, position: Any
+) -> str:
     """Name the coordinates of the direction of lowest curvature in the natural metric.
 
     The direction is the lowest eigenvector of the Hessian relative to the metric, by Lanczos
     started from ``guess``; where that fails the guess itself is named.
     """
-    direction = _lowest(target, family, point, guess)
-    measured = family.metric(point.params).apply(direction)
+    metric = problem.metric(params)
+    direction = _lowest(problem, params, resources, guess)
+    measured = direction if metric is None else metric.apply(direction)
     shares = jax.tree.map(lambda d, m: np.abs(np.asarray(d) * np.asarray(m)), direction, measured)
     total = sum(float(leaf.sum()) for leaf in jax.tree.leaves(shares)) or 1.0
-    names = coordinate_names(target.position)
+    names = coordinate_names(position)
     entries = [
         (share / total, f"{part} of {names[row]}")
         for part, table in (("the mean", shares.mean), ("the spread", shares.scale))
@@ -56,14 +57,14 @@ def _by_coordinate(table: Any, dimension: int) -> np.ndarray:
     return sum((leaf.reshape(dimension, -1).sum(axis=1) for leaf in leaves), np.zeros(dimension))
 
 
-def _lowest(target: AbstractTarget, family: Family, point: Any, guess: Params) -> Params:
+def _lowest(problem: Problem, params: Params, resources: Any, guess: Params) -> Params:
     from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 
     flat, unravel = ravel_pytree(guess)
     size = flat.size
     if size < 3:
         return guess
-    metric = family.metric(point.params)
+    metric = tangent_metric(problem, params)
 
     def on_vectors(function: Any) -> LinearOperator:
         def matvec(vector: np.ndarray) -> np.ndarray:
@@ -74,10 +75,10 @@ def _lowest(target: AbstractTarget, family: Family, point: Any, guess: Params) -
 
     try:
         _, vectors = eigsh(
-            on_vectors(lambda t: _product(target.density, family, point, t)),
+            on_vectors(lambda t: _product(problem, params, resources, t)),
             k=1,
             M=on_vectors(metric.apply),
-            Minv=on_vectors(lambda t: family.project(point.params, metric.solve(t))),
+            Minv=on_vectors(metric.solve),
             which="SA",
             v0=np.asarray(flat, np.float64),
             maxiter=300,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,14 +13,17 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import NumericalError
-from curvi._core.fingerprint import fingerprint
+from curvi._core.errors import InputError, NumericalError
 from curvi._core.outcomes import Outcome
 from curvi._core.trees import coordinate_names, precision_of
 from curvi.concentration import VarianceReport
 from curvi.diagnostics import _linear_response as response
-from curvi.diagnostics._evaluate import evaluate, evaluation_noise
-from curvi.diagnostics._evidence import Evidence, draws_for_curvature
+from curvi.diagnostics._evaluation import (
+    evaluate,
+    evaluation_key,
+    evaluation_noise,
+    variance_of_draws,
+)
 from curvi.diagnostics._importance import (
     ENOUGH_ESS,
     ImportanceWeights,
@@ -29,16 +32,20 @@ from curvi.diagnostics._importance import (
     smoothed_weights,
     weighted_moments,
 )
-from curvi.diagnostics._moments import UserSpace, moment_draws, moments_over, positions, sd_of
-from curvi.diagnostics._monte_carlo import replicate_spread
-from curvi.diagnostics._table import summary_table
-from curvi.diagnostics._verdict import cautions, headline
+from curvi.diagnostics._moments import UserSpace, positions, sd_of, user_moments, user_space
+from curvi.diagnostics._monte_carlo import Replicates, draws_of, replicate_spread, replicates
+from curvi.diagnostics._verdict import cautions, headline, summary_table
+from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
-from curvi.objective import Draws
+from curvi.objective import Draws, plan_draws
 from curvi.solvers import Method
 from curvi.targets import AbstractTarget
 
 _MOST_RESPONSES = 100  # coordinates up to which a summary solves for all linear-response sds
+
+
+def _first_key() -> np.ndarray:
+    return np.asarray(jax.random.key_data(jax.random.key(0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +67,25 @@ class FitResult:
         The plan of draws that was used.
     seconds : float
         Wall-clock time of the whole call, compilation included.
-    evidence : Evidence
-        The material of the verdict: fixed draws, importance ratios, the bounds of all starts.
+    batch_size : int or None
+        Rows per step; None where every step saw all of them.
+    execution : Execution
+        The policy that decided where steps were taken.
+    key_data : array
+        The random key that draws of the diagnostics follow from, as plain numbers.
+    noise : array or None
+        The fixed draws that the bound was maximised on; None where they were fresh.
+    replicates : Replicates or None
+        The optimum on other sets of draws, where the fit has computed it.
+    log_ratio : array or None
+        log p - log q at independent draws of q.
+    start_elbos : array or None
+        The bound that every start reached, NaN where it failed.
+
+    Notes
+    -----
+    A result is data and survives ``copy``, ``joblib`` and, where the functions of its target are
+    importable, ``pickle``. Diagnostics are computed when they are first read.
     """
 
     target: AbstractTarget = field(repr=False)
@@ -76,32 +100,26 @@ class FitResult:
     draws: Draws
     steps: int
     seconds: float
-    evidence: Evidence = field(default_factory=Evidence, repr=False)
+    batch_size: int | None = field(default=None, repr=False)
+    execution: Execution = field(default_factory=Execution, repr=False)
+    key_data: np.ndarray = field(default_factory=_first_key, repr=False)
+    noise: Float[Array, "draws noise"] | None = field(default=None, repr=False)
+    replicates: Replicates | None = field(default=None, repr=False)
+    log_ratio: np.ndarray | None = field(default=None, repr=False)
+    start_elbos: np.ndarray | None = field(default=None, repr=False)
 
     @property
     def converged(self) -> bool:
         """Whether the method's stopping rule was met and the bound is finite on fresh draws."""
         return self.outcome is Outcome.CONVERGED
 
-    def _to_user(self, z: Float[Array, " dimension"]) -> PyTree:
-        position = self.target.density.unravel(z)
-        return position if self.target.constrain is None else self.target.constrain(position)
-
     @cached_property
     def _space(self) -> UserSpace:
-        constrain = self.target.constrain
-        unravel = self.target.density.unravel
-        return UserSpace(self.family, unravel, constrain, fingerprint(constrain))
+        return user_space(self.target, self.family)
 
     @cached_property
     def _moments(self) -> tuple[PyTree, PyTree]:
-        if self.target.constrain is None:
-            with precision_of(self.target.dtype):
-                sd = sd_of(self.family, self.params)
-                return self._to_user(self.params.mean), self._to_user(sd)
-        with precision_of(self.target.dtype):
-            noise = moment_draws(self.family, self.params, jax.random.key(0))
-            return moments_over(self._space, noise, self.params)
+        return user_moments(self.target, self.family, self.params)
 
     @property
     def mean(self) -> PyTree:
@@ -120,23 +138,49 @@ class FitResult:
         None after a fit on fresh draws or minibatches, whose answer is no optimum on fixed draws,
         and where too few of the other sets of draws could be solved; ``warnings`` says so then.
         """
-        if self.evidence.replicates is None:
+        if self._replicates is None:
             return None
         with precision_of(self.target.dtype):
-            error = self.evidence.replicates.error(np.asarray(sd_of(self.family, self.params)))
+            error = self._replicates.error(np.asarray(sd_of(self.family, self.params)))
         return None if error is None else float(error.max())
 
     @cached_property
+    def _replicates(self) -> Replicates | None:
+        """Those of the fit, or computed now; None without fixed draws and all rows."""
+        if self.replicates is not None or self.noise is None or self.batch_size is not None:
+            return self.replicates
+        with precision_of(self.target.dtype):
+            return replicates(
+                self._problem,
+                self.method,
+                self.params,
+                Resources(self._key, self.target.rows, self.noise),
+                execution=self.execution,
+            )
+
+    @cached_property
+    def _problem(self) -> VariationalProblem:
+        return VariationalProblem(
+            self.target.density, self.family, self.draws, self.target.dimension, self.batch_size
+        )
+
+    @cached_property
     def _weights(self) -> ImportanceWeights:
-        log_ratio = self.evidence.log_ratio
+        log_ratio = self.log_ratio
         if log_ratio is None:
             with precision_of(self.target.dtype):
-                log_ratio = evaluate(self.target, self.family, self.params, self._key).log_ratio
+                log_ratio = evaluate(
+                    self.target, self.family, self.params, self._evaluation_key
+                ).log_ratio
         return smoothed_weights(log_ratio)
 
     @property
+    def _evaluation_key(self) -> PRNGKeyArray:
+        return evaluation_key(self._key)
+
+    @property
     def _key(self) -> PRNGKeyArray:
-        return jax.random.key(0) if self.evidence.key is None else self.evidence.key
+        return jax.random.wrap_key_data(jnp.asarray(self.key_data))
 
     @property
     def khat(self) -> float:
@@ -151,7 +195,7 @@ class FitResult:
     @property
     def misfit(self) -> bool:
         """Whether q misses the target: k > 0.7 and relative ESS < 0.9, or relative ESS < 0.25."""
-        ratios = self.evidence.log_ratio
+        ratios = self.log_ratio
         if ratios is not None and raw_relative_ess(ratios) >= ENOUGH_ESS:
             return False
         return self._weights.misfit
@@ -159,7 +203,7 @@ class FitResult:
     def importance(self) -> Moments:
         """Mean and sd corrected by Pareto-smoothed importance weights; good while k < 0.7."""
         with precision_of(self.target.dtype):
-            noise = jnp.asarray(evaluation_noise(self.target, self.family, self._key))
+            noise = jnp.asarray(evaluation_noise(self.target, self.family, self._evaluation_key))
             flat = jax.vmap(lambda e: self.family.transform(self.params, e))(noise)
             return weighted_moments(positions(self._space, flat), self._weights.weights)
 
@@ -178,7 +222,7 @@ class FitResult:
         with precision_of(self.target.dtype):
             if not linear_response:
                 return self.family.covariance(self.params)
-            return response.coordinate_covariance(self.target, self.family, self._point)
+            return response.coordinate_covariance(self._optimum)
 
     def linear_response(self, fn: Callable[[PyTree], PyTree] | None = None) -> PyTree:
         """Linear-response sd of functions of the parameters, without a dense matrix.
@@ -201,24 +245,35 @@ class FitResult:
         """
         fn = _itself if fn is None else fn
         with precision_of(self.target.dtype):
-            return response.response_sd(self.target, self.family, self._point, fn)
+            return response.response_sd(self._optimum, fn)
 
     @cached_property
-    def _point(self) -> response.Point:
-        noise = draws_for_curvature(self.evidence, self.target, self.family)
-        return response.Point(self.params, self.target.rows, noise)
+    def _optimum(self) -> response.Optimum:
+        """The point of linear response: after a stochastic fit, on the default draws of q."""
+        problem, noise = replace(self._problem, batch_size=None), self.noise
+        if noise is None:
+            problem = replace(problem, plan=plan_draws(self.family, self.target.dimension))
+            if problem.plan.fresh:
+                raise InputError(
+                    f"linear response needs fixed draws, and {type(self.family).__name__} in "
+                    f"{self.target.dimension} dimensions has too many parameters for them; use "
+                    "MeanField() or LowRank(rank)"
+                )
+            noise = draws_of(problem, jax.random.fold_in(self._key, 1))
+        resources = Resources(self._key, self.target.rows, noise)
+        return response.Optimum(self.target, problem, self.params, resources, self.execution)
 
     def sample(self, num_draws: int, seed: int = 0) -> PyTree:
         """Draws from q in the user's space, with a leading axis."""
         validation.positive_integer(num_draws, "num_draws")
         with precision_of(self.target.dtype):
-            flat = _sample(self.family, self.params, jax.random.key(seed), num_draws)
+            flat = sample_flat(self.family, self.params, jax.random.key(seed), num_draws)
             return positions(self._space, flat)
 
     def to_arviz(self, num_draws: int = 1000, *, seed: int = 0) -> Any:
         """Draws and the verdict as an ArviZ InferenceData (0.x) or a DataTree (1.x).
 
-        See :func:`curvi.interop._arviz.to_arviz`.
+        See :func:`curvi.interop.to_arviz`.
         """
         from curvi.interop._arviz import to_arviz
 
@@ -227,7 +282,7 @@ class FitResult:
     def to_blackjax(self, num_chains: int = 4, *, seed: int = 0) -> Any:
         """Log density, starting positions and inverse mass matrix for BlackJAX's NUTS.
 
-        See :func:`curvi.interop._blackjax.to_blackjax`.
+        See :func:`curvi.interop.to_blackjax`.
         """
         from curvi.interop._blackjax import to_blackjax
 
@@ -243,8 +298,6 @@ class FitResult:
         (:mod:`curvi.concentration` has those of logistic rows and of networks).
         """
         validation.positive_integer(num_draws, "num_draws")
-        from curvi.diagnostics._draws import variance_of_draws
-
         with precision_of(self.target.dtype):
             return variance_of_draws(
                 self.target, self.family, self.params, max(2, num_draws), lipschitz, seed
@@ -257,16 +310,12 @@ class FitResult:
             mc_error=self.mc_error,
             unsolved=self._unsolved if self.converged else "",
             weights=self._weights,
-            starts=self.evidence.spread_of_starts,
+            starts=self.start_elbos,
         )
 
     @property
     def _unsolved(self) -> str:
-        replicates = self.evidence.replicates
-        if replicates is None:
-            return ""
-        with precision_of(self.target.dtype):
-            return replicates.unsolved
+        return "" if self._replicates is None else self._replicates.unsolved
 
     def summary(self, names: list[str] | None = None) -> str:
         """The verdict, the facts behind it, and a table of parameters, with your names if given.
@@ -323,7 +372,7 @@ class FitResult:
     def _errors(self) -> np.ndarray | None:
         """Monte-Carlo error of every mean in the user's space, in posterior sds."""
         with precision_of(self.target.dtype):
-            means = None if self.evidence.replicates is None else self.evidence.replicates.means
+            means = None if self._replicates is None else self._replicates.means
             if means is None:
                 return None
             tree = positions(self._space, jnp.asarray(means, self.target.dtype))
@@ -352,9 +401,8 @@ def _flat(tree: PyTree) -> np.ndarray:
 
 
 @partial(jax.jit, static_argnames=("family", "num_draws"))
-def _sample(
+def sample_flat(
     family: Family, params: Params, key: PRNGKeyArray, num_draws: int
 ) -> Float[Array, "draws dimension"]:
-    shape = (num_draws, family.num_noise(params.mean.shape[0]))
-    noise = family.base.sample(key, shape, params.mean.dtype)
-    return jax.vmap(lambda e: family.transform(params, e))(noise)
+    """Draws of q as flat positions, in one compiled function."""
+    return family.sample(params, key, num_draws)

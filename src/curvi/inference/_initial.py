@@ -1,0 +1,196 @@
+"""Where a fit starts: around the user's position, at several points, or again where in doubt."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from curvi._core.errors import NumericalError
+from curvi._core.outcomes import Outcome
+from curvi.diagnostics import evaluate, evaluate_elbo
+from curvi.diagnostics._evaluation import evaluation_key
+from curvi.diagnostics._importance import raw_relative_ess
+from curvi.engine import (
+    Budget,
+    Execution,
+    Resources,
+    RunResult,
+    VariationalProblem,
+    run,
+    run_starts,
+)
+from curvi.families import Family, Params
+from curvi.inference._broken_start import diagnosis
+from curvi.solvers import Method
+from curvi.targets import AbstractTarget
+
+_WIDTHS = (1.0, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-6)
+_OTHER_STARTS = 3
+_DOUBTFUL_ESS = 0.5
+_BETTER = 1.0  # nats beyond five standard errors: below that two optima are the same
+_PRODUCTS_OF_A_SEARCH = 20  # by which a second opinion is judged to be cheap
+_STREAM = 0x57A
+
+
+class FirstRun(NamedTuple):
+    """The run that the fit goes on from, where it started, and the bounds of all starts."""
+
+    ended: RunResult
+    start: Params
+    elbos: np.ndarray | None = None
+
+
+@partial(jax.jit, static_argnames="problem")
+def _values_by_width(
+    problem: VariationalProblem, position: Float[Array, " d"], resources: Resources
+) -> Float[Array, " widths"]:
+    """The objective on the first sample for each starting width."""
+    sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
+    widths = jnp.asarray(_WIDTHS, position.dtype)
+
+    def one(width: Array) -> Array:
+        return problem.value(problem.family.init(position, width), sample)
+
+    return jax.lax.map(one, widths)
+
+
+@partial(jax.jit, static_argnames="family")
+def _around(family: Family, position: Float[Array, " d"], width: Float[Array, ""]) -> Params:
+    return family.init(position, width)
+
+
+def starting_params(
+    problem: VariationalProblem,
+    target: AbstractTarget,
+    resources: Resources,
+    run_eagerly: bool,
+) -> Params:
+    """Parameters around the position with the width that has the best bound.
+
+    A width too large drowns the likelihood in noise or leaves the support; one too small makes
+    the first steps timid. Widths whose bound is not finite are passed over.
+
+    Raises
+    ------
+    InputError
+        If the log density is not finite at the position itself.
+    NumericalError
+        If it is finite there but not around it, however close; the message names the draw, and
+        the coordinate whose gradient is not finite.
+    """
+    best = best_width(problem, target.start, resources, run_eagerly)
+    if best is None:
+        target.check_start()
+        raise NumericalError(diagnosis(problem, target, resources, _WIDTHS[-1]))
+    return around(problem.family, target.start, best)
+
+
+def around(family: Family, position: Float[Array, " d"], width: float) -> Params:
+    """Parameters around a position, all sds equal to ``width``."""
+    return _around(family, position, np.asarray(width, position.dtype))
+
+
+def best_width(
+    problem: VariationalProblem,
+    position: Float[Array, " d"],
+    resources: Resources,
+    run_eagerly: bool,
+) -> float | None:
+    """The starting width with the best bound around a position; None where none is finite."""
+    first = around(problem.family, position, _WIDTHS[0])
+    objective = problem.flat(first, resources) if run_eagerly else None
+    if objective is None:
+        values = np.asarray(_values_by_width(problem, position, resources))
+    else:
+        # The run evaluates the same compiled function: widths then compile none of their own.
+        vectors = [objective.ravel(around(problem.family, position, width)) for width in _WIDTHS]
+        values = np.asarray([objective(vector).value for vector in vectors])
+    if not np.isfinite(values).any():
+        return None
+    return _WIDTHS[int(np.nanargmin(np.where(np.isfinite(values), values, np.inf)))]
+
+
+def starting_points(
+    problem: VariationalProblem,
+    target: AbstractTarget,
+    first: Params,
+    resources: Resources,
+    num_starts: int,
+    run_eagerly: bool,
+) -> list[Params]:
+    """The user's start, and others at a distance of one normal draw per coordinate from it.
+
+    Each has the width with the best bound. One whose bound is finite at no width is kept: it will
+    fail, and be reported.
+    """
+    key: PRNGKeyArray = jax.random.fold_in(resources.key, _STREAM)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key), np.uint32))
+    points = [first]
+    for _ in range(num_starts - 1):
+        moved = target.start + jnp.asarray(rng.normal(size=target.dimension), target.dtype)
+        width = best_width(problem, moved, resources, run_eagerly)
+        points.append(around(problem.family, moved, _WIDTHS[-1] if width is None else width))
+    return points
+
+
+def first_run(
+    problem: VariationalProblem,
+    method: Method,
+    target: AbstractTarget,
+    start: Params,
+    resources: Resources,
+    budget: Budget,
+    *,
+    num_starts: int | str,
+    execution: Execution,
+) -> FirstRun:
+    """One run, the best of several, or a second opinion where the first does not match the target.
+
+    A bound can have several optima, and a run ends in the one it starts near. The importance
+    ratios at its end give it away: a q that matches the whole target has a relative ESS near one,
+    a q that matches a minor mode or none has not. Only then, and only where runs are cheap, does
+    ``num_starts="auto"`` make others.
+    """
+    eagerly = execution.runs_eagerly(problem, method, start, resources)
+    points_of = partial(starting_points, problem, target, start, resources)
+    key = evaluation_key(resources.key)
+    if isinstance(num_starts, int) and num_starts > 1:
+        points = points_of(num_starts, eagerly)
+        runs = run_starts(problem, method, points, resources, budget, execution=execution)
+        elbos = np.asarray([_elbo(target, problem, one, key) for one in runs])
+        best = 0 if np.isnan(elbos).all() else int(np.nanargmax(elbos))
+        return FirstRun(runs[best], points[best], elbos)
+    ended = run(problem, method, start, resources, budget, execution=execution)
+    first = FirstRun(ended, start)
+    cheap = execution.is_cheap(problem.cost(start, resources), _PRODUCTS_OF_A_SEARCH)
+    if num_starts == 1 or not cheap or ended.outcome is not Outcome.CONVERGED:
+        return first
+    elbo, error, log_ratio = evaluate(target, problem.family, ended.params, key)
+    if not np.isfinite(elbo) or raw_relative_ess(log_ratio) >= _DOUBTFUL_ESS:
+        return first
+    runs, found = [ended], [elbo]
+    points = points_of(1 + _OTHER_STARTS, eagerly)
+    for point in points[1:]:
+        if budget.left() <= 0:
+            break
+        runs.append(run(problem, method, point, resources, budget, execution=execution))
+        if runs[-1].outcome is Outcome.INTERRUPTED:
+            return first._replace(ended=ended._replace(outcome=Outcome.INTERRUPTED))
+        found.append(_elbo(target, problem, runs[-1], key))
+    best = int(np.nanargmax(found))
+    if found[best] > elbo + 5 * error + _BETTER:
+        return FirstRun(runs[best], points[best], np.asarray(found))
+    return first._replace(elbos=np.asarray(found))
+
+
+def _elbo(target: AbstractTarget, problem: VariationalProblem, ended: RunResult, key: Any) -> float:
+    """The bound on fresh draws; NaN where the run failed or the bound is not finite."""
+    if ended.outcome.is_failure:
+        return float("nan")
+    elbo, _ = evaluate_elbo(target, problem.family, ended.params, key)
+    return elbo if np.isfinite(elbo) else float("nan")
