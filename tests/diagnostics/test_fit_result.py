@@ -13,7 +13,7 @@ import scipy.stats
 import curvi
 from curvi._core.errors import InputError
 from curvi.diagnostics import evaluate_elbo
-from curvi.diagnostics._table import summary_table
+from curvi.diagnostics._verdict import summary_table
 from curvi.families import Laplace
 from tests.solvers.problems import ROWS, WIDTH, gaussian, generator, linear, seed_of
 
@@ -137,7 +137,7 @@ def test_a_bound_that_is_not_finite_is_a_number_and_not_a_warning(dtype):
 
 def test_the_summary_puts_the_verdict_on_top_and_names_every_coordinate(dtype):
     target = curvi.Target(
-        lambda p: -jnp.sum(p["slopes"] ** 2) - p["intercept"] ** 2,
+        lambda p: -2 * jnp.sum(p["slopes"] ** 2) - 2 * p["intercept"] ** 2,
         {"slopes": jnp.zeros((2, 2), dtype), "intercept": jnp.zeros((), dtype)},
     )
     params = curvi.MeanField().init(target.start, 0.5)

@@ -11,7 +11,6 @@ from jax.flatten_util import ravel_pytree
 
 import curvi
 from curvi._core.errors import NumericalError
-from curvi.diagnostics import Evidence
 from curvi.diagnostics import _linear_response as response
 from curvi.objective import fixed_draws, neg_elbo
 from tests.diagnostics.test_fit_result import result_of
@@ -21,8 +20,9 @@ from tests.solvers.problems import WIDTH, generator, linear, logistic
 def judged(target, family, params, key, kind="whitened", count=32, **changes):
     """A result on fixed draws that no fit was needed for."""
     width = family.num_noise(target.dimension)
-    noise = fixed_draws(key, curvi.Draws(kind, count), width, family.base, target.dtype)
-    return result_of(target, family, params, evidence=Evidence(noise=noise, key=key), **changes)
+    plan = curvi.Draws(kind, count)
+    noise = fixed_draws(key, plan, width, family.base, target.dtype)
+    return result_of(target, family, params, draws=plan, noise=noise, **changes)
 
 
 def tolerance(dtype):
@@ -50,8 +50,8 @@ def test_many_functions_are_answered_block_by_block(key, dtype, monkeypatch):
     """Five systems in blocks of two: no more right-hand sides than that exist at once."""
     shapes, make = [], response.gradients
 
-    def watched(functional, point, index):
-        found = make(functional, point, index)
+    def watched(functional, params, noise, index):
+        found = make(functional, params, noise, index)
         shapes.append(found.mean.shape)
         return found
 
@@ -75,7 +75,7 @@ def test_many_functions_are_answered_block_by_block(key, dtype, monkeypatch):
 def test_linear_response_is_the_dense_inverse_on_the_directions_that_change_q(family, key, dtype):
     target = logistic(generator(key), dtype)
     result = curvi.fit(target, family=family, num_draws=32, progress=False)
-    noise = result.evidence.noise
+    noise = result.noise
     flat, unravel = ravel_pytree(result.params)
 
     def objective(vector):

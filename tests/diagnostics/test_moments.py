@@ -12,7 +12,7 @@ import pytest
 import curvi
 from curvi.diagnostics import _moments as moments
 
-evaluate_module = importlib.import_module("curvi.diagnostics._evaluate")
+evaluate_module = importlib.import_module("curvi.diagnostics._evaluation")
 
 
 def test_moments_over_blocks_are_those_of_all_draws(key, dtype, monkeypatch):

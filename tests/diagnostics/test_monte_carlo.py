@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -12,11 +13,10 @@ import numpy as np
 import pytest
 
 import curvi
-from curvi.diagnostics._monte_carlo import Replicates, replicate_spread
+from curvi.diagnostics._monte_carlo import Replicates, draws_of, replicate_spread, replicates
+from curvi.engine import Budget, Execution, Resources, VariationalProblem, run
 from curvi.engine import _loop as loop
-from curvi.engine._problems import Resources, VariationalProblem
-from curvi.inference import _growth as growth
-from curvi.inference._replicates import draws_of, replicates
+from curvi.inference._growth import Precision
 from tests.solvers.problems import generator, logistic, seed_of
 
 fit_module = importlib.import_module("curvi.inference._fit")
@@ -47,15 +47,15 @@ def reported_over_true(kind, key, dtype):
     for index in range(SEEDS):
         own = jax.random.fold_in(key, index)
         resources = Resources(own, target.rows, draws_of(problem, own))
-        ended = loop.run(
-            problem, method, family.init(target.start, 0.3), resources,
-            tolerance=1e-6, max_steps=100,
-        )  # fmt: skip
+        start = family.init(target.start, 0.3)
+        ended = run(problem, method, start, resources, Budget(1e-6, 100))
         assert ended.outcome is curvi.Outcome.CONVERGED
         sd = np.asarray(family.sd(ended.params))
         means.append(np.asarray(ended.params.mean))
         if index % 5 == 0:
-            found = replicates(problem, method, ended.params, resources).error(sd)
+            found = replicates(
+                problem, method, ended.params, resources, execution=Execution()
+            ).error(sd)
             reported.append(found * sd)
     spread = np.std(means, axis=0, ddof=1)
     return np.sqrt(np.mean(np.square(reported) / spread**2))
@@ -90,17 +90,18 @@ def test_the_largest_of_many_equal_errors_is_not_the_largest_estimate(key):
 def test_too_few_replicates_that_are_finite_give_no_error():
     rows = np.full((17, 2), np.nan)
     rows[:7] = 1.0
-    found = Replicates(lambda: rows)
+    found = Replicates(rows.copy())
     assert found.error(np.ones(2)) is None
     assert found.unsolved == "10 of 17 replicates could not be solved"
     rows[:15] = np.arange(15.0)[:, None]
-    assert Replicates(lambda: rows).unsolved == ""
+    assert Replicates(rows).unsolved == ""
 
 
 @pytest.mark.float64_only
 def test_an_error_that_is_unknown_is_never_called_small(key, dtype, monkeypatch):
     target, seed = skewed(dtype), seed_of(key)
-    monkeypatch.setattr("curvi.inference._replicates._STEPS", 0)  # no replicate gets anywhere
+    monkeypatch.setattr(fit_module, "Precision", partial(Precision, replicate_steps=0))
+    monkeypatch.setattr("curvi.diagnostics._result.replicates", partial(replicates, num_steps=0))
     sentence = "16 of 17 replicates could not be solved"
     with pytest.warns(curvi.NotConvergedWarning, match=sentence) as caught:
         grown = curvi.fit(target, draws="iid", seed=seed)
@@ -136,7 +137,7 @@ def test_draws_grow_until_the_error_is_small_unless_their_number_was_given(key, 
     np.testing.assert_array_equal(grown.trace["step"], np.arange(grown.steps))
     assert (np.diff(grown.trace["seconds"]) >= 0).all()
 
-    monkeypatch.setattr(growth, "_MOST_DRAWS", 64)
+    monkeypatch.setattr(fit_module, "Precision", partial(Precision, most_draws=64))
     with pytest.warns(curvi.NotConvergedWarning, match="Monte-Carlo error of 0"):
         stuck = curvi.fit(target, draws="iid", seed=seed)
     assert stuck.outcome is curvi.Outcome.IMPRECISE
@@ -155,7 +156,7 @@ def test_time_spent_before_the_first_run_counts_against_the_budget(key, dtype, m
         return begin(*args)
 
     monkeypatch.setattr(fit_module, "_start", slow_start)
-    monkeypatch.setattr(growth, "time", clock)
+    monkeypatch.setattr(loop, "time", clock)
     options = {"draws": "iid", "seed": seed_of(key), "on_failure": "return"}
     result = curvi.fit(skewed(dtype), time_budget=3600.0, **options)
     assert result.outcome is curvi.Outcome.IMPRECISE

@@ -1,4 +1,4 @@
-"""The loop: traces, looks at the host, bits, interruptions and budgets."""
+"""The loop: traces, chunks, bits, interruptions and budgets."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ import pytest
 import curvi
 from curvi._core.errors import NotConvergedWarning, NumericalError
 from curvi.engine import _loop as loop
+from curvi.engine._drivers import CompiledDriver
 from tests.solvers.problems import WIDTH, generator, linear, seed_of
 
 ROOT = Path(__file__).parents[2]
-# The trace of the gate is the one that everything else uses.
+# The trace of the validation is the one that everything else uses.
 TRACES_PER_FIT = 1
 
 
@@ -58,16 +59,16 @@ def test_a_log_density_is_traced_once_whatever_the_number_of_steps(method, dtype
 
 
 @pytest.mark.float64_only
-def test_many_steps_need_few_looks_at_the_host(monkeypatch, key, dtype):
+def test_many_steps_need_few_chunks(monkeypatch, key, dtype):
     """Chunks double up to 500 steps while they are fast; here the clock never objects."""
     calls = []
-    compiled = loop.advance
+    advance = CompiledDriver.advance
 
     def counted(*arguments):
         calls.append(None)
-        return compiled(*arguments)
+        return advance(*arguments)
 
-    monkeypatch.setattr(loop, "advance", counted)
+    monkeypatch.setattr(CompiledDriver, "advance", counted)
     monkeypatch.setattr(loop, "_CHUNK_SECONDS", float("inf"))
     result = curvi.fit(
         linear(generator(key)).target(dtype), method=curvi.DSVI(1e-3), max_steps=2000
@@ -114,16 +115,16 @@ def test_the_same_seed_gives_the_same_bits_in_this_process_and_in_another(dtype)
 
 @pytest.mark.parametrize("chunks", [0, 1, 3])
 def test_ctrl_c_returns_what_there_is(chunks, monkeypatch, key, dtype):
-    compiled = loop.advance
+    advance = CompiledDriver.advance
     calls = []
 
     def interrupted(*arguments):
-        if len(calls) > chunks:
+        if len(calls) >= chunks:
             raise KeyboardInterrupt
         calls.append(None)
-        return compiled(*arguments)
+        return advance(*arguments)
 
-    monkeypatch.setattr(loop, "advance", interrupted)
+    monkeypatch.setattr(CompiledDriver, "advance", interrupted)
     target = linear(generator(key)).target(dtype)
     result = curvi.fit(target, method=curvi.DSVI(1e-3), max_steps=2000, seed=seed_of(key))
     assert result.outcome is curvi.Outcome.INTERRUPTED

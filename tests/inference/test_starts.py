@@ -25,7 +25,7 @@ def test_the_best_start_wins_and_a_failed_one_does_not_disturb_the_others(key, d
     start = jnp.asarray([2.0, 5.3], dtype)
     options = {"num_draws": 32, "seed": seed_of(key), "on_failure": "return"}
     result = curvi.fit(curvi.Target(hole, start), num_starts=26, **options)
-    bounds = result.evidence.starts
+    bounds = result.start_elbos
     assert bounds.shape == (26,)
     assert 1 <= np.isnan(bounds).sum() <= 23  # one in a million: none of 25, or more
     assert result.elbo == pytest.approx(np.nanmax(bounds), abs=1e-6)
@@ -53,6 +53,22 @@ def test_laplace_is_exact_on_a_gaussian(key, dtype):
     assert np.abs((np.asarray(found.mean) - model.mean) / sd).max() < limit
     np.testing.assert_allclose(found.sd, sd, rtol=limit)
     assert found.log_evidence == pytest.approx(model.log_evidence, abs=limit * 10)
+
+
+def positive(position):
+    """A gamma variable with shape 5 in the user's space, its logarithm inside."""
+    return 5 * position - jnp.exp(position)
+
+
+@pytest.mark.float64_only
+def test_laplace_answers_in_the_users_space(dtype):
+    """At the mode log 5 the curvature is 5: the user reads moments of exp(N(log 5, 1/5))."""
+    found = curvi.laplace(curvi.Target(positive, jnp.zeros((), dtype), constrain=jnp.exp))
+    assert float(found.mode[0]) == pytest.approx(np.log(5), abs=1e-4)
+    mean = 5 * np.exp(0.1)
+    assert float(found.mean) == pytest.approx(mean, rel=2e-3)
+    assert float(found.sd) == pytest.approx(mean * np.sqrt(np.exp(0.2) - 1), rel=2e-2)
+    assert np.asarray(found.sample(100)).min() > 0
 
 
 @pytest.mark.float64_only

@@ -13,7 +13,8 @@ from jax.flatten_util import ravel_pytree
 
 import curvi
 from curvi._core.errors import InputError
-from curvi.engine import _loop as loop
+from curvi.engine import Budget, Execution
+from curvi.engine import run as run_loop
 from curvi.objective import neg_elbo, plan_draws, sample_draws
 from tests.solvers.problems import WIDTH, generator, logistic, seed_of, variational
 
@@ -39,14 +40,23 @@ def dense(problem, params, resources):
     return value(flat), jax.grad(value)(flat), jax.hessian(value)(flat)
 
 
-def run(problem, params, resources, **options):
-    options = {"tolerance": TOLERANCE, "max_steps": 200} | options
-    return loop.run(problem, curvi.TrustRegion(), params, resources, **options)
+@pytest.fixture(params=["eager", "compiled"])
+def run(request):
+    """A run in either mode: the algorithm is the same."""
+    execution = Execution(request.param)
+
+    def run(problem, params, resources):
+        budget = Budget(TOLERANCE, 200)
+        return run_loop(
+            problem, curvi.TrustRegion(), params, resources, budget, execution=execution
+        )
+
+    return run
 
 
 @pytest.mark.float64_only
 @pytest.mark.parametrize("options", PROBLEMS.values(), ids=PROBLEMS.keys())
-def test_on_fixed_draws_it_converges_as_far_down_as_scipy(options, key, dtype):
+def test_on_fixed_draws_it_converges_as_far_down_as_scipy(run, options, key, dtype):
     target = logistic(generator(key), dtype, **options)
     problem, resources, start = variational(target, FAMILY, PLAN, key)
     ended = run(problem, start, resources)
@@ -83,7 +93,7 @@ def double_well(position):
 
 
 @pytest.mark.float64_only
-def test_from_between_two_modes_it_reaches_a_minimum_and_not_the_saddle(key, dtype):
+def test_from_between_two_modes_it_reaches_a_minimum_and_not_the_saddle(run, key, dtype):
     target = curvi.Target(double_well, jnp.zeros(2, dtype))
     plan = plan_draws(FAMILY, 2)
     problem, resources, start = variational(target, FAMILY, plan, key)

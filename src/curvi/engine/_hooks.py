@@ -38,10 +38,11 @@ class StepInfo(NamedTuple):
 class OnStep:
     """Calls a user's function for every step, after the chunk that holds it."""
 
-    every = 0
-
     def __init__(self, call: Callable[[StepInfo], Any], sign: float = 1.0) -> None:
         self.call, self.sign = call, sign
+
+    def next_call(self, step: int) -> None:
+        """After every chunk."""
 
     def __call__(self, progress: Progress) -> None:
         """Report the steps of the last chunk."""
@@ -84,11 +85,12 @@ def hooks_for(
 
 
 class _BarHook:
-    every = 0
-
     def __init__(self, bar: Any, quantity: str, sign: float) -> None:
         self.bar, self.quantity, self.sign = bar, quantity, sign
         self.task = bar.add_task("compiling", total=None)
+
+    def next_call(self, step: int) -> None:
+        """After every chunk."""
 
     def __call__(self, progress: Progress) -> None:
         last = [rows["value"][-1] for rows in progress.chunks if len(rows["value"])]

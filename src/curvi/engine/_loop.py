@@ -39,27 +39,24 @@ class Progress(NamedTuple):
 
 
 class Hook(Protocol):
-    """Is called between chunks: a progress bar, a user's callback, a validation, a checkpoint.
+    """Is called between chunks: a progress bar, a user's callback, a validation, a checkpoint."""
 
-    ``every`` asks for chunks that end at multiples of so many steps; zero takes them as they come.
-    """
+    def next_call(self, step: int) -> int | None:
+        """The step after ``step`` at which it must be called; None takes chunks as they come."""
 
-    @property
-    def every(self) -> int:
-        """Steps between calls, or zero."""
-
-    def __call__(self, progress: Progress) -> bool | None:
-        """Look at the runs; True ends them as converged. Its time does not count."""
+    def __call__(self, progress: Progress) -> Outcome | None:
+        """Look at the runs; an outcome ends them. Its time does not count."""
 
 
 class RunResult(NamedTuple):
-    """How a run ended."""
+    """How a run ended; ``seconds`` is everything, compilation included."""
 
     params: Any
     outcome: Outcome
     steps: int
     trace: dict[str, np.ndarray]
     seconds: float
+    compile_seconds: float
 
 
 @dataclass(frozen=True)
@@ -114,49 +111,41 @@ def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0)
 
     Ctrl-C ends the runs with what the last chunk left, and the outcome INTERRUPTED.
     """
-    entered = time.perf_counter()
+    entered = clock = time.perf_counter()
     max_steps = budget.max_steps - spent
     outcomes = [Outcome.RUNNING] * num_runs
     tables: list[list[dict[str, np.ndarray]]] = [[] for _ in range(num_runs)]
-    length, step, seconds = min(_FIRST_CHUNK, driver.most_steps), 0, 0.0
+    length, step, seconds, compiling = min(_FIRST_CHUNK, driver.most_steps), 0, 0.0, 0.0
     try:
         driver.prepare(budget.tolerance)
         clock = time.perf_counter()
+        compiling = clock - entered
         while Outcome.RUNNING in outcomes:
-            count = _until_hook(step, min(length, max_steps - step), budget.hooks)
-            chunks = driver.advance(count, budget.tolerance)
+            wishes = [hook.next_call(step) for hook in budget.hooks]
+            last = min([step + length, max_steps, *(w for w in wishes if w is not None)])
+            chunks = driver.advance(last - step, budget.tolerance)
             now = time.perf_counter() - clock
             _record(tables, chunks, step, seconds, now)
             length = _next_length(length, now - seconds, driver.most_steps)
             seconds, step = now, step + max(len(c.rows["value"]) for c in chunks)
             outcomes = [chunk.outcome for chunk in chunks]
-            spare = step < max_steps and budget.left() > 0
-            outcomes = [
-                o if spare or o is not Outcome.RUNNING else Outcome.BUDGET for o in outcomes
-            ]
+            if step >= max_steps or budget.left() <= 0:
+                outcomes = [Outcome.BUDGET if o is Outcome.RUNNING else o for o in outcomes]
             ended = Outcome.RUNNING not in outcomes
             rows = [table[-1] for table in tables]
             progress = Progress(step, max_steps, now, rows, driver.params, ended)
-            if _call(budget.hooks, progress):
-                outcomes = [Outcome.CONVERGED] * num_runs
+            due = [w is None or step >= w or ended for w in wishes]
+            for verdict in [h(progress) for h, d in zip(budget.hooks, due, strict=True) if d]:
+                if verdict is not None:
+                    outcomes = [verdict] * num_runs
             clock += time.perf_counter() - clock - now
     except KeyboardInterrupt:
         outcomes = [Outcome.INTERRUPTED if o is Outcome.RUNNING else o for o in outcomes]
     elapsed = time.perf_counter() - entered
     return [
-        _ended(driver, run, outcome, tables[run], elapsed) for run, outcome in enumerate(outcomes)
+        _ended(driver, run, outcome, tables[run], (elapsed, compiling))
+        for run, outcome in enumerate(outcomes)
     ]
-
-
-def _until_hook(step: int, count: int, hooks: tuple[Hook, ...]) -> int:
-    """Steps to take so that no hook is passed by."""
-    return min([count, *(hook.every - step % hook.every for hook in hooks if hook.every)])
-
-
-def _call(hooks: tuple[Hook, ...], progress: Progress) -> bool:
-    due = [h for h in hooks if not h.every or progress.step % h.every == 0 or progress.ended]
-    wishes = [hook(progress) for hook in due]
-    return any(wishes)
 
 
 def _record(
@@ -178,13 +167,13 @@ def _ended(
     run: int,
     outcome: Outcome,
     table: list[dict[str, np.ndarray]],
-    seconds: float,
+    seconds: tuple[float, float],
 ) -> RunResult:
     trace = {
         name: np.concatenate([rows[name] for rows in table]) if table else np.zeros(0)
         for name in ("step", "seconds", *Info._fields)
     }
-    return RunResult(driver.params(run), outcome, len(trace["step"]), trace, seconds)
+    return RunResult(driver.params(run), outcome, len(trace["step"]), trace, *seconds)
 
 
 def _next_length(length: int, elapsed: float, most: int) -> int:

@@ -15,8 +15,8 @@ import numpy as np
 from curvi._core.errors import InputError
 from curvi._core.outcomes import Outcome
 from curvi._core.trees import precision_of
-from curvi.engine import _loop as loop
-from curvi.engine._progress import observer_for
+from curvi.engine import Budget, RunResult, hooks_for
+from curvi.engine import run as run_loop
 from curvi.families import Family, Params
 from curvi.glm._bound import GLMProblem, Rows
 from curvi.glm._dense import DenseBound
@@ -28,7 +28,7 @@ from curvi.glm._sampled import SampledGLMProblem, SampledResources
 from curvi.glm._starts import on_device, padded, starting_moments
 from curvi.glm._tables import StreamedRows, Tables, WholeTable
 from curvi.glm._threads import available_threads, one_blas_thread
-from curvi.inference._minimise import default_tolerance
+from curvi.inference._inputs import default_tolerance
 from curvi.solvers import Method, Problem, TrustRegion
 
 LARGEST_DENSE = 1600  # parameters up to which the Hessian is formed and factorised
@@ -209,11 +209,9 @@ def fit_on_host(
     # On small matrices, or a busy machine, threads of a BLAS wait for each other for longer than
     # one thread needs for the work: measured 20 times on two busy cores.
     threads = one_blas_thread() if bound.work < _THREADED_WORK else nullcontext()
-    with threads, observer_for(options.progress, "ELBO", sign=-1.0) as observer:
+    with threads:
         for index in range(options.num_starts):
-            run = _from_coarse_to_fine(
-                bound, bound.join(*starts(index)), accuracy, steps, eps, observer
-            )
+            run = _from_coarse_to_fine(bound, bound.join(*starts(index)), accuracy, steps, eps)
             runs.append(run)
             elbos.append(-bound.value(run.params))
     kept, elbo = best_run(runs, elbos)
@@ -229,8 +227,7 @@ def _from_coarse_to_fine(
     accuracy: float,
     steps: int,
     eps: float,
-    observer: Callable[[loop.Progress], None] | None,
-) -> loop.LoopResult:
+) -> RunResult:
     """Newton steps on cheaper bounds first, for a good start at a fraction of the price.
 
     The trace holds the steps on all rows, and the time of all steps; ``steps`` counts them all.
@@ -248,7 +245,6 @@ def _from_coarse_to_fine(
             eps=eps,
             hessian_eps=stage.hessian_eps,
             rough=stage.rough > 0,
-            observer=observer,
         )
         used += run.steps
         if stage is bound or np.isfinite(bound.value(run.params)):
@@ -279,17 +275,10 @@ def fit_compiled(
     dtype = begin[0].mean.dtype
     accuracy = default_tolerance(dtype) if options.tolerance is None else options.tolerance
     runs, elbos = [], []
-    with observer_for(options.progress, "ELBO", sign=-1.0) as observer:
+    with hooks_for(options.progress, "ELBO", sign=-1.0) as hooks:
         for params in begin:
-            run = loop.run(
-                problem,
-                method,
-                params,
-                resources,
-                tolerance=accuracy,
-                max_steps=steps,
-                observer=observer,
-            )
+            budget = Budget(accuracy, steps, hooks=hooks)
+            run = run_loop(problem, method, params, resources, budget)
             elbos.append(-float(neg_bound(exact, run.params, sample)))
             if options.method is not None:
                 first = -float(neg_bound(exact, params, sample))
@@ -300,26 +289,26 @@ def fit_compiled(
     return _assembled(family, q, kept, elbo, elbos)
 
 
-def _verdict(exact: Any, sample: Any, run: loop.LoopResult, first: float, last: float) -> Outcome:
+def _verdict(exact: Any, sample: Any, run: RunResult, first: float, last: float) -> Outcome:
     """Judge a stochastic run, which has no stopping rule, by one Newton step on the exact bound."""
     if run.outcome is not Outcome.BUDGET:
         return run.outcome
     if not np.isfinite(last) or last < first:
         return Outcome.DIVERGED
-    step = loop.run(exact, TrustRegion(), run.params, sample, tolerance=0.0, max_steps=1)
+    step = run_loop(exact, TrustRegion(), run.params, sample, Budget(0.0, 1))
     size = sum(leaf.size for leaf in jax.tree.leaves(run.params))
     left = float(step.trace["gain"][0])
     return Outcome.CONVERGED if left < _NOISE_LEFT * size**0.5 else Outcome.BUDGET
 
 
-def best_run(runs: list[loop.LoopResult], elbos: list[float]) -> tuple[loop.LoopResult, float]:
+def best_run(runs: list[RunResult], elbos: list[float]) -> tuple[RunResult, float]:
     """The run with the highest bound; one that is not finite loses against any other."""
     best = int(np.argmax(np.where(np.isfinite(elbos), elbos, -np.inf)))
     return runs[best], elbos[best]
 
 
 def _assembled(
-    family: Family, q: Params, kept: loop.LoopResult, elbo: float, elbos: list[float]
+    family: Family, q: Params, kept: RunResult, elbo: float, elbos: list[float]
 ) -> GLMFit:
     return GLMFit(
         family=family,

@@ -9,14 +9,13 @@ solves its subproblem exactly.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from scipy import linalg
 
 from curvi._core.outcomes import Outcome
-from curvi.engine._loop import LoopResult, Progress
+from curvi.engine import RunResult as LoopResult
 
 _ACCEPT, _POOR, _GOOD = 1e-4, 0.25, 0.75
 _PATIENCE = 40
@@ -71,7 +70,6 @@ def minimise_dense(
     eps: float = float(np.finfo(np.float64).eps),
     hessian_eps: float = 0.0,
     rough: bool = False,
-    observer: Callable[[Progress], None] | None = None,
 ) -> LoopResult:
     """Minimise; ``eps`` is the relative rounding error of the function's values.
 
@@ -109,8 +107,6 @@ def minimise_dense(
             for column, entry in zip(table.values(), row, strict=True):
                 column.append(entry)
             step += 1
-            if observer is not None:
-                observer(Progress(step, max_steps, here.value, row[1]))
             is_old = here.hessian is kept
             # Not only after an accepted step: with little noise the rounding error of the value
             # can be larger than what is left to gain.
@@ -135,7 +131,7 @@ def minimise_dense(
             radius = _next_radius(radius, length, ratio, finite)
     outcome = Outcome.BUDGET if outcome is Outcome.RUNNING else outcome
     trace = {name: np.asarray(column) for name, column in table.items()}
-    return LoopResult(params, outcome, step, trace, time.perf_counter() - began)
+    return LoopResult(params, outcome, step, trace, time.perf_counter() - began, 0.0)
 
 
 def _looked(

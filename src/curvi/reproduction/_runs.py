@@ -14,7 +14,6 @@ one-dimensional expectations by quadrature, and the clock stops while it is comp
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,7 +24,7 @@ import numpy as np
 
 from curvi._core.outcomes import Outcome
 from curvi._core.trees import precision_of
-from curvi.engine import _loop as loop
+from curvi.engine import Budget, Progress, run
 from curvi.families import MeanField, Params
 from curvi.glm import Bernoulli, DenseDesign, GLMProblem, Rows, SampledGLMProblem
 from curvi.glm._fit import neg_bound
@@ -150,31 +149,17 @@ def _run(
     resources = SampledResources(jax.random.key(seed), rows)
     width = jnp.full(columns, setting.width * columns**-0.5, dtype)
     params = exact.from_mean(family.init(jnp.zeros(columns, dtype), width))
-    limit = jnp.asarray(0.0, dtype)
-
-    def chunk(carry: Any, stop: int) -> Any:
-        target = jnp.asarray(stop, jnp.int32)
-        done = loop.run_chunk(problem, setting.method, carry, resources, target, limit)
-        return jax.block_until_ready(done)
-
-    began = time.perf_counter()
-    carry = chunk(loop.start(problem, setting.method, params, resources), 0)
-    compiled = time.perf_counter() - began
-    table = [(0, 0.0, -float(neg_bound(exact, params, rows)))]
-    clock, outcome = 0.0, Outcome.RUNNING
-    for stop in looks(setting.max_steps):
-        began = time.perf_counter()
-        while int(carry.step) < stop and int(carry.outcome) == Outcome.RUNNING:
-            carry = chunk(carry, min(stop, int(carry.step) + loop.CAPACITY))
-        clock += time.perf_counter() - began
-        bound = -float(neg_bound(exact, setting.method.estimate(carry.state), rows))
-        table.append((int(carry.step), clock, bound))
-        if on_look is not None:
-            on_look(int(carry.step), bound)
-        outcome = Outcome(int(carry.outcome))
-        if outcome is not Outcome.RUNNING or clock > budget or not np.isfinite(bound):
-            break
-    q = exact.to_mean(setting.method.estimate(carry.state))
+    looking = _Looking(
+        looks(setting.max_steps),
+        lambda found: -float(neg_bound(exact, found, rows)),
+        params,
+        budget,
+        on_look,
+    )
+    limits = Budget(0.0, setting.max_steps, hooks=(looking,))
+    ended = run(problem, setting.method, params, resources, limits)
+    table = looking.table
+    q = exact.to_mean(ended.params)
     step, elapsed, bound_column = (np.asarray(column) for column in zip(*table, strict=True))
     return Run(
         step=step,
@@ -182,9 +167,37 @@ def _run(
         bound=bound_column,
         mean=np.asarray(q.mean, np.float64),
         sd=np.exp(np.minimum(np.asarray(q.scale, np.float64), _LARGEST_LOG)),
-        outcome=Outcome.BUDGET if outcome is Outcome.RUNNING else outcome,
-        compile_seconds=compiled,
+        outcome=ended.outcome,
+        compile_seconds=ended.compile_seconds,
     )
+
+
+class _Looking:
+    """Evaluates the exact bound after certain steps, and ends a run that is over its budget."""
+
+    def __init__(
+        self,
+        steps: list[int],
+        bound: Callable[[Any], float],
+        params: Any,
+        budget: float,
+        report: Callable[[int, float], None] | None,
+    ) -> None:
+        self.steps, self.bound, self.budget, self.report = steps, bound, budget, report
+        self.table = [(0, 0.0, bound(params))]
+
+    def next_call(self, step: int) -> int | None:
+        """The next of the steps."""
+        return next((one for one in self.steps if one > step), None)
+
+    def __call__(self, progress: Progress) -> Outcome | None:
+        """Add a row to the table."""
+        bound = self.bound(progress.params(0))
+        self.table.append((progress.step, progress.seconds, bound))
+        if self.report is not None:
+            self.report(progress.step, bound)
+        late = progress.seconds > self.budget or not np.isfinite(bound)
+        return Outcome.BUDGET if late and not progress.ended else None
 
 
 def looks(max_steps: int) -> list[int]:

@@ -13,8 +13,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from curvi._core.outcomes import Outcome
-from curvi.engine import _loop as loop
-from curvi.engine._progress import observer_for
+from curvi.engine import Budget, Progress, hooks_for, run
 from curvi.solvers import KFAC, Method
 from curvi.vae._mlp import MLPObjective
 from curvi.vae._problem import EpochProblem, EpochResources, shuffling_multipliers
@@ -94,19 +93,12 @@ def train(
     problem = EpochProblem(objective, min(schedule.batch_size, num_rows))
     per_epoch = -(-num_rows // problem.batch_size)
     keeper = _Keeper(objective, rows, validation, schedule.patience, key, params)
-    with observer_for(schedule.progress, "bound", -1.0) as observer:
-        ended = loop.run(
-            problem,
-            method,
-            params,
-            EpochResources(key, rows, multipliers),
-            tolerance=1e-30,
-            max_steps=schedule.max_epochs * per_epoch,
-            time_budget=schedule.time_budget,
-            observer=observer,
-            monitor=keeper,
-            monitor_every=per_epoch * max(1, -(-_STEPS_BETWEEN_LOOKS // per_epoch)),
+    keeper.every = per_epoch * max(1, -(-_STEPS_BETWEEN_LOOKS // per_epoch))
+    with hooks_for(schedule.progress, "bound", sign=-1.0) as hooks:
+        budget = Budget(
+            1e-30, schedule.max_epochs * per_epoch, schedule.time_budget, (*hooks, keeper)
         )
+        ended = run(problem, method, params, EpochResources(key, rows, multipliers), budget)
     history = keeper.history(per_epoch)
     best = ended.params if keeper.best is None else keeper.best
     return Trained(best, ended.outcome, history, ended.steps, ended.seconds, ended.trace)
@@ -157,6 +149,7 @@ class _Keeper:
         key: PRNGKeyArray,
         params: PyTree,
     ) -> None:
+        self.every = 1
         self.best: Any = None
         self.patience = patience
         self.looks: list[tuple[int, float, float, float]] = []
@@ -174,17 +167,22 @@ class _Keeper:
             self.held_bound = evaluator(validation, _MOST_VALIDATION_ROWS)
             self.held_bound(params)
 
-    def __call__(self, step: int, seconds: float, params: PyTree) -> bool:
-        """One look; True after ``patience`` looks without a new best."""
+    def next_call(self, step: int) -> int:
+        """Whenever so many steps are done."""
+        return (step // self.every + 1) * self.every
+
+    def __call__(self, progress: Progress) -> Outcome | None:
+        """One look; the run has converged after ``patience`` looks without a new best."""
+        step, seconds, params = progress.step, progress.seconds, progress.params(0)
         value = float("nan") if self.held_bound is None else self.held_bound(params)
         earlier = [look[-1] if np.isfinite(look[-1]) else -np.inf for look in self.looks]
         self.looks.append((step, seconds, self.train_bound(params), value))
         if self.held_bound is None:
-            return False
+            return None
         if np.isfinite(value) and value > max(earlier, default=-np.inf):
             self.best = params
         top = int(np.argmax([-np.inf, *earlier, value if np.isfinite(value) else -np.inf]))
-        return len(self.looks) - top >= self.patience
+        return Outcome.CONVERGED if len(self.looks) - top >= self.patience else None
 
     def history(self, per_epoch: int) -> dict[str, np.ndarray]:
         """The looks as a table."""

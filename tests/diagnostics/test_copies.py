@@ -1,0 +1,47 @@
+"""A result is data: it survives being copied, pickled, and sent to another process."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import joblib
+import numpy as np
+import pytest
+
+import curvi
+from tests.solvers.problems import generator, linear, logistic
+
+pytestmark = pytest.mark.float64_only
+
+
+@pytest.mark.parametrize("way", ["pickle", "joblib", "copy", "deepcopy"])
+def test_a_result_survives_and_reads_the_same(way, key, dtype, tmp_path):
+    result = curvi.fit(logistic(generator(key), dtype), num_draws=32, progress=False)
+    if way == "pickle":
+        twin = pickle.loads(pickle.dumps(result))
+    elif way == "joblib":
+        joblib.dump(result, tmp_path / "result")
+        twin = joblib.load(tmp_path / "result")
+    else:
+        twin = getattr(copy, way)(result)
+    np.testing.assert_array_equal(twin.mean, result.mean)
+    np.testing.assert_array_equal(twin.sample(5), result.sample(5))
+    assert twin.mc_error == result.mc_error
+    assert twin.khat == result.khat
+    assert twin.summary() == result.summary()
+
+
+def test_an_error_brings_its_result_back_from_another_process(key, dtype):
+    target = linear(generator(key)).target(dtype)
+    with pytest.raises(curvi.NumericalError) as caught:
+        curvi.fit(target, method=curvi.DSVI(learning_rate=1e3), max_steps=60)
+    twin = pickle.loads(pickle.dumps(caught.value))
+    assert str(twin) == str(caught.value)
+    assert twin.result.outcome is caught.value.result.outcome
+
+
+def test_a_laplace_approximation_survives(key, dtype):
+    found = curvi.laplace(linear(generator(key)).target(dtype))
+    twin = pickle.loads(pickle.dumps(found))
+    np.testing.assert_array_equal(twin.mean, found.mean)

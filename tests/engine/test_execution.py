@@ -1,0 +1,150 @@
+"""Eager and compiled runs are the same algorithm, and end in the same place."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import curvi
+from curvi._core.errors import InputError
+from curvi.engine import Budget, Execution, run_starts
+from curvi.inference import _initial as initial
+from tests.solvers.problems import WIDTH, generator, logistic, seed_of, variational
+
+pytestmark = [
+    pytest.mark.float64_only,
+    pytest.mark.filterwarnings("ignore::curvi.MisfitWarning"),
+]
+
+
+def test_eager_and_compiled_runs_agree(key, dtype):
+    target = logistic(generator(key), dtype)
+    one, other = (
+        curvi.fit(target, family=curvi.FullRank(), execution=mode, progress=False)
+        for mode in ("eager", "compiled")
+    )
+    assert one.converged
+    assert other.converged
+    sd = np.asarray(one.sd)
+    np.testing.assert_allclose(one.mean / sd, np.asarray(other.mean) / sd, atol=1e-4)
+    np.testing.assert_allclose(sd, other.sd, rtol=1e-4)
+    assert one.elbo == pytest.approx(other.elbo, abs=1e-4)
+    assert one.steps == other.steps
+    assert set(one.trace) == set(other.trace)
+    assert one.mc_error == pytest.approx(other.mc_error, rel=0.02)
+    first, second = (np.asarray(r.covariance(linear_response=True)) for r in (one, other))
+    np.testing.assert_allclose(first, second, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", [curvi.LBFGS(), curvi.HFSGVI()], ids=lambda m: type(m).__name__)
+def test_any_method_can_step_eagerly_to_the_same_bits(method, key, dtype):
+    target = logistic(generator(key), dtype)
+    options = {"method": method, "max_steps": 12, "seed": seed_of(key), "on_failure": "return"}
+    one, other = (
+        curvi.fit(target, execution=mode, num_starts=1, **options) for mode in ("eager", "compiled")
+    )
+    assert one.steps == other.steps
+    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_runs_from_several_starts_end_as_they_do_alone(mode, key, dtype):
+    target, family = logistic(generator(key), dtype), curvi.MeanField()
+    problem, resources, start = variational(target, family, curvi.Draws("whitened", 8), key)
+    starts = [start, family.init(jnp.ones(WIDTH, dtype), 0.1)]
+    together, alone = (
+        [
+            ended
+            for group in groups
+            for ended in run_starts(
+                problem, curvi.TrustRegion(), group, resources, Budget(1e-8, 50),
+                execution=Execution(mode),
+            )
+        ]
+        for groups in ([starts], [[one] for one in starts])
+    )  # fmt: skip
+    for one, other in zip(together, alone, strict=True):
+        assert one.outcome is other.outcome is curvi.Outcome.CONVERGED
+        assert one.steps == other.steps
+        np.testing.assert_allclose(one.params.mean, other.params.mean, atol=1e-6)
+        assert len(one.trace["value"]) == one.steps
+
+
+def test_the_mode_is_one_of_three():
+    with pytest.raises(InputError, match="execution is 'fast'; choose one of 'auto'"):
+        curvi.fit(lambda z: -0.5 * jnp.sum(z**2), jnp.zeros(2), execution="fast")
+
+
+def correlated(position):
+    return -0.5 * jnp.sum((jnp.asarray([[1.0, 0.99], [0.0, 0.1]]) @ position) ** 2 * 50)
+
+
+def test_other_starts_are_tried_only_where_q_does_not_match_the_target(monkeypatch, dtype):
+    made = []
+    points = initial.starting_points
+    monkeypatch.setattr(initial, "starting_points", lambda *a: made.append(None) or points(*a))
+    start = jnp.zeros(2, dtype)
+    curvi.fit(lambda z: -0.5 * jnp.sum(z**2), start, progress=False)
+    assert not made
+    curvi.fit(correlated, start, progress=False, num_starts=1)
+    assert not made
+    curvi.fit(correlated, start, progress=False, max_steps=500, time_budget=1000.0)
+    assert made
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize(
+    "method", [curvi.TrustRegion(), curvi.LBFGS()], ids=lambda m: type(m).__name__
+)
+def test_a_callback_sees_every_step_once(mode, method, key, dtype):
+    target, seen = logistic(generator(key), dtype), []
+    result = curvi.fit(
+        target, method=method, num_draws=16, execution=mode, num_starts=1, on_step=seen.append
+    )
+    assert [info.step for info in seen] == list(range(result.steps))
+    np.testing.assert_array_equal([info.value for info in seen], result.trace["elbo"])
+    assert {info.run for info in seen} == {0}
+
+
+def interrupt_after(monkeypatch, mode, calls):
+    """Ctrl-C in place of the chunk after so many of them."""
+    name = {"eager": "EagerDriver", "compiled": "CompiledDriver"}[mode]
+    driver = getattr(__import__("curvi.engine._drivers", fromlist=[name]), name)
+    advance, count = driver.advance, []
+
+    def interrupted(self, *arguments):
+        if len(count) >= calls:
+            raise KeyboardInterrupt
+        count.append(None)
+        return advance(self, *arguments)
+
+    monkeypatch.setattr(driver, "advance", interrupted)
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("num_starts", [1, 3])
+def test_an_interrupted_run_keeps_its_last_state(mode, num_starts, monkeypatch, key, dtype):
+    target = logistic(generator(key), dtype)
+    interrupt_after(monkeypatch, mode, 1 if mode == "compiled" else 2)
+    result = curvi.fit(
+        target, execution=mode, num_starts=num_starts, tolerance=1e-300, num_draws=16
+    )
+    assert result.outcome is curvi.Outcome.INTERRUPTED
+    assert result.steps == (4 if mode == "compiled" else 2)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.params))
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_an_interruption_of_the_checks_keeps_the_fit(mode, monkeypatch, key, dtype):
+    """The optimum is known; the draws that tell its Monte-Carlo error are not all done."""
+    target = logistic(generator(key), dtype)
+    whole = curvi.fit(target, execution=mode, num_starts=1)
+    # The checks take at least one chunk for each of 16 sets of draws.
+    interrupt_after(monkeypatch, mode, whole.steps + 8)
+    result = curvi.fit(target, execution=mode, num_starts=1)
+    assert result.outcome is curvi.Outcome.INTERRUPTED
+    assert "was reached and is returned" in result.message
+    np.testing.assert_array_equal(result.mean, whole.mean)
