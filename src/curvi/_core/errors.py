@@ -12,7 +12,7 @@ class CurviError(Exception):
 
 
 class InputError(CurviError, ValueError):
-    """The input was refused at the gate, before any computation."""
+    """The input failed validation, before any computation."""
 
 
 class MissingDependencyError(CurviError, ImportError):
@@ -22,10 +22,13 @@ class MissingDependencyError(CurviError, ImportError):
 class NumericalError(CurviError, ArithmeticError):
     """A computation failed numerically.
 
-    Attributes
+    Parameters
     ----------
-    result : object or None
-        Whatever had been computed when it failed, so that nothing is lost.
+    message : str
+        What failed, where, and what to do.
+    result : object, optional
+        Whatever had been computed when it failed, so that nothing is lost. It is kept as the
+        attribute of the same name, also through ``pickle`` and ``copy``.
     """
 
     def __init__(self, message: str, result: Any = None) -> None:
