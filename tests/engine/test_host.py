@@ -23,6 +23,7 @@ def both(monkeypatch, call):
     return first, call()
 
 
+@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning")
 def test_the_host_and_the_compiled_loop_agree(monkeypatch, key, dtype):
     target = logistic(generator(key), dtype)
 
@@ -41,6 +42,7 @@ def test_the_host_and_the_compiled_loop_agree(monkeypatch, key, dtype):
     assert set(one.trace) == set(other.trace)
 
 
+@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning")
 def test_other_starts_are_tried_only_where_q_does_not_match_the_target(monkeypatch, dtype):
     made = []
     points = search.starting_points
