@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.diagnostics._importance import ENOUGH_ESS, LEAST_ESS, WORST_K, ImportanceWeights
 
 LARGEST_MC_ERROR = 0.05

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.engine import _loop as loop
 from curvi.engine._problems import Resources, VariationalProblem
 from curvi.linalg import CGOutcome

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array
 
 from curvi._core.compilation import QUICK, SizedJit
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.solvers import Info, Method, Problem
 
 CAPACITY = 500  # steps of one chunk at most, and rows of its trace on device

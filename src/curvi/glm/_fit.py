@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from curvi._core.errors import InputError
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import InputError, Outcome
 from curvi._core.trees import precision_of
 from curvi.engine import _loop as loop
 from curvi.engine._progress import observer_for

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.diagnostics._moments import sd_of
 from curvi.diagnostics._monte_carlo import Replicates
 from curvi.engine import _host as host

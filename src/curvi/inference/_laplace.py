@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from curvi._core.errors import InputError, NumericalError
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import InputError, NumericalError, Outcome
 from curvi._core.trees import coordinate_names, precision_of
 from curvi.engine import _loop as loop
 from curvi.engine._problems import ObjectiveProblem, Resources

@@ -12,9 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError, NotConvergedWarning, NumericalError, warn_user
+from curvi._core.errors import InputError, NotConvergedWarning, NumericalError, Outcome, warn_user
 from curvi._core.fingerprint import fingerprint
-from curvi._core.outcomes import Outcome
 from curvi.engine import _loop as loop
 from curvi.engine._problems import ObjectiveProblem, Resources
 from curvi.engine._progress import observer_for

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.diagnostics._monte_carlo import Replicates
 from curvi.engine import _host as host
 from curvi.engine import _loop as loop

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.diagnostics import evaluate, evaluate_elbo
 from curvi.diagnostics._importance import raw_relative_ess
 from curvi.engine import _loop as loop

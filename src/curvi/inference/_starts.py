@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray
 
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.diagnostics import evaluate_elbo
 from curvi.engine import _loop as loop
 from curvi.engine._problems import Resources, VariationalProblem

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from curvi._core.errors import InputError
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import InputError, Outcome
 from curvi.solvers._problem import Problem
 
 # How much of the predicted decrease a step delivered: below POOR the model is trusted less,

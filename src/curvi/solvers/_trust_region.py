@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array
 
 from curvi._core import validation
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi._core.trees import Metric
 from curvi.linalg import CGOutcome, conjugate_gradient, damped, projected
 from curvi.solvers._method import (
