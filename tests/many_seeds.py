@@ -11,6 +11,7 @@ import re
 import secrets
 import subprocess
 import sys
+import tempfile
 import time
 
 # The parameters of a test may hold spaces and dashes; the message follows the closing bracket.
@@ -22,9 +23,13 @@ def failing_tests(report: str) -> list[str]:
     return sorted(set(FAILED.findall(report)))
 
 
-def run(seed: int, arguments: list[str]) -> tuple[bool, str, list[str]]:
+def run(seed: int, arguments: list[str], cache: str) -> tuple[bool, str, list[str]]:
     """Whether the suite passed under this seed, pytest's last line, and the tests that failed."""
-    settings = {"CURVI_TEST_DTYPE": "float64", "CURVI_TEST_SEED": str(seed)}
+    settings = {
+        "CURVI_TEST_DTYPE": "float64",
+        "CURVI_TEST_SEED": str(seed),
+        "CURVI_TEST_CACHE": cache,  # most shapes do not depend on the seed: compile them once
+    }
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--tb=short", *arguments],
         env=os.environ | settings,
@@ -36,19 +41,25 @@ def run(seed: int, arguments: list[str]) -> tuple[bool, str, list[str]]:
     return done.returncode == 0, lines[-1].strip("= "), failing_tests(done.stdout)
 
 
-def main(arguments: list[str]) -> int:
-    count, rest = int(arguments[0]), [word for word in arguments[1:] if word != "--"]
+def run_all(count: int, arguments: list[str], cache: str) -> dict[int, list[str]]:
+    """Run ``count`` seeds, report each in one line, and return what failed under which seed."""
     failures: dict[int, list[str]] = {}
     for number in range(1, count + 1):
         seed, start = secrets.randbelow(2**31), time.monotonic()
-        passed, last, failed = run(seed, rest)
+        passed, last, failed = run(seed, arguments, cache)
         if not passed:
             failures[seed] = failed or [last]
-        verdict = "passed" if passed else "FAILED"
-        seconds = time.monotonic() - start
-        print(
-            f"[{number}/{count}] seed {seed:<10} {verdict} in {seconds:.0f} s: {last}", flush=True
-        )
+        verdict, seconds = "passed" if passed else "FAILED", time.monotonic() - start
+        line = f"[{number}/{count}] seed {seed:<10} {verdict} in {seconds:.0f} s: {last}"
+        print(line, flush=True)
+    return failures
+
+
+def main(arguments: list[str]) -> int:
+    """Run the seeds and list the failures; the exit code is 1 if there are any."""
+    count, rest = int(arguments[0]), [word for word in arguments[1:] if word != "--"]
+    with tempfile.TemporaryDirectory() as cache:
+        failures = run_all(count, rest, cache)
     print(f"{count - len(failures)} of {count} seeds passed")
     for seed, tests in failures.items():
         print(f"CURVI_TEST_SEED={seed}", *tests, sep="\n  ")

@@ -120,6 +120,17 @@ def test_workflows_test_every_version_that_the_classifiers_name():
     assert re.findall(r"3\.\d+", matrix[1]) == named
 
 
+def test_the_files_that_go_first_and_the_rooms_that_run_twice_exist():
+    first = re.search(r"LONGEST = \((.*?)\)", (ROOT / "tests/conftest.py").read_text(), re.DOTALL)
+    names = re.findall(r'"([^"]+)"', first[1])
+    assert names
+    assert [name for name in names if not (ROOT / "tests" / name).is_file()] == []
+    makefile = (ROOT / "Makefile").read_text()
+    rooms = re.search(r"addprefix tests/,(.*?)\)", makefile, re.DOTALL)[1].replace("\\", "").split()
+    assert rooms
+    assert [room for room in rooms if not (ROOT / "tests" / room).is_dir()] == []
+
+
 def test_failed_tests_are_read_from_the_report_of_a_run():
     report = "FAILED tests/a.py::f[x - y] - ValueError: 1\nERROR tests/b.py\nSKIPPED [1] c\n"
     assert failing_tests(report) == ["tests/a.py::f[x - y]", "tests/b.py"]
