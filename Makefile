@@ -1,31 +1,46 @@
 # One virtual environment, made when it is missing or when its description changed.
 PYTHON ?= python3
+comma  := ,
 VENV   := .venv
 BIN    := $(VENV)/bin
 TEST   := $(VENV)/.installed-test
 DOCS   := $(VENV)/.installed-docs
-# A file stays on one worker, which compiles its shapes once; the longest files go first.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
-ALL    := tests/test_documentation.py tests/glm tests/linalg tests/interop tests/solvers tests
+# A file stays on one worker, which compiles its shapes once. tests/conftest.py puts the longest files
+# first; pytest-xdist would otherwise start with those that have the most tests.
+SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest $(SPREAD)
+# The rooms whose results depend on the precision of their input.
+FLOAT32 := $(addprefix tests/,core targets families linalg objective reference solvers engine \
+             diagnostics inference glm vae interop)
+N      ?= 20
 
 .DEFAULT_GOAL := test
-.PHONY: run test test-slow bench docs lint clean
+.PHONY: run test test-seeds test-slow bench docs lint clean
+
+# What pip says is kept in a log and shown only when the installation fails.
+define install
+	@echo "Installing curvi[$(1)] into $(VENV)"
+	@$(BIN)/python -m pip install --disable-pip-version-check -e ".[$(1)]" -c constraints.txt \
+	  > $(VENV)/install.log 2>&1 || { cat $(VENV)/install.log >&2; exit 1; }
+	@touch $@
+endef
 
 $(TEST): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test]" -c constraints.txt
-	@touch $@
+	$(call install,test)
 
 $(DOCS): $(TEST)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test,docs]" -c constraints.txt
-	@touch $@
+	$(call install,test$(comma)docs)
 
 run: $(TEST)  ## fit the bundled example
 	$(BIN)/curvi fit
 
-test: lint  ## lint, then the suite in float64 and again in float32
-	CURVI_TEST_DTYPE=float64 $(PYTEST) $(ALL)
-	CURVI_TEST_DTYPE=float32 $(PYTEST) $(ALL)
+test: lint  ## lint, the suite in float64, and in float32 what depends on precision
+	CURVI_TEST_DTYPE=float64 $(PYTEST)
+	CURVI_TEST_DTYPE=float32 $(PYTEST) $(FLOAT32)
+
+test-seeds: $(TEST)  ## the float64 suite with N seeds: make test-seeds N=20
+	$(BIN)/python -m tests.many_seeds $(N) -- $(SPREAD)
 
 test-slow: $(TEST)  ## the tests that take minutes
 	CURVI_TEST_DTYPE=float64 $(PYTEST) -m slow

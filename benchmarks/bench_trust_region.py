@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
+from curvi.inference._start import starting_params
 from jax.flatten_util import ravel_pytree
 from threadpoolctl import threadpool_limits
 
@@ -21,7 +22,6 @@ from benchmarks.common import verdict
 from benchmarks.problems import CASES
 from curvi.engine import _loop as loop
 from curvi.engine._problems import Resources, VariationalProblem
-from curvi.inference._start import starting_params
 from curvi.objective import draw_noise, plan_draws
 
 TARGET_NATS, TARGET_DIMENSION = 1e-4, 100

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 import curvi
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.engine import _loop as loop
 from curvi.vae import MLPObjective, initial_params
 from curvi.vae._problem import EpochProblem, EpochResources, shuffling_multipliers

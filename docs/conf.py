@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
-
-with (Path(__file__).parents[1] / "pyproject.toml").open("rb") as file:
-    release = tomllib.load(file)["project"]["version"]
+from curvi import __version__ as release
 
 project = "curvi"
 author = "The curvi developers"

@@ -6,9 +6,11 @@ CURVI_TEST_EXAMPLES   examples of a property whose examples are compiled: 2 in f
                       float32, 20 in the slow run
 CURVI_DATA            the folder of data sets; without it, tests that read data are skipped
 CURVI_REQUIRE_DATA=1  a missing data set fails instead
+CURVI_TEST_CACHE      a folder in which compiled code is kept between runs, with one folder for
+                      each worker, because JAX does not lock it; a first run gains nothing
 CURVI_TEST_TYPES      1 checks shapes and types of every call at run time, 0 does not; by default
                       the float32 pass checks and the float64 pass does not, because the
-                      checker would refuse wrong types before the library's own gate can
+                      checker would reject wrong types before the library's own validation can
 """
 
 from __future__ import annotations
@@ -43,6 +45,12 @@ jax.config.update("jax_enable_x64", DTYPE == "float64")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+if cache := os.environ.get("CURVI_TEST_CACHE"):
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    jax.config.update("jax_compilation_cache_dir", str(Path(cache) / worker))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
 if os.environ.get("CURVI_TEST_TYPES", "10"[DTYPE == "float64"]) == "1":
     if "curvi" in sys.modules:
         raise pytest.UsageError("curvi was imported before the type-checking hook was installed")
@@ -63,7 +71,23 @@ def pytest_report_header() -> str:
     return f"curvi: CURVI_TEST_DTYPE={DTYPE} CURVI_TEST_SEED={SEED}"
 
 
+# By CPU time. They go first, so that no worker is left alone with one of them at the end.
+LONGEST = (
+    "test_documentation.py", "solvers/test_kfac.py", "vae/test_estimator.py",
+    "glm/test_contract.py", "glm/test_bounds.py", "linalg/test_cg.py", "solvers/test_contract.py",
+    "reference/test_gaussian.py", "reference/test_parameters.py", "glm/test_posterior.py",
+    "reference/test_location_scale.py", "families/test_families.py", "interop/test_numpyro.py",
+    "glm/test_reference.py",
+)  # fmt: skip
+
+
+def _rank(item: pytest.Item) -> int:
+    name = item.path.relative_to(Path(__file__).parent).as_posix()
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_rank)  # stable: the order within a file stays
     if DTYPE == "float64":
         return
     skip = pytest.mark.skip(reason="marked float64_only, and this is the float32 pass")

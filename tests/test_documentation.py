@@ -4,12 +4,16 @@ import os
 import re
 import subprocess
 import sys
+from inspect import ismodule
 from pathlib import Path
 
 import pytest
 
+import curvi
+
 pytestmark = pytest.mark.float64_only  # plain JAX settings, in processes of their own
 ROOT = Path(__file__).resolve().parent.parent
+API = ROOT / "docs" / "api.md"
 PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if "```python" in page.read_text()]
 
 
@@ -76,3 +80,18 @@ for found in pkgutil.walk_packages(curvi.__path__, "curvi."):
 assert not failed and tried > 20, (tried, failed)
 """
     run(code)
+
+
+def test_the_reference_lists_exactly_the_public_names():
+    """Directly under curvi where a name is there, otherwise under its room, and once only."""
+    listed = re.findall(r"^\.\. (?!automodule)\w+:: (\S+)$", API.read_text(), re.MULTILINE)
+    rooms = {name: module for name in curvi.__all__ if ismodule(module := getattr(curvi, name))}
+    flat = {name: getattr(curvi, name) for name in curvi.__all__ if name not in rooms}
+    public = {f"curvi.{name}" for name in flat if name != "__version__"}
+    public |= {
+        f"curvi.{room}.{name}"
+        for room, module in rooms.items()
+        for name in getattr(module, "__all__", ())
+        if flat.get(name) is not getattr(module, name)
+    }
+    assert sorted(listed) == sorted(public)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import curvi
+from tests.many_seeds import failing_tests
+
 pytestmark = pytest.mark.float64_only
 
 ROOT = Path(__file__).parents[1]
@@ -34,10 +37,6 @@ def own_files() -> list[Path]:
     command = [git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
-
-
-def project_version() -> str:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 def test_no_file_names_a_machine_or_a_package_index():
@@ -72,7 +71,69 @@ def test_the_version_is_the_same_everywhere():
     newest = re.search(r"^## \[(\S+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert citation is not None
     assert newest is not None
-    assert citation[1].strip('"') == newest[1] == project_version()
+    assert citation[1].strip('"') == newest[1] == curvi.__version__
+
+
+def test_the_package_takes_its_version_from_the_source():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" not in settings["project"]
+    assert settings["project"]["dynamic"] == ["version"]
+    source = ROOT / settings["tool"]["hatch"]["version"]["path"]
+    assert f'__version__ = "{curvi.__version__}"' in source.read_text().splitlines()
+
+
+def test_the_package_is_marked_as_typed():
+    assert (ROOT / "src" / "curvi" / "py.typed").is_file()
+
+
+def test_the_extra_called_all_holds_every_library_that_a_user_can_add():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for_users = set(extras) - {"all", "dev", "docs", "test"}
+    (everything,) = extras["all"]
+    assert set(re.fullmatch(r"curvi\[(.*)\]", everything)[1].split(",")) == for_users
+
+
+def test_the_check_uses_no_folder_outside_the_repository_but_the_shared_data():
+    script = (ROOT / ".ci" / "run").read_text()
+    assert set(re.findall(r"\.\./[\w/.]+", script)) == {"../shared/data"}
+    assert re.findall(r"(?<![\w.}/!])/[a-z]\w+", script.partition("\n")[2]) == []
+
+
+def test_workflows_run_make_and_pin_every_action():
+    texts = [path.read_text() for path in (ROOT / ".github" / "workflows").glob("*.yml")]
+    used = [action for text in texts for action in re.findall(r"uses: (\S+)", text)]
+    assert used
+    assert [
+        action for action in used if not re.fullmatch(r"[\w.-]+/[\w.-]+@v\d[\w.]*", action)
+    ] == []
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    called = {name for text in texts for name in re.findall(r"run: make ([\w-]+)", text)}
+    assert {"test", "docs"} <= called <= targets
+
+
+def test_workflows_test_every_version_that_the_classifiers_name():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(settings["project"]["classifiers"]))
+    matrix = re.search(r"python: \[(.*)\]", (ROOT / ".github/workflows/test.yml").read_text())
+    assert re.findall(r"3\.\d+", matrix[1]) == named
+
+
+def test_the_files_that_go_first_and_the_rooms_that_run_twice_exist():
+    first = re.search(r"LONGEST = \((.*?)\)", (ROOT / "tests/conftest.py").read_text(), re.DOTALL)
+    names = re.findall(r'"([^"]+)"', first[1])
+    assert names
+    assert [name for name in names if not (ROOT / "tests" / name).is_file()] == []
+    makefile = (ROOT / "Makefile").read_text()
+    rooms = re.search(r"addprefix tests/,(.*?)\)", makefile, re.DOTALL)[1].replace("\\", "").split()
+    assert rooms
+    assert [room for room in rooms if not (ROOT / "tests" / room).is_dir()] == []
+
+
+def test_failed_tests_are_read_from_the_report_of_a_run():
+    report = "FAILED tests/a.py::f[x - y] - ValueError: 1\nERROR tests/b.py\nSKIPPED [1] c\n"
+    assert failing_tests(report) == ["tests/a.py::f[x - y]", "tests/b.py"]
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/installation.md"])

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from curvi._core.errors import MissingDependencyError as MissingDependencyError
     from curvi._core.errors import NotConvergedWarning as NotConvergedWarning
     from curvi._core.errors import NumericalError as NumericalError
-    from curvi._core.outcomes import Outcome as Outcome
+    from curvi._core.errors import Outcome as Outcome
     from curvi._core.validation import PrecisionWarning as PrecisionWarning
     from curvi.diagnostics import FitResult as FitResult
     from curvi.families import FullRank as FullRank
@@ -76,8 +76,8 @@ _NAMES = {
         "MissingDependencyError",
         "NotConvergedWarning",
         "NumericalError",
+        "Outcome",
     ),
-    "_core.outcomes": ("Outcome",),
     "_core.validation": ("PrecisionWarning",),
     "targets": ("DataTarget", "Target"),
     "families": ("FullRank", "LocationScale", "LowRank", "MeanField", "StudentT"),

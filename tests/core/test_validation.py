@@ -1,5 +1,8 @@
 """Bad input is refused with what, where and what to do; good input passes unchanged."""
 
+import warnings
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -74,12 +77,20 @@ def test_a_positive_number_must_be_one(value):
 
 
 def test_float64_input_without_x64_is_said():
-    array = np.zeros(2, np.float64)
-    if jnp.zeros(()).dtype == jnp.float32:
-        with pytest.warns(gate.PrecisionWarning, match="position is float64"):
-            validation.flat_position(array)
-    else:
-        validation.flat_position(array)
+    with (
+        jax.enable_x64(False),
+        pytest.warns(validation.PrecisionWarning, match="position is float64"),
+    ):
+        flat, _ = validation.flat_position(np.zeros(2, np.float64))
+    assert flat.dtype == jnp.float32
+
+
+def test_float64_input_with_x64_keeps_its_precision_silently():
+    with jax.enable_x64(True), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        flat, _ = validation.flat_position(np.full(2, 1 / 3, np.float64))
+    assert caught == []
+    np.testing.assert_array_equal(flat, np.full(2, 1 / 3))
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 5000])

@@ -68,6 +68,7 @@ def test_many_functions_are_answered_block_by_block(key, dtype, monkeypatch):
     assert shapes == [(2, WIDTH)] * 3
 
 
+@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning")
 @pytest.mark.parametrize(
     "family", [curvi.FullRank(), curvi.LowRank(1)], ids=lambda f: type(f).__name__
 )

@@ -97,6 +97,7 @@ def test_too_few_replicates_that_are_finite_give_no_error():
     assert Replicates(rows).unsolved == ""
 
 
+@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning")
 @pytest.mark.float64_only
 def test_an_error_that_is_unknown_is_never_called_small(key, dtype, monkeypatch):
     target, seed = skewed(dtype), seed_of(key)
@@ -122,6 +123,7 @@ def test_no_error_is_reported_without_fixed_draws_and_the_summary_says_why(key, 
     assert "none: it is defined for an optimum on fixed draws" in result.summary()
 
 
+@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning")
 @pytest.mark.float64_only
 def test_draws_grow_until_the_error_is_small_unless_their_number_was_given(key, dtype, monkeypatch):
     target, seed = skewed(dtype), seed_of(key)
@@ -145,6 +147,7 @@ def test_draws_grow_until_the_error_is_small_unless_their_number_was_given(key, 
     assert any("larger num_draws" in sentence for sentence in given.warnings)
 
 
+@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning")
 @pytest.mark.float64_only
 def test_time_spent_before_the_first_run_counts_against_the_budget(key, dtype, monkeypatch):
     """Of an hour 50 minutes are gone before the draws could grow."""

@@ -37,6 +37,7 @@ def counting():
     return log_density, counter
 
 
+@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning")
 @pytest.mark.parametrize(
     "method",
     [curvi.TrustRegion(), pytest.param(curvi.DSVI(), marks=pytest.mark.float64_only)],

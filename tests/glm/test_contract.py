@@ -64,7 +64,10 @@ def test_a_clone_and_a_restored_copy_predict_the_same(estimator, dtype):
     restored = pickle.loads(pickle.dumps(model))  # noqa: S301  made two lines above
     np.testing.assert_array_equal(model.predict(X), again.predict(X))
     np.testing.assert_array_equal(model.coef_, restored.coef_)
-    assert model.coef_.dtype == restored.predict(X).dtype == dtype or estimator is ESTIMATORS[0]
+    assert model.coef_.dtype == dtype
+    # A classifier predicts labels, in the dtype that it was given.
+    classifies = estimator is curvi.BayesianLogisticRegression
+    assert restored.predict(X).dtype == (y.dtype if classifies else dtype)
 
 
 def test_names_of_pandas_columns_are_kept(dtype):

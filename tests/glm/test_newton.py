@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.families import MeanField
 from curvi.glm import (
     Bernoulli,

@@ -75,6 +75,7 @@ def walled_target(start, dtype, **numbers):
     return curvi.DataTarget(walled, rows, no_prior, jnp.asarray(start, dtype))
 
 
+@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning")
 @pytest.mark.parametrize("limit", [0.5, 1.0, 1.5, 2.0, 3.0, 8.0, 20.0])
 def test_a_density_with_holes_is_fitted_or_refused_but_never_silently_wrong(limit, key, dtype):
     target = walled_target(0.1, dtype, centre=0.0, sd=1.0, limit=limit, nan=1.0)

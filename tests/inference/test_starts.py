@@ -19,6 +19,7 @@ def hole(position):
     return jnp.where(jnp.abs(y) < 5.5, mixture - 0.5 * y**2, jnp.nan)
 
 
+@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning")
 @pytest.mark.float64_only
 def test_the_best_start_wins_and_a_failed_one_does_not_disturb_the_others(key, dtype):
     """From (2, 5.3) starts go to either mode, and those that begin beyond 5.5 fail (42 % each)."""
@@ -33,6 +34,7 @@ def test_the_best_start_wins_and_a_failed_one_does_not_disturb_the_others(key, d
     assert any("starts failed" in sentence for sentence in result.warnings)
 
 
+@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning")
 @pytest.mark.slow
 def test_one_start_more_or_less_leaves_the_optimum_alone(key, dtype):
     target = logistic(generator(key), dtype)
@@ -89,6 +91,7 @@ def test_laplace_refuses_a_flat_direction_by_name(dtype):
         curvi.laplace(lambda p: -((p["u"] + p["v"]) ** 2) - p["w"] ** 2, start)
 
 
+@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("family", [curvi.MeanField(), curvi.FullRank()], ids=str)
 def test_a_start_from_laplace_reaches_the_same_optimum_in_fewer_steps(family, key, dtype):
@@ -106,6 +109,7 @@ def mirrored(position):
     return jnp.logaddexp(-0.5 * jnp.sum((position - 2) ** 2), -0.5 * jnp.sum((position + 2) ** 2))
 
 
+@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning")
 @pytest.mark.float64_only
 def test_an_exact_saddle_is_not_called_converged(key, dtype):
     """Between two mirrored modes pairs of draws make the gradient of the mean exactly zero."""

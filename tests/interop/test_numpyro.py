@@ -12,7 +12,7 @@ from numpyro.infer import Predictive, autoguide
 from numpyro.infer.util import log_density, potential_energy
 
 import curvi
-from curvi._core.optional import usual_promotion
+from curvi._core.trees import usual_promotion
 from tests.interop import models
 
 ROWS = np.linspace(-1.0, 2.0, 12)

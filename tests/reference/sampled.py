@@ -26,7 +26,9 @@ BASES = {
     "logistic": jax.random.logistic,
 }
 few_examples = settings(
-    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings.default.max_examples + 1,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

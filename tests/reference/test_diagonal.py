@@ -45,7 +45,9 @@ def make_inputs(key, d, num_draws, dtype, base="gaussian"):
 
 
 @settings(
-    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings.default.max_examples + 1,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     base=st.sampled_from(sorted(BASES)),

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.cli import main
 from curvi.families import MeanField, Params
 from curvi.glm import Bernoulli

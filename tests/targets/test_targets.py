@@ -1,5 +1,7 @@
 """Targets are validated once and evaluate what the user wrote."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -152,7 +154,9 @@ def test_a_plain_target_has_no_rows(position):
 
 
 def test_public_names_are_found_and_unknown_ones_are_not():
-    assert curvi.Target.__name__ in dir(curvi)
+    assert sorted(curvi.__all__) == dir(curvi)
+    missing = [name for name in curvi.__all__ if not hasattr(curvi, name)]
+    assert missing == []
     with pytest.raises(AttributeError, match="no attribute 'Targets'"):
         _ = curvi.Targets
-    assert curvi.__version__.count(".") >= 1
+    assert re.fullmatch(r"\d+\.\d+\.\d+", curvi.__version__)

@@ -1,1 +1,1 @@
-"""Types, pytree arithmetic, outcome codes, errors, and the gate that input passes."""
+"""Pytree arithmetic, outcome codes, errors, validation of input, and what compiling needs."""

@@ -1,9 +1,15 @@
-"""The exceptions of curvi: each message says what is wrong, where, and what to do."""
+"""How a run ends, and what curvi raises: outcome codes, exceptions, warnings.
+
+Each message says what is wrong, where, and what to do.
+"""
 
 from __future__ import annotations
 
+import enum
+import importlib
 import sys
 import warnings
+from types import ModuleType
 from typing import Any
 
 
@@ -12,7 +18,7 @@ class CurviError(Exception):
 
 
 class InputError(CurviError, ValueError):
-    """The input was refused at the gate, before any computation."""
+    """The input failed validation, before any computation."""
 
 
 class MissingDependencyError(CurviError, ImportError):
@@ -22,10 +28,13 @@ class MissingDependencyError(CurviError, ImportError):
 class NumericalError(CurviError, ArithmeticError):
     """A computation failed numerically.
 
-    Attributes
+    Parameters
     ----------
-    result : object or None
-        Whatever had been computed when it failed, so that nothing is lost.
+    message : str
+        What failed, where, and what to do.
+    result : object, optional
+        Whatever had been computed when it failed, so that nothing is lost. It is kept as the
+        attribute of the same name, also through ``pickle`` and ``copy``.
     """
 
     def __init__(self, message: str, result: Any = None) -> None:
@@ -39,6 +48,79 @@ class NotConvergedWarning(UserWarning):
 
 class MisfitWarning(UserWarning):
     """A run converged, but the fitted distribution does not match the target."""
+
+
+class Outcome(enum.IntEnum):
+    """How a run ended; ``outcome.sentence`` says what it means and what to do."""
+
+    RUNNING = 0
+    CONVERGED = 1
+    BUDGET = 2
+    STALLED = 3
+    NON_FINITE = 4
+    DIVERGED = 5
+    INTERRUPTED = 6
+    IMPRECISE = 7
+
+    @property
+    def sentence(self) -> str:
+        """What the code means, and what to do about it."""
+        return _SENTENCES[self]
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether this is a numerical failure, as opposed to an end that the user asked for."""
+        return self in (Outcome.STALLED, Outcome.NON_FINITE, Outcome.DIVERGED)
+
+
+_SENTENCES = {
+    Outcome.RUNNING: "The run has not ended.",
+    Outcome.CONVERGED: (
+        "Converged: the gain left is below the tolerance (on fresh samples: its standard error)."
+    ),
+    Outcome.BUDGET: (
+        "The budget of steps or time ran out before convergence was established; "
+        "raise max_steps or time_budget, or loosen tolerance."
+    ),
+    Outcome.STALLED: (
+        "No acceptable step was found although the gradient is not small; check the log density "
+        "for discontinuities, try float64, another start or another family."
+    ),
+    Outcome.NON_FINITE: (
+        "The objective turned non-finite again and again; the last finite state is returned. "
+        "Check the log density for overflow, log of zero or unbounded support."
+    ),
+    Outcome.DIVERGED: (
+        "The objective ended far worse than it started; the method is not suited to this problem "
+        "as configured. Try method=TrustRegion(), larger batches or more draws."
+    ),
+    Outcome.INTERRUPTED: (
+        "Interrupted by the user; the last state is returned. Start again from its mean with "
+        "position=, or use it as it is."
+    ),
+    Outcome.IMPRECISE: (
+        "Converged on its draws, but they are too few: their Monte-Carlo error is above the "
+        "tolerance. Pass a larger num_draws, or choose a family with fewer parameters."
+    ),
+}
+
+
+def optional_import(module: str, *, extra: str, purpose: str) -> ModuleType:
+    """Import a module of an optional library, or say how to install it.
+
+    Raises
+    ------
+    MissingDependencyError
+        Naming the library, what wanted it, and the extra that installs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        library = module.split(".", maxsplit=1)[0]
+        raise MissingDependencyError(
+            f"{purpose} needs {library}, which cannot be imported ({error}); install it with "
+            f'pip install "curvi[{extra}]"'
+        ) from error
 
 
 def warn_user(message: str, category: type[Warning]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -51,6 +51,17 @@ def precision_of(dtype: Any) -> contextlib.AbstractContextManager[Any]:
     global configuration is never touched.
     """
     return jax.enable_x64(True) if dtype == np.float64 else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def usual_promotion() -> Iterator[None]:
+    """Let other libraries mix dtypes and ranks, whatever the user's own settings forbid.
+
+    NumPyro and PyMC are written for JAX's defaults; under strict promotion even
+    ``Normal(0, 10)`` fails inside them.
+    """
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
 
 
 def ravel(tree: PyTree) -> Float[Array, " dimension"]:

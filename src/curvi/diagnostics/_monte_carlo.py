@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.engine import Budget, Execution, Resources, RunResult, VariationalProblem, run
 from curvi.objective import fixed_draws
 from curvi.solvers import Method, TrustRegion

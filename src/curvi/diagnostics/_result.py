@@ -13,8 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError, NumericalError
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import InputError, NumericalError, Outcome
 from curvi._core.trees import coordinate_names, precision_of
 from curvi.concentration import VarianceReport
 from curvi.diagnostics import _linear_response as response

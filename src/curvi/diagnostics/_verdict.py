@@ -6,7 +6,7 @@ import textwrap
 
 import numpy as np
 
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.diagnostics._importance import ENOUGH_ESS, LEAST_ESS, WORST_K, ImportanceWeights
 
 LARGEST_MC_ERROR = 0.05

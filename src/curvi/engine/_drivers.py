@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from curvi._core.compilation import QUICK, SizedJit
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.engine._execution import Execution
 from curvi.linalg._arithmetic import namespace
 from curvi.solvers import Info, Method, Problem

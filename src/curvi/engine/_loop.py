@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.engine._drivers import Chunk, Driver, make_driver
 from curvi.engine._execution import Execution
 from curvi.solvers import Info, Method, Problem

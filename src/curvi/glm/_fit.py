@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from curvi._core.errors import InputError
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import InputError, Outcome
 from curvi._core.trees import precision_of
 from curvi.engine import Budget, RunResult, hooks_for
 from curvi.engine import run as run_loop

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from scipy import linalg
 
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.engine import RunResult as LoopResult
 
 _ACCEPT, _POOR, _GOOD = 1e-4, 0.25, 0.75

@@ -13,8 +13,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError, MisfitWarning, warn_user
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import InputError, MisfitWarning, Outcome, warn_user
 from curvi.diagnostics import FitResult, evaluate, evaluate_elbo
 from curvi.diagnostics._evaluation import evaluation_key
 from curvi.diagnostics._monte_carlo import draws_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import jax
 import numpy as np
 
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.diagnostics._moments import sd_of
 from curvi.diagnostics._monte_carlo import (
     Replicates,

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from curvi._core.errors import NumericalError
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import NumericalError, Outcome
 from curvi.diagnostics import evaluate, evaluate_elbo
 from curvi.diagnostics._evaluation import evaluation_key
 from curvi.diagnostics._importance import raw_relative_ess

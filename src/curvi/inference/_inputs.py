@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError, NotConvergedWarning, NumericalError, warn_user
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import InputError, NotConvergedWarning, NumericalError, Outcome, warn_user
 from curvi._core.trees import precision_of
 from curvi.engine import Execution
 from curvi.solvers import Method, TrustRegion

@@ -18,8 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError, NumericalError
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import InputError, NumericalError, Outcome
 from curvi._core.trees import coordinate_names, precision_of
 from curvi.diagnostics._moments import positions, user_moments, user_space
 from curvi.engine import Budget, ObjectiveProblem, Resources, run

@@ -12,9 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError
+from curvi._core.errors import InputError, Outcome
 from curvi._core.fingerprint import fingerprint
-from curvi._core.outcomes import Outcome
 from curvi.engine import (
     Budget,
     Execution,

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from curvi._core import validation
-from curvi._core.optional import optional_import
+from curvi._core.errors import optional_import
 from curvi._core.trees import precision_of
 from curvi.diagnostics._moments import positions
 from curvi.diagnostics._result import FitResult, sample_flat

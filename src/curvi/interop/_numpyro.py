@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from curvi._core.errors import InputError
-from curvi._core.optional import optional_import, usual_promotion
-from curvi._core.trees import ravel
+from curvi._core.errors import InputError, optional_import
+from curvi._core.trees import ravel, usual_promotion
 from curvi.targets import AbstractTarget, DataTarget, Labels, Target
 
 _MEDIAN_DRAWS = 101

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError
-from curvi._core.optional import optional_import, usual_promotion
+from curvi._core.errors import InputError, optional_import
+from curvi._core.trees import usual_promotion
 from curvi.diagnostics import FitResult
 from curvi.families import Family, FullRank, LowRank, MeanField, Params
 from curvi.inference._fit import fit

@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from curvi._core.errors import InputError
-from curvi._core.optional import optional_import, usual_promotion
-from curvi._core.trees import precision_of
+from curvi._core.errors import InputError, optional_import
+from curvi._core.trees import precision_of, usual_promotion
 from curvi.targets import Labels, Target
 
 _PURPOSE = "curvi.from_pymc"

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi._core.trees import precision_of
 from curvi.engine import Budget, Progress, run
 from curvi.families import MeanField, Params

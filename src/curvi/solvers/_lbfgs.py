@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array
 
 from curvi._core import validation
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.linalg import SecantMemory, apply_inverse, empty_memory, remember
 from curvi.linalg._arithmetic import all_finite, select
 from curvi.solvers._method import Info, Method, Problem, make_info

@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core.compilation import Cost
-from curvi._core.errors import InputError
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import InputError, Outcome
 from curvi._core.trees import Metric
 from curvi.linalg import LinearMap, hessian
 

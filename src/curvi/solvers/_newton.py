@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi._core.trees import Metric
 from curvi.linalg import conjugate_gradient, projected
 from curvi.linalg._arithmetic import all_finite, select

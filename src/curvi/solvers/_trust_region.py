@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array
 
 from curvi._core import validation
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.linalg import conjugate_gradient, damped, projected
 from curvi.linalg._arithmetic import all_finite, select
 from curvi.solvers._method import Info, Method, Problem, Stepper, make_info

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from curvi._core.outcomes import Outcome
+from curvi._core.errors import Outcome
 from curvi.engine import Budget, Progress, hooks_for, run
 from curvi.solvers import KFAC, Method
 from curvi.vae._mlp import MLPObjective
