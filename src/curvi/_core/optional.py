@@ -1,4 +1,4 @@
-"""Libraries that are not needed until a door to them is used."""
+"""Optional libraries, imported when they are first used."""
 
 from __future__ import annotations
 
