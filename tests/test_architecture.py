@@ -22,7 +22,7 @@ STAGES = (
     "glm", "vae",
     "interop", "datasets", "reproduction", "cli",
 )  # fmt: skip
-# Methods of a result open these doors when a user asks for them: imports inside functions.
+# Methods of a result export it to other libraries: imports inside functions.
 LATE = {("diagnostics", "interop")}
 # Loading with any of these can run code from a file.
 UNSAFE_MODULES = {
@@ -189,7 +189,7 @@ PLANTED = {
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from curvi.cli import x",
         "_core imports",
     ),
-    "door at import time": (
+    "interop at import time": (
         "diagnostics/a.py",
         "from curvi.interop import to_arviz",
         "diagnostics imports",
@@ -232,7 +232,7 @@ ALLOWED = {
         "__init__.py",
         "from curvi.cli import x\nfrom ._core import y",
     ),
-    "a door opened late": (
+    "interop imported inside a function": (
         "diagnostics/a.py",
         "def _f():\n    from curvi.interop import to_arviz",
     ),

@@ -53,9 +53,9 @@ def test_the_examples_of_a_page_run_and_print_no_false(page):
 
 
 @pytest.mark.slow
-def test_the_examples_of_the_doors_run_and_print_no_false():
+def test_the_examples_with_other_libraries_run_and_print_no_false():
     """In one process, because importing and compiling costs more than running."""
-    names = ("numpyro_door", "pymc_door", "blackjax_door", "arviz_door", "optax_equinox")
+    names = ("numpyro_model", "pymc_model", "blackjax_nuts", "arviz_export", "optax_equinox")
     code = f"""
 import os, runpy, warnings
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"

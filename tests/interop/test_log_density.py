@@ -1,4 +1,4 @@
-"""The textbook models through the doors that take a log density or a NumPyro guide."""
+"""The textbook models as a plain log density and with a NumPyro guide."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [
 
 
 def textbook(z):
-    """The model of the other doors, with the Jacobians of the logistic function and of exp."""
+    """The model of the other tests, with the Jacobians of the logistic function and of exp."""
     sig = jax.nn.log_sigmoid
     heads, tails = float(COINS.sum()), float((1 - COINS).sum())
     value = -0.5 * jnp.sum((NORMAL - z["mean"]) ** 2) - 0.005 * z["mean"] ** 2
@@ -47,8 +47,8 @@ def test_textbook_models_are_right_as_a_plain_log_density(dtype):
     position = {**zeros, "effect": jnp.zeros(3, dtype)}
     result = curvi.fit(curvi.Target(textbook, position, to_natural), progress=False)
     assert_right(result)
-    door = result.to_blackjax()
-    value = door.logdensity_fn(jax.tree.map(lambda leaf: leaf[0], door.positions))
+    start = result.to_blackjax()
+    value = start.logdensity_fn(jax.tree.map(lambda leaf: leaf[0], start.positions))
     assert np.isfinite(value)
 
 

@@ -1,4 +1,4 @@
-"""A door whose library is missing says so, and how to install it."""
+"""What needs a library that is missing says so, and how to install it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from curvi._core.errors import MissingDependencyError
 
 pytestmark = pytest.mark.float64_only
 
-DOORS = {
+NEEDS = {
     "numpyro": lambda _: curvi.from_numpyro(lambda: None),
     "pymc": lambda _: curvi.from_pymc(None),
     "arviz": lambda result: result.to_arviz(),
@@ -24,13 +24,13 @@ def result():
     return curvi.fit(lambda x: -0.5 * jnp.sum(x**2), jnp.ones(3))
 
 
-@pytest.mark.parametrize("library", DOORS)
+@pytest.mark.parametrize("library", NEEDS)
 def test_a_missing_library_is_named_with_its_extra(monkeypatch, library, result):
     for name in [m for m in sys.modules if m == library or m.startswith(f"{library}.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingDependencyError, match=rf'needs {library}.*curvi\[{library}\]"'):
-        DOORS[library](result)
+        NEEDS[library](result)
 
 
 def test_the_drop_in_for_svi_needs_numpyro(monkeypatch):

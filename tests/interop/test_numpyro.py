@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ from numpyro.infer.util import log_density, potential_energy
 
 import curvi
 from curvi._core.trees import usual_promotion
+from tests.copies import each_copy
 from tests.interop import models
 
 ROWS = np.linspace(-1.0, 2.0, 12)
@@ -65,12 +68,38 @@ def test_a_subsampled_plate_becomes_rows_of_data(key, dtype):
     rows = curvi.from_numpyro(rows_model, y, size=4)
     assert isinstance(rows, curvi.DataTarget)
     assert rows.num_rows == len(y)
-    z = whole.start + jax.random.normal(key, whole.start.shape, dtype)
-    np.testing.assert_allclose(rows.log_prob(z), whole.log_prob(z), rtol=1e4 * jnp.finfo(dtype).eps)
-    position = whole.density.unravel(z)
-    per_row = rows.log_likelihood(position, jnp.array([3, 3, 0]))
-    np.testing.assert_array_equal(per_row[0], per_row[1])
-    assert rows.constrain(position)["fitted"].shape == (len(y),)
+
+    @jax.jit  # one compilation instead of one for every operation
+    def evaluate(z):
+        position = whole.density.unravel(z)
+        per_row = rows.log_likelihood(position, jnp.array([3, 3, 0]))
+        fitted = rows.constrain(position)["fitted"]
+        return rows.log_prob(z), whole.log_prob(z), per_row, fitted
+
+    found = evaluate(whole.start + jax.random.normal(key, whole.start.shape, dtype))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e4 * jnp.finfo(dtype).eps)
+    np.testing.assert_array_equal(found[2][0], found[2][1])
+    assert found[3].shape == (len(y),)
+
+
+@each_copy
+@pytest.mark.parametrize("size", [None, 4], ids=["all rows", "subsampled"])
+@pytest.mark.float64_only
+def test_a_copy_of_a_target_is_the_same_target(copied, size):
+    target = numpyro_target(size)
+    other = copied(target)
+    assert type(other) is type(target)
+    np.testing.assert_array_equal(other.start, target.start)
+    np.testing.assert_array_equal(other.log_prob(other.start), target.log_prob(target.start))
+    position = target.density.unravel(target.start)
+    for name, value in jax.jit(target.constrain)(position).items():
+        np.testing.assert_array_equal(jax.jit(other.constrain)(position)[name], value)
+    np.testing.assert_array_equal(other.labels.observed["y"], target.labels.observed["y"])
+
+
+@lru_cache
+def numpyro_target(size):
+    return curvi.from_numpyro(rows_model, jnp.asarray(ROWS), size=size)
 
 
 @pytest.mark.float64_only

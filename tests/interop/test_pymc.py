@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import curvi
+from tests.copies import each_copy, pickled
 from tests.interop import models
 
 pm = models.import_pymc()
@@ -50,6 +51,31 @@ def test_the_density_is_that_of_pymc(fitted, key):
     z = fitted.target.start + jax.random.normal(key, fitted.target.start.shape)
     point = {k: np.asarray(v) for k, v in fitted.target.density.unravel(z).items()}
     np.testing.assert_allclose(fitted.target.log_prob(z), model.compile_logp()(point), rtol=1e-9)
+
+
+@each_copy
+@pytest.mark.float64_only
+def test_a_copy_of_a_target_is_the_same_target(fitted, copied):
+    target = fitted.target
+    other = copied(target)
+    np.testing.assert_array_equal(other.start, target.start)
+    np.testing.assert_array_equal(other.log_prob(other.start), target.log_prob(target.start))
+    position = target.density.unravel(target.start)
+    for name, value in jax.jit(target.constrain)(position).items():
+        np.testing.assert_array_equal(jax.jit(other.constrain)(position)[name], value)
+    np.testing.assert_array_equal(other.labels.coords["group"], target.labels.coords["group"])
+
+
+@pytest.mark.float64_only
+def test_data_are_those_of_the_call_even_after_pickling():
+    with pm.Model() as model:
+        y = pm.Data("y", np.array([1.0, 2.0]))
+        pm.Normal("seen", pm.Normal("mean", 0, 1), 1, observed=y)
+    target = curvi.from_pymc(model)
+    before = target.log_prob(target.start)
+    pm.set_data({"y": np.array([5.0, 6.0])}, model=model)
+    assert pickled(target).log_prob(target.start) == before
+    assert curvi.from_pymc(model).log_prob(target.start) < before
 
 
 def test_arviz_holds_the_posterior_the_densities_the_data_and_the_fit(fitted):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -266,7 +266,7 @@ class FitResult:
         """Draws from q in the user's space, with a leading axis."""
         validation.positive_integer(num_draws, "num_draws")
         with precision_of(self.target.dtype):
-            flat = sample_flat(self.family, self.params, jax.random.key(seed), num_draws)
+            flat = self.family.sample(self.params, jax.random.key(seed), num_draws)
             return positions(self._space, flat)
 
     def to_arviz(self, num_draws: int = 1000, *, seed: int = 0) -> Any:
@@ -397,11 +397,3 @@ def _itself(position: PyTree) -> PyTree:
 
 def _flat(tree: PyTree) -> np.ndarray:
     return np.concatenate([np.ravel(np.asarray(leaf)) for leaf in jax.tree.leaves(tree)])
-
-
-@partial(jax.jit, static_argnames=("family", "num_draws"))
-def sample_flat(
-    family: Family, params: Params, key: PRNGKeyArray, num_draws: int
-) -> Float[Array, "draws dimension"]:
-    """Draws of q as flat positions, in one compiled function."""
-    return family.sample(params, key, num_draws)

@@ -13,21 +13,7 @@ from curvi.families._family import (
 from curvi.families._scales import Diagonal, DiagonalPlusLowRank, LowerTriangular, Scale
 
 __all__ = [
-    "Base",
-    "Diagonal",
-    "DiagonalPlusLowRank",
-    "Family",
-    "FullRank",
-    "Laplace",
-    "LocationScale",
-    "Logistic",
-    "LowRank",
-    "LowerTriangular",
-    "MeanField",
-    "MultivariateTBase",
-    "Normal",
-    "Params",
-    "Scale",
-    "StudentT",
-    "StudentTBase",
-]
+    "Base", "Diagonal", "DiagonalPlusLowRank", "Family", "FullRank", "Laplace", "LocationScale",
+    "Logistic", "LowRank", "LowerTriangular", "MeanField", "MultivariateTBase", "Normal", "Params",
+    "Scale", "StudentT", "StudentTBase",
+]  # fmt: skip

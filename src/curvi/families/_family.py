@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core import validation
-from curvi._core.errors import InputError
 from curvi._core.trees import Metric
 from curvi.families._bases import Base, MultivariateTBase, Normal, StudentTBase
 from curvi.families._scales import (
@@ -213,61 +212,6 @@ class LowRank(Family):
         """Diagonal plus low rank."""
         return DiagonalPlusLowRank(self.rank)
 
-    def init(self, position: Vector, sd: float | Float[Array, ""] | Vector = 1.0) -> Params:
-        """Parameters around the position; the rank must be below the dimension."""
-        if self.rank >= position.shape[0]:
-            raise InputError(
-                f"rank is {self.rank} but the position has {position.shape[0]} coordinate(s); "
-                "use a smaller rank, or FullRank()"
-            )
-        return super().init(position, sd)
-
-
-@dataclass(frozen=True, init=False, repr=False)
-class StudentT(Family):
-    """Student t posteriors with heavier tails than a Gaussian.
-
-    Parameters
-    ----------
-    df : float
-        Degrees of freedom, above 2. The sd is ``scale * sqrt(df / (df - 2))``.
-    covariance : {"diagonal", "full"}
-        A product of t's, or the multivariate t whose coordinates share one chi-square.
-
-    Raises
-    ------
-    InputError
-        If ``df`` is not above 2, or for another covariance.
-
-    Examples
-    --------
-    >>> StudentT(5.0, covariance="full")
-    StudentT(df=5.0, covariance='full')
-    """
-
-    df: float
-    structure: str  # `covariance` is a method of every family
-
-    def __init__(self, df: float, covariance: str = "diagonal") -> None:
-        validation.positive_number(df, "df")
-        validation.one_of(covariance, tuple(_STRUCTURES), "covariance")
-        object.__setattr__(self, "df", float(df))
-        object.__setattr__(self, "structure", covariance)
-        _ = self.base  # validates df > 2
-
-    def __repr__(self) -> str:
-        return f"StudentT(df={self.df!r}, covariance={self.structure!r})"
-
-    @property
-    def scale(self) -> Scale:
-        """Diagonal or lower triangular."""
-        return _STRUCTURES[self.structure]
-
-    @property
-    def base(self) -> Base:
-        """Independent t's, or the multivariate t."""
-        return (StudentTBase if self.structure == "diagonal" else MultivariateTBase)(self.df)
-
 
 @dataclass(frozen=True)
 class LocationScale(Family):
@@ -309,3 +253,39 @@ class LocationScale(Family):
     def base(self) -> Base:
         """The base given."""
         return self.noise
+
+
+class StudentT(LocationScale):
+    """Student t posteriors with heavier tails than a Gaussian.
+
+    Parameters
+    ----------
+    df : float
+        Degrees of freedom, above 2. The sd is ``scale * sqrt(df / (df - 2))``.
+    covariance : {"diagonal", "full"}
+        A product of t's, or the multivariate t whose coordinates share one chi-square.
+
+    Raises
+    ------
+    InputError
+        If ``df`` is not above 2, or for another covariance.
+
+    Examples
+    --------
+    >>> StudentT(5.0, covariance="full")
+    StudentT(df=5.0, covariance='full')
+    """
+
+    def __init__(self, df: float, covariance: str = "diagonal") -> None:
+        validation.positive_number(df, "df")
+        validation.one_of(covariance, tuple(_STRUCTURES), "covariance")
+        noise = StudentTBase if covariance == "diagonal" else MultivariateTBase
+        super().__init__(noise(float(df)), covariance)
+
+    @property
+    def df(self) -> float:
+        """Degrees of freedom."""
+        return float(self.noise.df)  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        return f"StudentT(df={self.df!r}, covariance={self.structure!r})"

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.scipy import linalg
 from jaxtyping import Array, Float
 
+from curvi._core.errors import InputError
 from curvi._core.trees import Metric
 
 Vector = Float[Array, " dimension"]
@@ -117,15 +118,7 @@ def _log_magnitude(entries: Vector) -> Vector:
 
 @dataclass(frozen=True)
 class Diagonal(Scale):
-    """R = diag(exp(l)); the parameters are l.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> scale = Diagonal()
-    >>> float(scale.variance(scale.init(jnp.asarray([3.0])))[0])
-    9.0
-    """
+    """R = diag(exp(l)); the parameters are l."""
 
     is_diagonal = True
 
@@ -282,6 +275,11 @@ class DiagonalPlusLowRank(Scale):
 
     def init(self, sd: Vector) -> dict[str, Array]:
         """Start near a diagonal R; U must not be zero, which is a saddle of the ELBO."""
+        if self.rank >= sd.shape[0]:
+            raise InputError(
+                f"rank is {self.rank} but the position has {sd.shape[0]} coordinate(s); "
+                "use a smaller rank, or FullRank()"
+            )
         noise = jax.random.normal(jax.random.key(0), (sd.shape[0], self.rank), sd.dtype)
         share = 0.1 / self.rank**0.5
         return {"log_diagonal": jnp.log(sd), "factor": share * sd[:, None] * noise}

@@ -1,4 +1,4 @@
-"""Doors to other libraries: models in, results out, and drop-in replacements.
+"""Models from other libraries, results for other libraries, and drop-in replacements.
 
 Each file imports its library only when it is used; none of them is needed by the rest of curvi.
 """
@@ -11,12 +11,6 @@ from curvi.interop._optax import hessian_free
 from curvi.interop._pymc import from_pymc
 
 __all__ = [
-    "SVI",
-    "SVIRunResult",
-    "SamplerStart",
-    "from_numpyro",
-    "from_pymc",
-    "hessian_free",
-    "to_arviz",
+    "SVI", "SVIRunResult", "SamplerStart", "from_numpyro", "from_pymc", "hessian_free", "to_arviz",
     "to_blackjax",
-]
+]  # fmt: skip

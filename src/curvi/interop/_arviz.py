@@ -13,12 +13,10 @@ from jaxtyping import Array, Float, PyTree
 from curvi._core import validation
 from curvi._core.errors import optional_import
 from curvi._core.trees import precision_of
-from curvi.diagnostics._moments import positions
-from curvi.diagnostics._result import FitResult, sample_flat
+from curvi.diagnostics import FitResult
 from curvi.targets import Labels
 
-_PURPOSE = "FitResult.to_arviz"
-_TOGETHER = 256
+_BLOCK = 256  # draws whose densities are evaluated together
 
 
 def to_arviz(result: FitResult, num_draws: int = 1000, *, seed: int = 0) -> Any:
@@ -34,11 +32,12 @@ def to_arviz(result: FitResult, num_draws: int = 1000, *, seed: int = 0) -> Any:
     ``observed_data``
         what the model was conditioned on, where known;
     ``fit``
-        the trace over steps, and as attributes the verdict, the bound and its standard error.
+        the trace over steps, and as attributes the outcome, the ELBO and its standard error.
 
     Parameters
     ----------
     result : FitResult
+        The fit to export.
     num_draws : int
         Number of draws.
     seed : int
@@ -47,29 +46,33 @@ def to_arviz(result: FitResult, num_draws: int = 1000, *, seed: int = 0) -> Any:
     Returns
     -------
     arviz.InferenceData or xarray.DataTree
+        The former with ArviZ 0.x, the latter with ArviZ 1.x.
 
     Raises
     ------
+    InputError
+        If ``num_draws`` is not a positive integer.
     MissingDependencyError
         If ArviZ is not installed.
+
+    Examples
+    --------
+    >>> import curvi, jax.numpy as jnp
+    >>> result = curvi.fit(lambda x: -0.5 * jnp.sum(x**2), jnp.ones(2), progress=False)
+    >>> result.to_arviz(num_draws=100).posterior["x"].shape  # doctest: +SKIP
+    (1, 100, 2)
     """
     validation.positive_integer(num_draws, "num_draws")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # ArviZ 0.x announces 1.0 once a day
-        arviz = optional_import("arviz", extra="arviz", purpose=_PURPOSE)
+        arviz = optional_import("arviz", extra="arviz", purpose="FitResult.to_arviz")
     labels = result.target.labels or Labels()
-    with precision_of(result.target.dtype):
-        flat = sample_flat(result.family, result.params, jax.random.key(seed), num_draws)
-        posterior = _by_name(positions(result._space, flat))
-        log_p, log_q = _densities(result, flat)
-    groups = {
-        "posterior": {name: value[None] for name, value in posterior.items()},
-        "sample_stats": {
-            "lp": log_p[None],
-            "log_q": log_q[None],
-            "log_ratio": (log_p - log_q)[None],
-        },
+    log_p, log_q = _densities(result, num_draws, seed)
+    draws = {
+        "posterior": _by_name(result.sample(num_draws, seed)),
+        "sample_stats": {"lp": log_p, "log_q": log_q, "log_ratio": log_p - log_q},
     }
+    groups = jax.tree.map(lambda values: values[None], draws)  # one chain
     if labels.observed:
         groups["observed_data"] = dict(labels.observed)
     named = {name for group in groups.values() for name in group}
@@ -95,36 +98,32 @@ def _by_name(tree: PyTree) -> dict[str, np.ndarray]:
     }
 
 
-def _densities(
-    result: FitResult, flat: Float[Array, "draws dimension"]
-) -> tuple[np.ndarray, np.ndarray]:
-    """``log p`` and ``log q`` of flat positions, a few at a time to bound memory."""
+def _densities(result: FitResult, num_draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """``log p`` and ``log q`` at the draws of ``result.sample``, in blocks to limit the memory."""
+    target, family, params = result.target, result.family, result.params
 
     def both(z: Float[Array, " dimension"]) -> tuple[Array, Array]:
-        return result.target.log_prob(z), result.family.log_prob(result.params, z)
+        return target.log_prob(z), family.log_prob(params, z)
 
-    log_p, log_q = jax.lax.map(both, flat, batch_size=min(_TOGETHER, flat.shape[0]))
+    with precision_of(target.dtype):
+        flat = family.sample(params, jax.random.key(seed), num_draws)
+        log_p, log_q = jax.lax.map(both, flat, batch_size=min(_BLOCK, num_draws))
     return np.asarray(log_p), np.asarray(log_q)
 
 
 def _fit_group(result: FitResult) -> Any:
     import xarray
 
-    columns = {name: ("step", np.asarray(v)) for name, v in result.trace.items() if name != "step"}
-    steps = result.trace.get("step")
     return xarray.Dataset(
-        columns,
-        coords={} if steps is None else {"step": np.asarray(steps)},
+        {name: ("step", np.asarray(values)) for name, values in result.trace.items()},
         attrs={
             "outcome": result.outcome.name,
             "converged": int(result.converged),
-            "message": result.message,
-            "elbo": float(result.elbo),
-            "elbo_se": float(result.elbo_se),
-            "family": str(result.family),
-            "method": str(result.method),
-            "draws": str(result.draws),
-            "seconds": float(result.seconds),
             "inference_library": "curvi",
+            **{name: float(getattr(result, name)) for name in ("elbo", "elbo_se", "seconds")},
+            **{
+                name: str(getattr(result, name))
+                for name in ("message", "family", "method", "draws")
+            },
         },
     )

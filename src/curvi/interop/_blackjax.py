@@ -11,8 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from curvi._core import validation
 from curvi._core.trees import precision_of, ravel
-from curvi.diagnostics._result import FitResult, sample_flat
-from curvi.families._scales import Diagonal
+from curvi.diagnostics import FitResult
 from curvi.targets import AbstractTarget
 
 
@@ -44,10 +43,21 @@ def to_blackjax(result: FitResult, num_chains: int = 4, *, seed: int = 0) -> Sam
     Parameters
     ----------
     result : FitResult
+        The fit to start from.
     num_chains : int
         Number of starting positions.
     seed : int
         Seed of the draws.
+
+    Returns
+    -------
+    SamplerStart
+        Log density, positions, inverse mass matrix and step size; BlackJAX itself is not needed.
+
+    Raises
+    ------
+    InputError
+        If ``num_chains`` is not a positive integer.
 
     Examples
     --------
@@ -60,11 +70,9 @@ def to_blackjax(result: FitResult, num_chains: int = 4, *, seed: int = 0) -> Sam
     validation.positive_integer(num_chains, "num_chains")
     target, family, params = result.target, result.family, result.params
     with precision_of(target.dtype):
-        flat = sample_flat(family, params, jax.random.key(seed), num_chains)
-        if isinstance(family.scale, Diagonal):
-            matrix = family.sd(params) ** 2
-        else:
-            matrix = family.covariance(params)
+        flat = family.sample(params, jax.random.key(seed), num_chains)
+        diagonal = family.scale.is_diagonal
+        matrix = family.sd(params) ** 2 if diagonal else family.covariance(params)
         positions = jax.vmap(target.density.unravel)(flat)
     return SamplerStart(partial(_log_density, target), positions, matrix, target.dimension**-0.25)
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from curvi._core.errors import InputError, optional_import
 from curvi._core.trees import ravel, usual_promotion
 from curvi.targets import AbstractTarget, DataTarget, Labels, Target
 
 _MEDIAN_DRAWS = 101
-_PURPOSE = "curvi.from_numpyro"
+
+Position = dict[str, Array]
+Trace = dict[str, Any]
 
 
 def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> AbstractTarget:
@@ -45,6 +46,11 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
     *args, **kwargs
         Arguments of the model; data are best given here.
 
+    Returns
+    -------
+    Target or DataTarget
+        To be given to :func:`curvi.fit`. It can be copied, and pickled if the model can.
+
     Raises
     ------
     InputError
@@ -53,105 +59,126 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
         plates, or a model that cannot be run.
     MissingDependencyError
         If NumPyro is not installed.
+
+    Examples
+    --------
+    >>> import numpyro, numpyro.distributions as dist  # doctest: +SKIP
+    >>> def model(counts):  # doctest: +SKIP
+    ...     rate = numpyro.sample("rate", dist.Gamma(3, 1))
+    ...     numpyro.sample("counts", dist.Poisson(rate), obs=counts)
+    >>> curvi.fit(curvi.from_numpyro(model, counts)).mean["rate"]  # doctest: +SKIP
     """
-    optional_import("numpyro", extra="numpyro", purpose=_PURPOSE)
+    optional_import("numpyro", extra="numpyro", purpose="curvi.from_numpyro")
     if not callable(model):
         raise InputError(f"model is a {type(model).__name__}; give a NumPyro model, a function")
     call = _Call(model, args, kwargs)
-    with usual_promotion():
-        trace, observed = call.prototype()
+    with _quiet_numpyro():
+        trace, observed = _prototype(call)
         latent = _latent_sites(trace)
         plates = _subsampled_plates(trace)
-        candidates = call.candidates(latent)
+        candidates = _candidates(call, latent)
+    start, labels = candidates[0], _labels(trace, observed)
+    constrain = partial(_constrain, call, plates)
     if not plates:
-        target: AbstractTarget = Target(
-            partial(_log_density, call.model, args, kwargs),
-            candidates[0],
-            partial(_constrain, call.model, args, kwargs, {}),
-            _labels(trace, observed),
-        )
-    else:
-        labels = _labels(trace, observed)
-        target = _data_target(call, trace, latent, plates, candidates[0], labels)
-    return _best_start(target, candidates)
+        return _at_best(Target(partial(_log_density, call), start, constrain, labels), candidates)
+    plate = _only_plate(plates, trace, latent)
+    _check_outside(call, plate, start)
+    row, prior = partial(_row_log_likelihood, call, plate), partial(_log_prior, call, plate)
+    rows = np.arange(plate.size)
+    return _at_best(DataTarget(row, rows, prior, start, constrain, labels), candidates)
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(NamedTuple):
     """A model with its arguments."""
 
     model: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def trace(self, strategy: Callable[..., Any], data: dict[str, Array]) -> dict[str, Any]:
+    def seeded(self) -> Any:
+        """The model with a fixed key, since a density must not depend on chance."""
+        from numpyro import handlers
+
+        return handlers.seed(self.model, jax.random.key(0))
+
+    def trace(self, strategy: Callable[..., Any], data: Position) -> Trace:
         """Run the model once, its latent sites set by an initialisation strategy of NumPyro."""
         from numpyro import handlers
 
-        seeded = handlers.seed(self.model, jax.random.key(0))
-        started = handlers.substitute(seeded, substitute_fn=strategy)
-        with _other_size_is_meant():
-            found = handlers.trace(handlers.substitute(started, data=data))
-            return dict(found.get_trace(*self.args, **self.kwargs))
+        started = handlers.substitute(self.seeded(), substitute_fn=strategy)
+        found = handlers.trace(handlers.substitute(started, data=data))
+        return dict(found.get_trace(*self.args, **self.kwargs))
 
-    def prototype(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """One trace with every subsampled plate at its full size, and the observed values.
 
-        The model runs inside jit, which costs one small compilation and not one per operation;
-        of the values in the trace only shapes may be used.
-        """
-        from numpyro.infer.initialization import init_to_feasible
+class _Plate(NamedTuple):
+    """A plate that the model subsamples."""
 
-        trace: dict[str, Any] = {}
+    name: str
+    size: int
 
-        def run() -> dict[str, Array]:
-            first = self.trace(init_to_feasible(), {})
-            whole = {name: jnp.arange(size) for name, size in _subsampled_plates(first).items()}
-            trace.update(self.trace(init_to_feasible(), whole) if whole else first)
-            trace.update({name: first[name] for name in whole})  # plates as the model has them
-            return {
-                name: jnp.asarray(site["value"]) for name, site in trace.items() if _is_data(site)
-            }
 
-        try:
-            observed = jax.jit(run)()
-        except Exception as error:
-            raise InputError(
-                f"the model could not be run ({type(error).__name__}: {error}); call it under "
-                "numpyro.handlers.seed with the same arguments to see where"
-            ) from error
-        return trace, {name: np.asarray(value) for name, value in observed.items()}
+@contextmanager
+def _quiet_numpyro() -> Iterator[None]:
+    """JAX's usual promotion, and no warning where a plate is given all or other rows on purpose."""
+    with usual_promotion(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="subsample_size does not match")
+        yield
 
-    def candidates(self, latent: list[str]) -> list[dict[str, Array]]:
-        """Unconstrained positions to start from, the simplest first."""
-        from numpyro import handlers
-        from numpyro.infer import initialization as start
-        from numpyro.infer.util import unconstrain_fn
 
-        strategies = (
-            start.init_to_feasible(),
-            start.init_to_median(num_samples=_MEDIAN_DRAWS),
-            start.init_to_uniform(radius=1.0),
-        )
+def _prototype(call: _Call) -> tuple[Trace, dict[str, np.ndarray]]:
+    """One trace with every subsampled plate at its full size, and the observed values.
 
-        def run() -> list[dict[str, Array]]:
-            found = []
-            for strategy in strategies:
-                trace = self.trace(strategy, {})
-                values = {name: trace[name]["value"] for name in latent}
-                seeded = handlers.seed(self.model, jax.random.key(0))
-                free = unconstrain_fn(seeded, self.args, self.kwargs, values)
-                found.append({name: jnp.asarray(free[name]) for name in latent})
-            return found
+    The model runs inside jit, which costs one small compilation and not one per operation;
+    of the values in the trace only shapes may be used.
+    """
+    from numpyro.infer.initialization import init_to_feasible
 
-        positions: list[dict[str, Array]] = [
-            free
-            for free in jax.jit(run)()
-            if all(np.isfinite(leaf).all() for leaf in free.values())
-        ]
-        if not positions:
-            raise InputError("no finite start was found; check the supports of the latent sites")
-        return positions
+    trace: Trace = {}
+
+    def run() -> Position:
+        first = call.trace(init_to_feasible(), {})
+        whole = {name: jnp.arange(size) for name, size in _subsampled_plates(first).items()}
+        trace.update(call.trace(init_to_feasible(), whole) if whole else first)
+        trace.update({name: first[name] for name in whole})  # plates as the model has them
+        return {name: jnp.asarray(site["value"]) for name, site in trace.items() if _is_data(site)}
+
+    try:
+        observed = jax.jit(run)()
+    except Exception as error:
+        raise InputError(
+            f"the model could not be run ({type(error).__name__}: {error}); call it under "
+            "numpyro.handlers.seed with the same arguments to see where"
+        ) from error
+    return trace, {name: np.asarray(value) for name, value in observed.items()}
+
+
+def _candidates(call: _Call, latent: list[str]) -> list[Position]:
+    """Unconstrained positions to start from, the simplest first."""
+    from numpyro.infer import initialization
+    from numpyro.infer.util import unconstrain_fn
+
+    strategies = (
+        initialization.init_to_feasible(),
+        initialization.init_to_median(num_samples=_MEDIAN_DRAWS),
+        initialization.init_to_uniform(radius=1.0),
+    )
+
+    def run() -> list[Position]:
+        found = []
+        for strategy in strategies:
+            trace = call.trace(strategy, {})
+            values = {name: trace[name]["value"] for name in latent}
+            free = unconstrain_fn(call.seeded(), call.args, call.kwargs, values)
+            found.append({name: jnp.asarray(free[name]) for name in latent})
+        return found
+
+    def is_finite(position: Position) -> bool:
+        return all(np.isfinite(leaf).all() for leaf in position.values())
+
+    positions = [position for position in jax.jit(run)() if is_finite(position)]
+    if not positions:
+        raise InputError("no finite start was found; check the supports of the latent sites")
+    return positions
 
 
 def _is_data(site: dict[str, Any]) -> bool:
@@ -159,8 +186,8 @@ def _is_data(site: dict[str, Any]) -> bool:
     return site["type"] == "sample" and site["is_observed"] and np.size(site["value"]) > 0
 
 
-def _latent_sites(trace: dict[str, Any]) -> list[str]:
-    """Names of the latent sites; refuse what has no density over the reals."""
+def _latent_sites(trace: Trace) -> list[str]:
+    """Names of the latent sites, each of which must have a density over the reals."""
     from numpyro.distributions import Delta
 
     latent = []
@@ -186,126 +213,77 @@ def _latent_sites(trace: dict[str, Any]) -> list[str]:
     return latent
 
 
-def _subsampled_plates(trace: dict[str, Any]) -> dict[str, int]:
+def _subsampled_plates(trace: Trace) -> dict[str, int]:
     """Name and full size of every plate that the model subsamples."""
     plates = {name: site["args"] for name, site in trace.items() if site["type"] == "plate"}
     return {name: a[0] for name, a in plates.items() if a[1] is not None and a[1] != a[0]}
 
 
-def _log_density(
-    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], position: PyTree
-) -> Float[Array, ""]:
-    from numpyro import handlers
-    from numpyro.infer.util import potential_energy
-
-    with usual_promotion():
-        seeded = handlers.seed(model, jax.random.key(0))
-        return jnp.negative(potential_energy(seeded, args, kwargs, position))
-
-
-def _constrain(
-    model: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    whole: dict[str, int],
-    position: PyTree,
-) -> dict[str, Array]:
-    from numpyro import handlers
-    from numpyro.infer.util import constrain_fn
-
-    rows = {name: jnp.arange(size) for name, size in whole.items()}
-    with usual_promotion(), _other_size_is_meant():
-        seeded = handlers.substitute(handlers.seed(model, jax.random.key(0)), data=rows)
-        values = constrain_fn(seeded, args, kwargs, position, return_deterministic=True)
-        # An integer deterministic site has no mean; and each site becomes an array.
-        return {name: jnp.asarray(value, _float_of(value)) for name, value in values.items()}
-
-
-def _float_of(value: Any) -> Any:
-    dtype = jnp.asarray(value).dtype
-    return dtype if jnp.issubdtype(dtype, jnp.floating) else jnp.result_type(float)
-
-
-def _data_target(
-    call: _Call,
-    trace: dict[str, Any],
-    latent: list[str],
-    plates: dict[str, int],
-    position: dict[str, Array],
-    labels: Labels,
-) -> DataTarget:
+def _only_plate(plates: dict[str, int], trace: Trace, latent: list[str]) -> _Plate:
+    """The subsampled plate; there must be one, without latent sites."""
     if len(plates) > 1:
         raise InputError(
             f"the model subsamples {len(plates)} plates ({', '.join(plates)}); curvi can follow "
             "one: leave out subsample_size of the others"
         )
-    plate, size = next(iter(plates.items()))
+    plate = _Plate(*next(iter(plates.items())))
     for name in latent:
-        if any(frame.name == plate for frame in trace[name]["cond_indep_stack"]):
+        if any(frame.name == plate.name for frame in trace[name]["cond_indep_stack"]):
             raise InputError(
-                f"latent site {name!r} is inside plate {plate!r}, which is subsampled; its rows "
-                "would need an amortised guide: leave out subsample_size to infer all of them"
+                f"latent site {name!r} is inside plate {plate.name!r}, which is subsampled; its "
+                "rows would need an amortised guide: leave out subsample_size to infer all of them"
             )
-    inside = partial(_log_probs, call.model, call.args, call.kwargs, plate, size)
-    _check_outside(inside, plate, size, position)
-    return DataTarget(
-        partial(_row_log_likelihood, inside),
-        np.arange(size),
-        partial(_log_prior, inside),
-        position,
-        partial(_constrain, call.model, call.args, call.kwargs, plates),
-        labels,
-    )
+    return plate
 
 
-def _check_outside(
-    inside: Callable[..., Any], plate: str, size: int, position: dict[str, Array]
-) -> None:
-    """Refuse a part outside the plate that changes with its rows: it belongs to no row.
+def _log_density(call: _Call, position: Position) -> Float[Array, ""]:
+    from numpyro.infer.util import potential_energy
 
-    It is looked at in two places, because a product with a coordinate hides at a start of zero.
-    """
-    rng = np.random.default_rng(0)
-    moved = {
-        name: leaf + jnp.asarray(rng.uniform(0.1, 0.5, leaf.shape), leaf.dtype)
-        for name, leaf in position.items()
-    }
-    rows = (np.zeros(1, np.int32), np.full(1, size - 1, np.int32), np.arange(size, dtype=np.int32))
+    with _quiet_numpyro():
+        return jnp.negative(potential_energy(call.seeded(), call.args, call.kwargs, position))
 
-    def probe(place: dict[str, Array]) -> list[Array]:
-        return [inside(place, jnp.asarray(some))[1] for some in rows]
 
-    probed = jax.jit(probe)
-    for place in (position, moved):
-        values = np.asarray(probed(place))
-        # The same sums of the same numbers: they differ by rounding at most.
-        close = 1e3 * float(jnp.finfo(_dtype(position)).eps)
-        if not np.allclose(values, values[0], rtol=close, atol=close, equal_nan=True):
-            raise InputError(
-                f"a site outside plate {plate!r} depends on its rows; move it inside the plate, or "
-                "leave out subsample_size"
-            )
+def _constrain(call: _Call, plates: dict[str, int], position: Position) -> Position:
+    from numpyro import handlers
+    from numpyro.infer.util import constrain_fn
+
+    rows = {name: jnp.arange(size) for name, size in plates.items()}
+    with _quiet_numpyro():
+        model = handlers.substitute(call.seeded(), data=rows)
+        values = constrain_fn(model, call.args, call.kwargs, position, return_deterministic=True)
+        return {name: _floating(value) for name, value in values.items()}
+
+
+def _floating(value: Any) -> Array:
+    """As a floating-point array: an integer deterministic site has no mean."""
+    array = jnp.asarray(value)
+    is_floating = jnp.issubdtype(array.dtype, jnp.floating)
+    return array if is_floating else array.astype(jnp.result_type(float))
+
+
+def _row_log_likelihood(
+    call: _Call, plate: _Plate, position: Position, rows: Array
+) -> Float[Array, " rows"]:
+    return _log_probs(call, plate, position, rows)[0]
+
+
+def _log_prior(call: _Call, plate: _Plate, position: Position) -> Float[Array, ""]:
+    return _log_probs(call, plate, position, jnp.zeros(1, jnp.int32))[1]
 
 
 def _log_probs(
-    model: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    plate: str,
-    size: int,
-    position: dict[str, Array],
-    rows: Array,
+    call: _Call, plate: _Plate, position: Position, rows: Array
 ) -> tuple[Float[Array, " rows"], Float[Array, ""]]:
     """Log probability of each row of the plate, and of everything outside it."""
     import numpyro.distributions as dist
     from numpyro import handlers
     from numpyro.infer.util import compute_log_probs
 
-    jacobians: dict[str, Array] = {}
+    jacobians: Position = {}
 
     def replace_site(site: dict[str, Any]) -> Array | None:
         name = site["name"]
-        if site["type"] == "plate" and name == plate:
+        if site["type"] == "plate" and name == plate.name:
             return rows
         if site["type"] != "sample" or name not in position:
             return None
@@ -314,51 +292,58 @@ def _log_probs(
         jacobians[name] = jnp.sum(transform.log_abs_det_jacobian(position[name], value))
         return value
 
-    with usual_promotion(), _other_size_is_meant():
-        seeded = handlers.seed(model, jax.random.key(0))
-        replaced = handlers.substitute(seeded, substitute_fn=replace_site)
-        log_probs, trace = compute_log_probs(replaced, args, kwargs, {}, sum_log_prob=False)
+    with _quiet_numpyro():
+        replaced = handlers.substitute(call.seeded(), substitute_fn=replace_site)
+        log_probs, trace = compute_log_probs(
+            replaced, call.args, call.kwargs, {}, sum_log_prob=False
+        )
         if missing := set(position) - set(jacobians):
             raise InputError(f"the sites {sorted(missing)} were not reached with other rows")
         count = rows.shape[0]
         inside, outside = jnp.zeros(count, _dtype(position)), sum(jacobians.values())
         for name, value in log_probs.items():
-            frames = [f for f in trace[name]["cond_indep_stack"] if f.name == plate]
+            frames = [f for f in trace[name]["cond_indep_stack"] if f.name == plate.name]
             if not frames:
                 outside = outside + jnp.sum(value)
                 continue
             per_row = jnp.moveaxis(value, frames[0].dim, 0).reshape(count, -1).sum(axis=1)
-            inside = inside + per_row * (count / size)  # undo the plate's own scale
+            inside = inside + per_row * (count / plate.size)  # undo the plate's own scale
         return inside, jnp.asarray(outside, inside.dtype)
 
 
-def _row_log_likelihood(
-    inside: Callable[..., Any], position: dict[str, Array], rows: Array
-) -> Float[Array, " rows"]:
-    values: Float[Array, " rows"] = inside(position, rows)[0]
-    return values
+def _check_outside(call: _Call, plate: _Plate, position: Position) -> None:
+    """Raise InputError if the part outside the plate changes with its rows: it belongs to no row.
+
+    Evaluated in two places, because a product with a coordinate hides at a start of zero.
+    """
+    rng = np.random.default_rng(0)
+    moved = {
+        name: leaf + jnp.asarray(rng.uniform(0.1, 0.5, leaf.shape), leaf.dtype)
+        for name, leaf in position.items()
+    }
+    batches = [jnp.asarray(rows, jnp.int32) for rows in ([0], [plate.size - 1], range(plate.size))]
+    outside = jax.jit(lambda place: [_log_probs(call, plate, place, rows)[1] for rows in batches])
+    for place in (position, moved):
+        values = np.asarray(outside(place))
+        # The same sums of the same numbers: they differ by rounding at most.
+        close = 1e3 * float(jnp.finfo(_dtype(position)).eps)
+        if not np.allclose(values, values[0], rtol=close, atol=close, equal_nan=True):
+            raise InputError(
+                f"a site outside plate {plate.name!r} depends on its rows; move it inside the "
+                "plate, or leave out subsample_size"
+            )
 
 
-def _log_prior(inside: Callable[..., Any], position: dict[str, Array]) -> Float[Array, ""]:
-    value: Float[Array, ""] = inside(position, jnp.zeros(1, jnp.int32))[1]
-    return value
-
-
-def _dtype(position: dict[str, Array]) -> Any:
+def _dtype(position: Position) -> Any:
     return next(iter(position.values())).dtype
 
 
-@contextmanager
-def _other_size_is_meant() -> Iterator[None]:
-    """A plate is given all rows, or other rows, on purpose."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="subsample_size does not match")
-        yield
-
-
-def _best_start(target: AbstractTarget, candidates: list[dict[str, Array]]) -> AbstractTarget:
-    dtype = target.dtype
-    flat = [ravel({k: jnp.asarray(v, dtype) for k, v in c.items()}) for c in candidates]
+def _at_best(target: AbstractTarget, candidates: list[Position]) -> AbstractTarget:
+    """The target, started at the candidate with the highest log density."""
+    flat = [
+        ravel({name: jnp.asarray(leaf, target.dtype) for name, leaf in candidate.items()})
+        for candidate in candidates
+    ]
     values = np.array([float(target.log_prob(z)) for z in flat])
     if not np.isfinite(values).any():
         raise InputError(
@@ -369,7 +354,7 @@ def _best_start(target: AbstractTarget, candidates: list[dict[str, Array]]) -> A
     return target.with_position(target.density.unravel(flat[best]))
 
 
-def _labels(trace: dict[str, Any], observed: dict[str, np.ndarray]) -> Labels:
+def _labels(trace: Trace, observed: dict[str, np.ndarray]) -> Labels:
     """Plates name the axes of the sites inside them."""
     dims = {}
     for name, site in trace.items():

@@ -15,12 +15,15 @@ from curvi._core import validation
 from curvi._core.errors import InputError, optional_import
 from curvi._core.trees import usual_promotion
 from curvi.diagnostics import FitResult
-from curvi.families import Family, FullRank, LowRank, MeanField, Params
-from curvi.inference._fit import fit
-from curvi.interop import from_numpyro
+from curvi.families import Family, FullRank, LowRank, MeanField
+from curvi.inference import fit
+from curvi.interop._numpyro import from_numpyro
 from curvi.solvers import Method
 
-_PURPOSE = "curvi.SVI"
+_GUIDES = (
+    "AutoNormal", "AutoDiagonalNormal", "AutoMultivariateNormal", "AutoLowRankMultivariateNormal",
+)  # fmt: skip
+_LOSSES = ("Trace_ELBO", "TraceMeanField_ELBO")
 
 
 class SVIRunResult(NamedTuple):
@@ -31,9 +34,9 @@ class SVIRunResult(NamedTuple):
     params : dict
         Parameters of the guide, by NumPyro's names: ``Predictive(guide, params=params)`` works.
     state : FitResult
-        The whole result of the fit, with its verdict.
+        The whole result of the fit, with its diagnostics.
     losses : array
-        Negative bound at each step; fewer than ``num_steps`` when the fit converged before.
+        Negative ELBO at each step; fewer than ``num_steps`` when the fit converged before.
     """
 
     params: dict[str, Array]
@@ -58,14 +61,23 @@ class SVI:
         ``TrustRegion()`` by default. An optimiser of NumPyro or optax is not used, and a
         warning says so: curvi needs no learning rate.
     loss : numpyro.infer.Trace_ELBO, optional
-        curvi maximises the ELBO; any other loss is refused.
+        curvi maximises the ELBO; any other loss raises InputError.
     **static_kwargs
         Keyword arguments of the model.
 
     Raises
     ------
     InputError
-        For another guide or loss, and for what :func:`curvi.from_numpyro` refuses.
+        For another guide or loss.
+    MissingDependencyError
+        If NumPyro is not installed.
+
+    Examples
+    --------
+    >>> from numpyro.infer.autoguide import AutoNormal  # doctest: +SKIP
+    >>> guide = AutoNormal(model)  # doctest: +SKIP
+    >>> run = curvi.SVI(model, guide).run(jax.random.key(0), 1000, y)  # doctest: +SKIP
+    >>> draws = guide.sample_posterior(key, run.params, sample_shape=(1000,))  # doctest: +SKIP
     """
 
     def __init__(
@@ -76,9 +88,9 @@ class SVI:
         loss: Any = None,
         **static_kwargs: Any,
     ) -> None:
-        optional_import("numpyro", extra="numpyro", purpose=_PURPOSE)
+        optional_import("numpyro", extra="numpyro", purpose="curvi.SVI")
+        _check_names(guide, loss)
         self.model, self.guide, self.static_kwargs = model, guide, static_kwargs
-        self.family_name = _kind_of(guide)
         self.method = optim if isinstance(optim, Method) else None
         if optim is not None and self.method is None:
             warnings.warn(
@@ -87,7 +99,6 @@ class SVI:
                 UserWarning,
                 stacklevel=2,
             )
-        _check_loss(loss)
 
     def run(
         self,
@@ -117,7 +128,18 @@ class SVI:
             ``state`` of an earlier run: start from its mean.
         stable_update, forward_mode_differentiation, init_params
             Accepted for NumPyro's sake. Steps that are not finite are always rejected; the
-            other two are refused if set.
+            other two raise InputError if set.
+
+        Returns
+        -------
+        SVIRunResult
+            Parameters of the guide, the whole result, and the loss at each step.
+
+        Raises
+        ------
+        InputError
+            For a model that :func:`curvi.from_numpyro` does not accept, and for options that
+            would not be honoured.
         """
         del stable_update
         validation.positive_integer(num_steps, "num_steps")
@@ -135,7 +157,7 @@ class SVI:
         result = fit(
             target,
             position,
-            family=_family_of(self.guide, self.family_name, target.dimension),
+            family=_family_of(self.guide, target.dimension),
             method=self.method,
             max_steps=num_steps,
             seed=seed,
@@ -145,30 +167,29 @@ class SVI:
         return SVIRunResult(self.get_params(result), result, losses)
 
     def get_params(self, svi_state: FitResult) -> dict[str, Array]:
-        """Parameters of the guide by NumPyro's names, from ``run(...).state``."""
-        return _guide_params(self.guide, self.family_name, svi_state)
+        """Parameters of the guide by NumPyro's names.
+
+        Parameters
+        ----------
+        svi_state : FitResult
+            ``state`` of a run.
+
+        Returns
+        -------
+        dict
+            What ``numpyro.infer.SVI.get_params`` returns.
+        """
+        return _guide_params(self.guide, svi_state)
 
 
-def _kind_of(guide: Any) -> str:
-    known = (
-        "AutoNormal",
-        "AutoDiagonalNormal",
-        "AutoMultivariateNormal",
-        "AutoLowRankMultivariateNormal",
-    )
-    name = type(guide).__name__
-    module = type(guide).__module__
-    if name not in known or not module.startswith("numpyro."):
+def _check_names(guide: Any, loss: Any) -> None:
+    kind = type(guide)
+    if kind.__name__ not in _GUIDES or not kind.__module__.startswith("numpyro."):
         raise InputError(
-            f"guide is {name}; curvi.SVI fits {', '.join(known)}: choose one of these, or "
-            "use numpyro.infer.SVI for a guide of your own"
+            f"guide is {kind.__name__}; curvi.SVI fits {', '.join(_GUIDES)}: choose one of these, "
+            "or use numpyro.infer.SVI for a guide of your own"
         )
-    return name
-
-
-def _check_loss(loss: Any) -> None:
-    elbos = ("Trace_ELBO", "TraceMeanField_ELBO")
-    if loss is not None and type(loss).__name__ not in elbos:
+    if loss is not None and type(loss).__name__ not in _LOSSES:
         raise InputError(
             f"loss is {type(loss).__name__}; curvi maximises the ELBO: give Trace_ELBO() or nothing"
         )
@@ -183,42 +204,30 @@ def _guide_start(guide: Any, key: Array, args: tuple[Any, ...], kwargs: dict[str
     return {name: jnp.asarray(value) for name, value in guide._init_locs.items()}
 
 
-def _family_of(guide: Any, kind: str, dimension: int) -> Family:
-    if kind in ("AutoNormal", "AutoDiagonalNormal"):
-        return MeanField()
-    if kind == "AutoMultivariateNormal":
-        return FullRank()
-    rank = getattr(guide, "rank", None)
-    return LowRank(round(dimension**0.5) if rank is None else rank)
+def _family_of(guide: Any, dimension: int) -> Family:
+    kind = type(guide).__name__
+    if kind == "AutoLowRankMultivariateNormal":
+        return LowRank(round(dimension**0.5) if guide.rank is None else guide.rank)
+    return FullRank() if kind == "AutoMultivariateNormal" else MeanField()
 
 
-def _guide_params(guide: Any, kind: str, result: FitResult) -> dict[str, Array]:
-    prefix, params = guide.prefix, result.params
-    if kind == "AutoNormal":
-        unravel = result.target.density.unravel
-        locations, scales = unravel(params.mean), unravel(result.family.sd(params))
-        named = {f"{site}_{prefix}_loc": value for site, value in locations.items()}
-        return named | {f"{site}_{prefix}_scale": value for site, value in scales.items()}
-    order = _guide_order(guide, result)
-    return {f"{prefix}_loc": params.mean[order]} | {
-        f"{prefix}_{name}": value
-        for name, value in _joint_scale(kind, result.family, params, order).items()
-    }
-
-
-def _guide_order(guide: Any, result: FitResult) -> Array:
-    """Our coordinates in the order of the guide: sites as the model has them, not by name."""
-    places = result.target.density.unravel(jnp.arange(result.target.dimension))
-    return jnp.concatenate([jnp.ravel(places[site]) for site in guide._init_locs])
-
-
-def _joint_scale(kind: str, family: Family, params: Params, order: Array) -> dict[str, Array]:
-    """The scale of a guide over all sites at once, by NumPyro's names."""
-    if kind == "AutoDiagonalNormal":
-        return {"scale": family.sd(params)[order]}
-    if kind == "AutoMultivariateNormal":
+def _guide_params(guide: Any, result: FitResult) -> dict[str, Array]:
+    """Location and scale by NumPyro's names: of each site, or of all sites at once."""
+    prefix, params, family = guide.prefix, result.params, result.family
+    unravel, sd = result.target.density.unravel, family.sd(params)
+    if type(guide).__name__ == "AutoNormal":
+        named = {f"{site}_{prefix}_loc": value for site, value in unravel(params.mean).items()}
+        return named | {f"{site}_{prefix}_scale": value for site, value in unravel(sd).items()}
+    # The guide flattens sites in the order of the model, curvi by name.
+    places = unravel(jnp.arange(result.target.dimension))
+    order = jnp.concatenate([jnp.ravel(places[site]) for site in guide._init_locs])
+    found = {f"{prefix}_loc": params.mean[order]}
+    if family.scale.is_diagonal:
+        return found | {f"{prefix}_scale": sd[order]}
+    if family.scale.is_full:
         covariance = family.covariance(params)[order][:, order]
-        return {"scale_tril": jnp.linalg.cholesky(covariance)}
-    diagonal = jnp.exp(params.scale["log_diagonal"])[order]
+        return found | {f"{prefix}_scale_tril": jnp.linalg.cholesky(covariance)}
+    diagonal, factor = family.scale.diagonal_and_factor(params.scale)
     # NumPyro keeps the factor in units of the diagonal: D (I + W W') D.
-    return {"scale": diagonal, "cov_factor": params.scale["factor"][order] / diagonal[:, None]}
+    relative = (factor / diagonal[:, None])[order]
+    return found | {f"{prefix}_scale": diagonal[order], f"{prefix}_cov_factor": relative}

@@ -17,7 +17,17 @@ from curvi.solvers._step import GOOD, POOR, agreement
 
 
 class HessianFreeState(NamedTuple):
-    """Levenberg-Marquardt damping, and how the last step went."""
+    """Levenberg-Marquardt damping, and how the last step went.
+
+    Attributes
+    ----------
+    damping : array
+        lambda of the next step.
+    ratio : array
+        Decrease of the objective over the decrease that the quadratic model predicted.
+    cg_steps : array
+        Conjugate-gradient iterations of the last step.
+    """
 
     damping: Array
     ratio: Array
@@ -40,6 +50,17 @@ def hessian_free(
         Cap on conjugate-gradient iterations.
     initial_damping : float
         Starting value of lambda.
+
+    Returns
+    -------
+    optax.GradientTransformationExtraArgs
+        Its ``update`` takes ``value_fn``, the objective as a function of the parameters.
+
+    Raises
+    ------
+    InputError
+        If an option is out of range; from ``update``, if it is not given ``params`` and
+        ``value_fn``.
 
     Examples
     --------

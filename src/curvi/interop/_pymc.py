@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from curvi._core.trees import precision_of, usual_promotion
 from curvi.targets import Labels, Target
 
 _PURPOSE = "curvi.from_pymc"
-_JITTERS = 20
+_MAX_ATTEMPTS = 20  # positions tried around an initial point where the log density is not finite
 
 
 def from_pymc(model: Any) -> Target:
@@ -37,12 +36,19 @@ def from_pymc(model: Any) -> Target:
     Parameters
     ----------
     model : pymc.Model
+        The object of ``with pm.Model()``.
+
+    Returns
+    -------
+    Target
+        To be given to :func:`curvi.fit`. It can be copied and pickled.
 
     Raises
     ------
     InputError
-        For anything but a PyMC model, discrete or no free variables, minibatches, or an
-        operation that PyTensor cannot translate to JAX.
+        For anything but a PyMC model, discrete or no free variables, minibatches, an operation
+        that PyTensor cannot translate to JAX, or a log density that is not finite around the
+        initial point.
     MissingDependencyError
         If PyMC is not installed.
 
@@ -51,26 +57,38 @@ def from_pymc(model: Any) -> Target:
     PyTensor's JAX backend wants to set JAX's precision, and PyMC's the number of host devices,
     for the whole process when they are first imported. curvi keeps both as they are; before
     using PyMC's own JAX samplers afterwards, enable float64 in JAX yourself.
+
+    Examples
+    --------
+    >>> import pymc as pm  # doctest: +SKIP
+    >>> with pm.Model() as model:  # doctest: +SKIP
+    ...     rate = pm.Gamma("rate", 3, 1)
+    ...     pm.Poisson("counts", rate, observed=[3, 5, 2])
+    >>> curvi.fit(curvi.from_pymc(model)).mean["rate"]  # doctest: +SKIP
     """
     pymc = optional_import("pymc", extra="pymc", purpose=_PURPOSE)
     if not isinstance(model, pymc.Model):
         raise InputError(
             f"model is a {type(model).__name__}; give a pymc.Model, the object of `with pm.Model()`"
         )
-    _refuse(model)
+    _check_variables(model)
+    from pymc.util import get_default_varnames
+
     names = tuple(variable.name for variable in model.value_vars)
     start = {name: np.asarray(value) for name, value in model.initial_point(0).items()}
     dtype = np.result_type(*start.values())
     with precision_of(dtype), usual_promotion():
-        density, outputs = _to_jax(model)
-        constrain = partial(_constrain, outputs, _output_names(model), names)
+        # Free variables on their natural scale, and deterministic ones.
+        outputs = list(get_default_varnames(model.unobserved_value_vars, False))
+        log_density = partial(_log_density, _translated(model, [model.logp()]), names)
+        constrain = partial(
+            _constrain, _translated(model, outputs), tuple(v.name for v in outputs), names
+        )
         position = {name: jnp.asarray(start[name], dtype) for name in names}
-        log_density = partial(_log_density, density, names)
-        position = _feasible(log_density, position)
-        return Target(log_density, position, constrain, _labels(model))
+        return Target(log_density, _feasible(log_density, position), constrain, _labels(model))
 
 
-def _refuse(model: Any) -> None:
+def _check_variables(model: Any) -> None:
     if model.discrete_value_vars:
         names = ", ".join(repr(variable.name) for variable in model.discrete_value_vars)
         raise InputError(
@@ -81,14 +99,50 @@ def _refuse(model: Any) -> None:
         raise InputError("the model has no free variable: everything in it is observed")
 
 
-@contextmanager
-def _no_side_effects() -> Iterator[None]:
-    """Import JAX backends without letting them configure the whole process.
+class _Graph(NamedTuple):
+    """A PyTensor graph and its translation to JAX, which is made anew when it is unpickled."""
+
+    function: Callable[..., Any]
+    inputs: list[Any]
+    outputs: list[Any]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _compile, (self.inputs, self.outputs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Graph:
+        return self  # nothing in it changes
+
+
+def _compile(inputs: list[Any], outputs: list[Any]) -> _Graph:
+    return _Graph(_jax_backend().get_jaxified_graph(inputs, outputs), inputs, outputs)
+
+
+def _translated(model: Any, outputs: list[Any]) -> _Graph:
+    """Outputs as functions of the value variables, with data containers at their present values."""
+    try:
+        return _compile(model.value_vars, _jax_backend()._replace_shared_variables(outputs))
+    except (NotImplementedError, ValueError) as error:
+        raise InputError(
+            f"PyTensor cannot express this model in JAX ({error}); give whole arrays in place of "
+            "minibatches, and avoid operations that have no JAX version"
+        ) from error
+
+
+def _jax_backend() -> Any:
+    """PyMC's JAX module, imported in a thread.
+
+    A new thread sees the precision of the process, and not one that is local to the caller.
+    """
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(_import_backend).result()
+
+
+def _import_backend() -> Any:
+    """Import PyMC's JAX module without letting it configure the whole process.
 
     PyTensor sets JAX's precision from its own ``floatX`` when its JAX backend is imported; with
     ``floatX`` equal to JAX's present precision that changes nothing. PyMC asks XLA for a hundred
-    host devices through the environment. To be entered in a new thread, which sees the
-    precision of the process and not one that is local to the caller.
+    host devices through the environment.
     """
     from pytensor.configdefaults import config
 
@@ -96,60 +150,27 @@ def _no_side_effects() -> Iterator[None]:
     flags = os.environ.get("XLA_FLAGS")
     try:
         with config.change_flags(floatX="float64" if wide else "float32"):
-            yield
+            return optional_import("pymc.sampling.jax", extra="pymc", purpose=_PURPOSE)
     finally:
-        if flags is None:
-            os.environ.pop("XLA_FLAGS", None)
-        else:
-            os.environ["XLA_FLAGS"] = flags
-
-
-def _jax_side() -> Any:
-    with _no_side_effects():
-        return optional_import("pymc.sampling.jax", extra="pymc", purpose=_PURPOSE)
-
-
-def _output_names(model: Any) -> tuple[str, ...]:
-    return tuple(variable.name for variable in _outputs(model))
-
-
-def _outputs(model: Any) -> list[Any]:
-    """Free variables on their natural scale, and deterministic ones."""
-    from pymc.util import get_default_varnames
-
-    return list(get_default_varnames(model.unobserved_value_vars, include_transformed=False))
-
-
-def _to_jax(model: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The log density and the natural-scale variables, as functions of the value variables."""
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        door = pool.submit(_jax_side).result()
-    try:
-        density = door.get_jaxified_graph(inputs=model.value_vars, outputs=[model.logp()])
-        outputs = door.get_jaxified_graph(inputs=model.value_vars, outputs=_outputs(model))
-    except (NotImplementedError, ValueError) as error:
-        raise InputError(
-            f"PyTensor cannot express this model in JAX ({error}); give whole arrays in place of "
-            "minibatches, and avoid operations that have no JAX version"
-        ) from error
-    return density, outputs
+        os.environ.pop("XLA_FLAGS", None)
+        os.environ.update({} if flags is None else {"XLA_FLAGS": flags})
 
 
 def _log_density(
-    density: Callable[..., Any], names: tuple[str, ...], position: dict[str, Array]
+    graph: _Graph, names: tuple[str, ...], position: dict[str, Array]
 ) -> Float[Array, ""]:
     with usual_promotion():
-        return jnp.asarray(density(*(position[name] for name in names))[0])
+        return jnp.asarray(graph.function(*(position[name] for name in names))[0])
 
 
 def _constrain(
-    outputs: Callable[..., Any],
+    graph: _Graph,
     output_names: tuple[str, ...],
     names: tuple[str, ...],
     position: dict[str, Array],
 ) -> dict[str, Array]:
     with usual_promotion():
-        values = outputs(*(position[name] for name in names))
+        values = graph.function(*(position[name] for name in names))
         return {
             name: jnp.asarray(value, jnp.result_type(value, jnp.float32))
             for name, value in zip(output_names, values, strict=True)
@@ -160,7 +181,7 @@ def _feasible(log_density: Callable[..., Any], position: dict[str, Array]) -> di
     """The initial point, or a position near it where the log density is finite."""
     compiled = jax.jit(log_density)
     trial = position
-    for attempt in range(_JITTERS):
+    for attempt in range(_MAX_ATTEMPTS):
         if np.isfinite(compiled(trial)):
             return trial
         rng = np.random.default_rng(attempt)

@@ -1,4 +1,4 @@
-"""Draws, densities and the verdict of a fit as an ArviZ object."""
+"""Draws, densities and the diagnostics of a fit as an ArviZ object."""
 
 import jax.numpy as jnp
 
