@@ -81,7 +81,7 @@ class FitCommand:
         print(result.summary(names))
         if self.out is not None:
             from curvi._core.files import write_atomically
-            from curvi.plots._figures import png_bytes
+            from curvi.plots import png_bytes
 
             write_atomically(self.out / "config.json", self.config())
             write_atomically(self.out / "summary.txt", result.summary(names) + "\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from curvi._core.files import write_atomically
 from curvi.cli._table import FittedTable
-from curvi.plots._figures import png_bytes
+from curvi.plots import png_bytes
 
 _PAGE = """<!doctype html>
 <html lang="en">

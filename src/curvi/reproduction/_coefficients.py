@@ -10,7 +10,7 @@ import numpy as np
 
 from curvi._core.files import write_atomically
 from curvi.glm._base import PRUNED
-from curvi.plots._figures import png_bytes
+from curvi.plots import png_bytes
 from curvi.reproduction._methods import load_rows, newton_run
 from curvi.reproduction._runs import design
 from curvi.reproduction._tables import QUICK, as_csv, as_markdown

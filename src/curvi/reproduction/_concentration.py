@@ -11,7 +11,7 @@ import numpy as np
 
 from curvi import concentration as bounds
 from curvi._core.files import write_atomically
-from curvi.plots._figures import png_bytes
+from curvi.plots import png_bytes
 from curvi.reproduction._decoder_bounds import decoder_rows, draw_decoder
 from curvi.reproduction._tables import as_csv, as_markdown
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from curvi._core.files import write_atomically
-from curvi.plots._figures import png_bytes
+from curvi.plots import png_bytes
 from curvi.reproduction._methods import NEWTON, Comparison, compare
 from curvi.reproduction._runs import Run
 from curvi.reproduction._tables import QUICK, as_csv, as_markdown, median_and_range

@@ -17,7 +17,7 @@ from sklearn.base import clone
 from curvi import datasets
 from curvi._core import validation
 from curvi._core.files import write_atomically
-from curvi.plots._vae import plot_images, plot_sheet, plot_training
+from curvi.plots import plot_images, plot_sheet, plot_training
 from curvi.reproduction._tables import as_csv, as_markdown
 from curvi.vae._estimator import VAE
 
