@@ -13,7 +13,7 @@ __all__ = [
 _MOST_LABELS = 40
 
 
-def new_figure(width: float, height: float, *, layout: str | None = "constrained") -> Any:
+def new_figure(width: float, height: float, *, layout: Any = "constrained") -> Any:
     """An empty figure; matplotlib is imported when the first one is drawn."""
     from matplotlib.figure import Figure
 
