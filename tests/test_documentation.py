@@ -64,8 +64,11 @@ def run_examples(*names: str) -> str:
     code = f"""
 import os, runpy, warnings
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+import curvi
 # ArviZ announces its next version once a day when it is imported.
 warnings.filterwarnings("ignore", category=FutureWarning, module="arviz")
+# Two of these posteriors are not Gaussian, and their fits say so.
+warnings.filterwarnings("ignore", category=curvi.MisfitWarning)
 for name in {names!r}:
     print(name)
     runpy.run_path(f"examples/{{name}}.py")
