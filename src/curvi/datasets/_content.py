@@ -54,19 +54,12 @@ def format_error(name: str, where: str, what: str, remedy: str = REPLACE) -> Dat
     return DataFormatError(f"{place}: {what}; {remedy}")
 
 
-class Decompressor(Protocol):
-    """What zlib and bz2 share."""
-
+class _Decompressor(Protocol):
     @property
-    def eof(self) -> bool:
-        """Whether the end of the stream was reached."""
-
+    def eof(self) -> bool: ...
     @property
-    def unused_data(self) -> bytes:
-        """The bytes after it."""
-
-    def decompress(self, data: bytes, max_length: int, /) -> bytes:
-        """Decompress into at most `max_length` bytes."""
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
 def read_content(path: Path, name: str, *, max_bytes: int = MAX_BYTES) -> bytes:
@@ -115,7 +108,7 @@ def _one_stream(
     data: bytes, name: str, offset: int, room: int, max_bytes: int
 ) -> tuple[bytes, bytes]:
     """The first compressed stream of `data`, and the bytes after it."""
-    decompressor: Decompressor
+    decompressor: _Decompressor
     if data.startswith(_GZIP):
         decompressor = zlib.decompressobj(_GZIP_WINDOW)
     elif data.startswith(_BZIP2):
@@ -127,7 +120,7 @@ def _one_stream(
 
 
 def decompress(
-    decompressor: Decompressor, data: bytes, name: str, where: str, room: int, max_bytes: int
+    decompressor: _Decompressor, data: bytes, name: str, where: str, room: int, max_bytes: int
 ) -> bytes:
     """Decompress one complete stream into at most `room` bytes, what is left of `max_bytes`."""
     try:

@@ -125,13 +125,13 @@ def _variables(
         where, count = f"byte {offset}", count + 1
         if count > MAX_VARIABLES:
             raise format_error(name, where, f"has more than {MAX_VARIABLES} variables")
-        kind, body = _element(content[offset:], name, where, order)
-        following = offset + 8 + len(body)
+        kind, body, end = _element(content[offset:], name, where, order)
+        following = offset + end
         if kind == _COMPRESSED:
             element = decompress(zlib.decompressobj(), body, name, where, room, max_bytes)
             room -= len(element)
-            kind, body = _element(element, name, where, order)
-            if len(element) != 8 + len(body):
+            kind, body, end = _element(element, name, where, order)
+            if len(element) != end:
                 raise format_error(name, where, "a compressed variable is longer than it states")
         if kind != _MATRIX:
             raise format_error(name, where, f"an element of type {kind} where a variable belongs")
@@ -139,19 +139,17 @@ def _variables(
         offset = following
 
 
-def _element(data: bytes, name: str, where: str, order: str) -> tuple[int, bytes]:
-    """The type and the bytes of the element that `data` begins with."""
+def _element(data: bytes, name: str, where: str, order: str) -> tuple[int, bytes, int]:
+    """Type, bytes and end of the element that `data` begins with."""
     if len(data) < 8:
         raise format_error(name, where, "ends inside the head of an element")
     kind, length = struct.unpack_from(f"{order}II", data)
+    start, room = 8, len(data) - 8
     if kind >> 16:  # up to four bytes are stored in place of the length
-        kind, length, start = kind & 0xFFFF, kind >> 16, 4
-        room = 4
-    else:
-        start, room = 8, len(data) - 8
+        kind, length, start, room = kind & 0xFFFF, kind >> 16, 4, 4
     if length > room:
         raise format_error(name, where, f"an element of {length} bytes ends after {room}")
-    return kind, data[start : start + length]
+    return kind, data[start : start + length], start + length
 
 
 def _matrix(body: bytes, name: str, where: str, order: str) -> _Matrix:
@@ -175,9 +173,8 @@ def _matrix(body: bytes, name: str, where: str, order: str) -> _Matrix:
 
 def _next(data: bytes, name: str, where: str, order: str) -> tuple[tuple[int, bytes], bytes]:
     """The first element inside a variable, and what follows its padding to eight bytes."""
-    kind, body = _element(data, name, where, order)
-    small = struct.unpack_from(f"{order}I", data)[0] >> 16
-    return (kind, body), data[8 if small else 8 + len(body) + -len(body) % 8 :]
+    kind, body, end = _element(data, name, where, order)
+    return (kind, body), data[end + -end % 8 :]
 
 
 def _grey_levels(

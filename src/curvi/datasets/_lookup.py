@@ -66,7 +66,7 @@ def load(name: str, *, download: bool = True) -> Dataset:
                 raise missing(file, "downloads were not allowed")
             place = fetch(file)
         parts.append(read(file, place))
-    return entry.assemble(name, entry.description, parts)
+    return Dataset(name, entry.description, **entry.assemble(parts))
 
 
 def names() -> list[Listing]:

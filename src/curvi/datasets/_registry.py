@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -60,6 +61,8 @@ class Dataset:
     ----------
     name
         The name given to `load`.
+    description
+        One line.
     train
         A pair (X, y). Tables: X dense float64 of shape (rows, features), y int64 of -1 and +1.
         Images: X float32 in [0, 1] of shape (images, pixels), y int64 labels, or None where
@@ -68,8 +71,6 @@ class Dataset:
         The official test rows in the same form, or None.
     feature_names
         One name per column, or None where the source has none.
-    description
-        One line.
     image_shape
         (height, width) of an image: ``X.reshape(-1, *image_shape)`` is upright. None for tables.
 
@@ -80,10 +81,10 @@ class Dataset:
     """
 
     name: str
-    train: Rows
-    test: Rows | None
-    feature_names: tuple[str, ...] | None
     description: str
+    train: Rows
+    test: Rows | None = None
+    feature_names: tuple[str, ...] | None = None
     image_shape: tuple[int, int] | None = None
 
 
@@ -100,49 +101,46 @@ class DataFile:
     urls: tuple[str, ...] = ()
 
 
+def table(parts: Sequence[Arrays]) -> dict[str, Any]:
+    """The fields of `Dataset` from a training file and, if there is one, a test file."""
+    pairs = [(X, y) for X, y in parts]
+    return dict(zip(("train", "test"), pairs, strict=False))
+
+
 @dataclass(frozen=True)
 class Entry:
-    """One data set: a line about it, its files, and the function that assembles their arrays."""
+    """One data set: a line about it, its files, and how their arrays become fields of Dataset."""
 
     description: str
     files: tuple[DataFile, ...]
-    assemble: Callable[[str, str, Sequence[Arrays]], Dataset]
+    assemble: Callable[[Sequence[Arrays]], dict[str, Any]] = table
 
 
-def table(name: str, description: str, parts: Sequence[Arrays]) -> Dataset:
-    pairs = [(X, y) for X, y in parts]
-    return Dataset(name, pairs[0], pairs[1] if len(pairs) > 1 else None, None, description)
-
-
-def _leukemia(name: str, description: str, parts: Sequence[Arrays]) -> Dataset:
+def _leukemia(parts: Sequence[Arrays]) -> dict[str, Any]:
     (train, genes), (test, _), (labels,) = parts
     X, X_test = standardise(train, test)
-    return Dataset(
-        name,
-        (X, labels[: len(X)]),
-        (X_test, labels[len(X) :]),
-        tuple(str(gene) for gene in genes),
-        description,
-    )
+    names = tuple(str(gene) for gene in genes)
+    rows = {"train": (X, labels[: len(X)]), "test": (X_test, labels[len(X) :])}
+    return {**rows, "feature_names": names}
 
 
-def _frey(name: str, description: str, parts: Sequence[Arrays]) -> Dataset:
+def _frey(parts: Sequence[Arrays]) -> dict[str, Any]:
     ((columns,),) = parts
-    return Dataset(name, (_grey(columns.T), None), None, None, description, (28, 20))
+    return {"train": (_grey(columns.T), None), "image_shape": (28, 20)}
 
 
-def _olivetti(name: str, description: str, parts: Sequence[Arrays]) -> Dataset:
+def _olivetti(parts: Sequence[Arrays]) -> dict[str, Any]:
     ((columns,),) = parts
     upright = columns.T.reshape(-1, 64, 64).transpose(0, 2, 1)  # stored column by column
     subjects = np.arange(len(upright)) // 10
-    return Dataset(name, (_grey(upright), subjects), None, None, description, (64, 64))
+    return {"train": (_grey(upright), subjects), "image_shape": (64, 64)}
 
 
-def _digits(name: str, description: str, parts: Sequence[Arrays]) -> Dataset:
+def _digits(parts: Sequence[Arrays]) -> dict[str, Any]:
     (images,), (labels,), (test_images,), (test_labels,) = parts
     train = (_grey(images), labels.astype(np.int64))
     test = (_grey(test_images), test_labels.astype(np.int64))
-    return Dataset(name, train, test, None, description, (28, 28))
+    return {"train": train, "test": test, "image_shape": (28, 28)}
 
 
 def _grey(images: np.ndarray) -> np.ndarray:
@@ -171,22 +169,17 @@ def _golub(part: str, patients: range) -> DataFile:
     return DataFile(f"golub/data_set_ALL_AML_{part}.csv.gz", parse, _SHA256[f"golub {part}"])
 
 
-def _one_table(description: str, name: str, rows: int, features: int, *, origin: str = "") -> Entry:
-    return Entry(description, (_libsvm(name, rows, features, origin=origin),), table)
-
-
+_parse_patients = partial(parse_labels, num_patients=72)
 ENTRIES: dict[str, Entry] = {
     "a9a": Entry(
         "Adult: income above 50,000 from 123 binary features; 32561 training and 16281 test rows",
         # feature 123 never occurs in the test file
         (_libsvm("a9a", 32561, 123), _libsvm("a9a.t", 16281, 123)),
-        table,
     ),
-    "a1a": _one_table(
+    # the last four features of a1a do not occur; they are kept so that it shares columns with a9a
+    "a1a": Entry(
         "Adult, the first subset of a9a: 1605 rows, the same 123 binary features",
-        "a1a",
-        1605,
-        123,  # the last four do not occur; they are kept so that a1a and a9a share columns
+        (_libsvm("a1a", 1605, 123),),
     ),
     "duke": Entry(
         "Duke breast cancer: 7129 genes, 38 training rows and 4 test rows, all of one class",
@@ -194,50 +187,46 @@ ENTRIES: dict[str, Entry] = {
             _libsvm("duke.tr", 38, 7129, origin=".bz2"),
             _libsvm("duke.val", 4, 7129, origin=".bz2"),
         ),
-        table,
     ),
-    "duke-all": _one_table(
+    "duke-all": Entry(
         "Duke breast cancer: 7129 genes, all 44 rows, for leave-one-out",
-        "duke",
-        44,
-        7129,
-        origin=".bz2",
+        (_libsvm("duke", 44, 7129, origin=".bz2"),),
     ),
     "leukemia": Entry(
         "Leukemia, ALL (+1) or AML (-1): 7129 genes, 38 training and 34 test rows, standardised "
         "together",
         (_libsvm("leu", 38, 7129, origin=".bz2"), _libsvm("leu.t", 34, 7129, origin=".bz2")),
-        table,
     ),
     "leukemia-raw": Entry(
         "Leukemia from its raw intensities, standardised with the 38 training patients only",
         (
             _golub("train", range(1, 39)),
             _golub("independent", range(39, 73)),
-            DataFile(
-                "golub/actual.csv",
-                partial(parse_labels, num_patients=72),
-                _SHA256["golub actual"],
-            ),
+            DataFile("golub/actual.csv", _parse_patients, _SHA256["golub actual"]),
         ),
         _leukemia,
     ),
-    "colon-cancer": _one_table(
-        "Colon cancer: 2000 genes, 62 rows", "colon-cancer", 62, 2000, origin=".bz2"
+    "colon-cancer": Entry(
+        "Colon cancer: 2000 genes, 62 rows", (_libsvm("colon-cancer", 62, 2000, origin=".bz2"),)
     ),
-    "german": _one_table(
-        "German credit: 24 numeric features, 1000 rows, not scaled", "german.numer", 1000, 24
+    "german": Entry(
+        "German credit: 24 numeric features, 1000 rows, not scaled",
+        (_libsvm("german.numer", 1000, 24),),
     ),
-    "ionosphere": _one_table(
-        "Ionosphere radar returns: 34 features in [-1, 1], 351 rows", "ionosphere_scale", 351, 34
+    "ionosphere": Entry(
+        "Ionosphere radar returns: 34 features in [-1, 1], 351 rows",
+        (_libsvm("ionosphere_scale", 351, 34),),
     ),
-    "heart": _one_table(
-        "Statlog heart disease: 13 features, 270 rows, not scaled", "heart", 270, 13
+    "heart": Entry(
+        "Statlog heart disease: 13 features, 270 rows, not scaled", (_libsvm("heart", 270, 13),)
     ),
-    "australian": _one_table(
-        "Australian credit approval: 14 features, 690 rows, not scaled", "australian", 690, 14
+    "australian": Entry(
+        "Australian credit approval: 14 features, 690 rows, not scaled",
+        (_libsvm("australian", 690, 14),),
     ),
-    "diabetes": _one_table("Pima diabetes: 8 features, 768 rows, not scaled", "diabetes", 768, 8),
+    "diabetes": Entry(
+        "Pima diabetes: 8 features, 768 rows, not scaled", (_libsvm("diabetes", 768, 8),)
+    ),
     "frey": Entry(
         "Frey faces: 1965 grey images of 28 x 20 pixels, one person, no labels",
         (_face("frey_rawface", "ff", (560, 1965)),),

@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from curvi._core.errors import InputError
 from curvi.reference._location_scale import (
     Function,
     Noise,
@@ -30,6 +29,7 @@ from curvi.reference._location_scale import (
     check_inputs,
     points,
     scalar_valued,
+    shape_error,
 )
 
 
@@ -204,7 +204,5 @@ def _check_square_axes(derivative: Array, order: int, where: str) -> None:
     """Validate that a derivative has ``order`` axes of the same length d."""
     shape = jnp.shape(derivative)
     if len(shape) != order or len(set(shape)) != 1:
-        raise InputError(
-            f"derivative has shape {shape} in {where}(); pass {order} axes of equal length d, as "
-            "returned by the function of the same name without tie_"
-        )
+        remedy = f"{order} axes of equal length d, as returned by the function without tie_"
+        raise shape_error("derivative", derivative, where, remedy)

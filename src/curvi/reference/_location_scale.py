@@ -156,10 +156,8 @@ def hessian_vector_product(
     weights = check_inputs(mean, scale, draws, weights, "hessian_vector_product")
     expected = (scale.shape[0], scale.shape[1] + 1)
     if jnp.shape(direction) != expected:
-        raise InputError(
-            f"direction has shape {jnp.shape(direction)} in hessian_vector_product(); pass the "
-            f"direction of mean and scale side by side, [mean, scale], shape {expected}"
-        )
+        remedy = f"the direction of mean and scale side by side, [mean, scale], shape {expected}"
+        raise shape_error("direction", direction, "hessian_vector_product", remedy)
     extended = _prepend_one(draws)
     products = _products(f, points(mean, scale, draws), extended @ direction.T)
     return jnp.einsum("m,mi,ma->ia", weights, products, extended)
@@ -319,16 +317,19 @@ def scalar_valued(f: Function) -> Function:
     return checked
 
 
+def shape_error(name: str, array: Array, where: str, remedy: str) -> InputError:
+    """The error of an argument whose shape does not fit: what, where, what to pass."""
+    return InputError(f"{name} has shape {jnp.shape(array)} in {where}(); pass {remedy}")
+
+
 def check_inputs(
     mean: Array, scale: Array, draws: Array, weights: Array | None, where: str
 ) -> Array:
     """Validate the shapes of ``z = mean + scale @ eps``, and return the weights."""
     _check_mean(mean, where)
     if jnp.ndim(scale) != 2 or scale.shape[0] != mean.shape[0]:
-        raise InputError(
-            f"scale has shape {jnp.shape(scale)} in {where}(); pass a matrix with one row per "
-            f"entry of mean, shape ({mean.shape[0]}, k)"
-        )
+        remedy = f"a matrix with one row per entry of mean, shape ({mean.shape[0]}, k)"
+        raise shape_error("scale", scale, where, remedy)
     return _check_draws(draws, scale.shape[1], weights, where)
 
 
@@ -338,32 +339,23 @@ def _check_diagonal(
     """Validate the shapes of ``z = mean + sd * eps``, and return the weights."""
     _check_mean(mean, where)
     if jnp.shape(sd) != jnp.shape(mean):
-        raise InputError(
-            f"sd has shape {jnp.shape(sd)} in {where}(); pass one value per entry of mean, "
-            f"shape {mean.shape}"
-        )
+        raise shape_error("sd", sd, where, f"one value per entry of mean, shape {mean.shape}")
     return _check_draws(draws, mean.shape[0], weights, where)
 
 
 def _check_mean(mean: Array, where: str) -> None:
     if jnp.ndim(mean) != 1:
-        raise InputError(
-            f"mean has shape {jnp.shape(mean)} in {where}(); pass a vector, shape (d,)"
-        )
+        raise shape_error("mean", mean, where, "a vector, shape (d,)")
 
 
 def _check_draws(draws: Array, size: int, weights: Array | None, where: str) -> Array:
     """Validate draws of shape (M, size), and return the weights (M,), equal unless given."""
     if jnp.ndim(draws) != 2 or draws.shape[1] != size or draws.shape[0] == 0:
-        raise InputError(
-            f"draws has shape {jnp.shape(draws)} in {where}(); pass one row of {size} base-noise "
-            f"values per draw, shape (M, {size}) with M >= 1"
-        )
+        remedy = f"one row of {size} base-noise values per draw, shape (M, {size}) with M >= 1"
+        raise shape_error("draws", draws, where, remedy)
     if weights is None:
         return jnp.full(draws.shape[0], 1 / draws.shape[0], draws.dtype)
     if jnp.shape(weights) != draws.shape[:1]:
-        raise InputError(
-            f"weights has shape {jnp.shape(weights)} in {where}(); pass one weight per draw, "
-            f"shape {draws.shape[:1]}, or None for equal weights"
-        )
+        remedy = f"one weight per draw, shape {draws.shape[:1]}, or None for equal weights"
+        raise shape_error("weights", weights, where, remedy)
     return weights

@@ -145,11 +145,11 @@ def draw_variances(rows: list[Row]) -> Any:
     lines = [row for row in rows if row["function"] == rows[0]["function"]]
     places = [row["dimension"] for row in lines]
     for key, style, label in (
-        ("loose", ":", r"loose, $\pi^2 L^2 d / 4$"),
-        ("theorem 2", "--", r"Theorem 2, $\pi^2 L^2 / 4$"),
-        ("sharp", "-", r"sharp, $L^2$"),
+        ("loose", "k:", r"loose, $\pi^2 L^2 d / 4$"),
+        ("theorem 2", "k--", r"Theorem 2, $\pi^2 L^2 / 4$"),
+        ("sharp", "k-", r"sharp, $L^2$"),
     ):
-        panel.plot(places, [row[key] for row in lines], style, color="black", label=label)
+        panel.plot(places, [row[key] for row in lines], style, label=label)
     for name in FUNCTIONS:
         found = [row["variance"] for row in rows if row["function"] == name]
         panel.plot(places, found, "o-", markersize=4, linewidth=1, label=f"measured: {name}")
@@ -165,10 +165,10 @@ def draw_tails(rows: list[Row]) -> Any:
     panel = page.subplots()
     places = [row["draws"] for row in rows]
     for key, style, label in (
-        ("corollary", "--", r"corollary, $2\exp(-2Mt^2/\pi^2L^2)$"),
-        ("sharp", "-", r"sharp, $2\exp(-Mt^2/2L^2)$"),
+        ("corollary", "k--", r"corollary, $2\exp(-2Mt^2/\pi^2L^2)$"),
+        ("sharp", "k-", r"sharp, $2\exp(-Mt^2/2L^2)$"),
     ):
-        panel.plot(places, [row[key] for row in rows], style, color="black", label=label)
+        panel.plot(places, [row[key] for row in rows], style, label=label)
     seen = [(row["draws"], row["measured"]) for row in rows if row["measured"] > 0]
     panel.plot(*zip(*seen, strict=True), "o-", markersize=4, label="measured: linear")
     panel.set(xscale="log", yscale="log", xlabel="draws M", ylim=(1e-6, 2))

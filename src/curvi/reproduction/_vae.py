@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import numpy as np
 from sklearn.base import clone
 
 from curvi import datasets
-from curvi._core import validation
 from curvi.plots import plot_images, plot_sheet, plot_training
 from curvi.reproduction._tables import Row, as_markdown, write_files
 from curvi.vae._estimator import VAE
@@ -44,23 +44,21 @@ CASES = {
 
 
 def run(
-    out: Path, *, dataset: str, seeds: Sequence[int] = (0,), budget: float | None = None
+    dataset: str,
+    out: Path,
+    *,
+    seeds: Sequence[int],
+    quick: bool,
+    report: Callable[[str], None],
 ) -> list[Path]:
-    """Produce the tables and figures of one data set, and return their files.
+    """Write the tables and figures of one data set into a folder of its own.
 
-    Parameters
-    ----------
-    out : Path
-        Folder for PNG and CSV; made if missing.
-    dataset : {"frey", "olivetti", "mnist"}
-        Which one.
-    seeds : sequence of int
-        Convergence is measured for every seed; pictures show the first.
-    budget : float, optional
-        Seconds of training per method and seed; compilation does not count.
+    Convergence is measured for every seed, the pictures show the first. Every method trains for
+    the same number of seconds; compilation does not count.
     """
-    case = CASES[validation.one_of(dataset, tuple(CASES), "dataset")]
-    budget = case.seconds if budget is None else budget
+    case = CASES[dataset]
+    budget = 5.0 if quick else case.seconds
+    out = out / dataset
     out.mkdir(parents=True, exist_ok=True)
     train, test, shape = _images(case)
     models: dict[str, VAE] = {}
@@ -68,6 +66,7 @@ def run(
     errors: list[Row] = []
     for seed in seeds:
         for method in METHODS:
+            report(f"{dataset}: {method}, seed {seed}")
             model = _fitted(_model(case, method, seed, budget, case.latent), train)
             models.setdefault(method, model)
             head = {"dataset": case.name, "method": method, "seed": seed}
@@ -108,14 +107,9 @@ def _images(case: Case) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
 
 def _model(case: Case, method: str, seed: int, budget: float, latent: int) -> VAE:
     return VAE(
-        latent=latent,
-        hidden=case.hidden,
-        likelihood=case.likelihood,
-        method=method,
-        max_epochs=100_000,
-        time_budget=budget,
-        random_state=seed,
-    )
+        latent=latent, hidden=case.hidden, likelihood=case.likelihood, method=method,
+        max_epochs=100_000, time_budget=budget, random_state=seed,
+    )  # fmt: skip
 
 
 def _fitted(model: VAE, X: np.ndarray) -> VAE:
@@ -163,16 +157,4 @@ def _summary(errors: list[Row], budget: float) -> str:
     )
 
 
-def _named(dataset: str) -> Callable[..., list[Path]]:
-    """The experiment of one data set, in the form that all experiments share."""
-
-    def experiment(
-        out: Path, *, seeds: Sequence[int], quick: bool, report: Callable[[str], None]
-    ) -> list[Path]:
-        report(f"{dataset}: {', '.join(METHODS)}")
-        return run(out / dataset, dataset=dataset, seeds=seeds, budget=5.0 if quick else None)
-
-    return experiment
-
-
-frey, olivetti, mnist = (_named(name) for name in CASES)
+frey, olivetti, mnist = (partial(run, name) for name in CASES)
