@@ -18,9 +18,8 @@ import numpy as np
 import curvi
 from benchmarks.common import NEEDS_DATA, data_folder
 from curvi.glm import Bernoulli, DenseBound, WholeTable
-from curvi.reproduction._logistic import steps_to
 from curvi.reproduction._methods import LARGE, SMALL, load_rows, newton_run
-from curvi.reproduction._runs import design, errors, run_setting
+from curvi.reproduction._runs import design, errors, run_setting, steps_to
 
 REFERENCE = -10780.496  # optimum of the normal-prior bound on a9a
 NORMAL_NATS, LARGE_NATS, SMALL_NATS = 15.0, 30.0, 2.0
@@ -161,7 +160,7 @@ def hf_iterations(name, quick):
         runs = [run_setting(setting, X, y, seed=s, seconds=3.0) for s in range(1 if quick else 5)]
         table.append(
             {
-                "chart": setting.chart,
+                "parameterisation": setting.parameterisation,
                 "steps": [steps_to(r, r.last - SMALL_NATS) for r in runs],
                 "bounds": [r.last if np.isfinite(r.last) else None for r in runs],
                 "starts": [float(r.bound[0]) for r in runs],

@@ -75,21 +75,21 @@ def auto_encoders() -> None:
         replace_block(ROOT / "docs" / "reproduction.md", name, "\n\n".join(shown))
 
 
-def bounds() -> None:
-    """Put what ``curvi reproduce bounds`` wrote into the manual."""
-    text = RESULTS / "reproduction" / "bounds.md"
+def concentration() -> None:
+    """Put what ``curvi reproduce concentration`` wrote into the manual."""
+    text = RESULTS / "reproduction" / "concentration.md"
     if not text.exists():
         return
     shown = [text.read_text().strip()]
     for name, title in (
-        ("bounds_variance", "Variance against dimension: measured, and three bounds"),
-        ("bounds_tails", "Tail probability against the number of draws"),
-        ("bounds_decoder", "A decoder's bound and measured noise during training"),
+        ("variance", "Variance against dimension: measured, and three upper bounds"),
+        ("tails", "Tail probability against the number of draws"),
+        ("decoder", "Upper bound and measured noise of a decoder during training"),
     ):
-        image = ROOT / "docs" / "images" / f"{name}.png"
-        image.write_bytes((text.parent / f"{name}.png").read_bytes())
-        shown.append(f"![{title}](images/{name}.png)")
-    replace_block(ROOT / "docs" / "bounds.md", "bounds", "\n\n".join(shown))
+        figure = f"concentration_{name}.png"
+        (ROOT / "docs" / "images" / figure).write_bytes((text.parent / figure).read_bytes())
+        shown.append(f"![{title}](images/{figure})")
+    replace_block(ROOT / "docs" / "concentration.md", "concentration", "\n\n".join(shown))
 
 
 def measured() -> str:
@@ -149,7 +149,7 @@ def main() -> None:
     replace_block(ROOT / "README.md", "measured", measured())
     reproduction()
     auto_encoders()
-    bounds()
+    concentration()
 
 
 if __name__ == "__main__":

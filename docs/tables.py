@@ -169,7 +169,7 @@ def regression_table(result: Row) -> str:
             }
         )
     steps = [
-        f"{name}, {row['chart']}: {row['steps']}"
+        f"{name}, {row['parameterisation']}: {row['steps']}"
         for name, table in result["hf_iterations"].items()
         for row in table
     ]

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from curvi.solvers import _hessian_free as hessian_free
+from curvi.interop import hessian_free
 
 x = jnp.linspace(-1, 1, 64)[:, None]
 y = jnp.sin(3 * x)

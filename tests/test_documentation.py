@@ -52,22 +52,51 @@ def test_the_examples_of_a_page_run_and_print_no_false(page):
     assert "False" not in run("\n".join(blocks), JAX_DISABLE_MOST_OPTIMIZATIONS="1")
 
 
-@pytest.mark.slow
-def test_the_examples_with_other_libraries_run_and_print_no_false():
+ONE_PROCESS = (
+    "numpyro_model", "pymc_model", "blackjax_nuts", "arviz_export", "optax_equinox", "vae_equinox",
+)  # fmt: skip
+ELSEWHERE = ("logistic", "vae_flax")  # the example of README, and one that needs flax
+
+
+def test_every_example_is_run_by_a_test():
+    found = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert found == {*ONE_PROCESS, *ELSEWHERE}
+
+
+def run_examples(*names: str) -> str:
     """In one process, because importing and compiling costs more than running."""
-    names = ("numpyro_model", "pymc_model", "blackjax_nuts", "arviz_export", "optax_equinox")
     code = f"""
 import os, runpy, warnings
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+import curvi
 # ArviZ announces its next version once a day when it is imported.
 warnings.filterwarnings("ignore", category=FutureWarning, module="arviz")
+# Two of these posteriors are not Gaussian, and their fits say so.
+warnings.filterwarnings("ignore", category=curvi.MisfitWarning)
 for name in {names!r}:
     print(name)
     runpy.run_path(f"examples/{{name}}.py")
 """
-    printed = run(code)
+    return run(code)
+
+
+def assert_training_helps(printed: str) -> None:
+    before, after = re.search(r"([\d.]+) before training, ([\d.]+) after", printed).groups()
+    assert float(after) < 0.8 * float(before)
+
+
+@pytest.mark.slow
+def test_the_examples_with_other_libraries_run_and_print_no_false():
+    printed = run_examples(*ONE_PROCESS)
     assert "False" not in printed
     assert printed.count("CONVERGED") == 3
+    assert_training_helps(printed)
+
+
+@pytest.mark.slow
+def test_the_flax_example_trains_its_network():
+    pytest.importorskip("flax", reason="flax is not installed; examples/vae_flax.py needs it")
+    assert_training_helps(run_examples("vae_flax"))
 
 
 def test_doctests_of_the_library_pass():

@@ -1,36 +1,46 @@
 """The command line: one real fit, and clear sentences instead of tracebacks."""
 
 import json
+import os
+import subprocess
+import sys
 
-import jax
 import pytest
 
 from curvi.cli import main
 
+pytestmark = pytest.mark.float64_only  # plain JAX settings, in a process of its own or none
 
-def test_a_fit_prints_its_verdict_and_writes_what_it_promises(tmp_path, capsys):
+
+def test_a_fit_prints_its_verdict_and_writes_what_it_promises(tmp_path):
     """With x64 switched off, as users have it: the command switches it on."""
     folder = tmp_path / "new" / "folder"
-    with jax.enable_x64(False):
-        assert main(["fit", "--out", str(folder), "--seed", "3"]) == 0
-    printed = capsys.readouterr()
+    program = "import sys; from curvi.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, "fit", "--out", str(folder), "--seed", "3"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={name: value for name, value in os.environ.items() if not name.startswith("JAX_")},
+    )
+    assert done.returncode == 0
     # Mean field cannot follow the correlations of these features, and the verdict says so.
-    assert printed.out.startswith("converged, with warnings\n")
-    assert "q does not match the target" in printed.out
-    assert printed.err == ""
+    assert done.stdout.startswith("converged, with warnings\n")
+    assert "q does not match the target" in done.stdout
+    assert done.stderr == ""
     for word in ("ELBO", "mean radius", "intercept", "config.json"):
-        assert word in printed.out
+        assert word in done.stdout
     assert sorted(path.name for path in folder.iterdir()) == [
         "config.json", "fit.png", "summary.txt"
     ]  # fmt: skip
-    assert printed.out.startswith((folder / "summary.txt").read_text())
+    assert done.stdout.startswith((folder / "summary.txt").read_text())
     config = json.loads((folder / "config.json").read_text())
     assert config["seed"] == 3
     assert config["family"] == "mean-field"
+    assert config["out"] == str(folder)
     assert (folder / "fit.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.float64_only
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -47,7 +57,6 @@ def test_a_bad_value_ends_with_one_sentence(arguments, sentence, capsys):
     assert printed.err.count("\n") == 1
 
 
-@pytest.mark.float64_only
 def test_an_output_folder_that_is_a_file_is_refused_before_the_fit(tmp_path, capsys):
     path = tmp_path / "file"
     path.write_text("")
@@ -58,7 +67,6 @@ def test_an_output_folder_that_is_a_file_is_refused_before_the_fit(tmp_path, cap
     assert printed.err.count("\n") == 1
 
 
-@pytest.mark.float64_only
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -80,15 +88,39 @@ def test_what_cannot_be_parsed_ends_with_its_reason(arguments, word, capsys):
     assert "--help" in printed.err
 
 
-@pytest.mark.float64_only
-@pytest.mark.parametrize(
-    "arguments",
-    [["--help"], ["fit", "--help"], ["data", "path", "--help"], ["reproduce", "--help"]],
-)
-def test_help_is_offered_everywhere(arguments, capsys):
+COMMANDS = {
+    "curvi": [],
+    "fit": ["fit"],
+    "data": ["data"],
+    "data list": ["data", "list"],
+    "data path": ["data", "path"],
+    "reproduce": ["reproduce"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_a_seed_and_a_folder_for_its_files(name, capsys):
     with pytest.raises(SystemExit) as caught:
-        main(arguments)
+        main([*COMMANDS[name], "--help"])
     assert caught.value.code == 0
     printed = capsys.readouterr().out
     assert "usage: curvi" in printed
     assert "-h, --help" in printed
+    if name not in ("curvi", "data"):  # these only choose among commands
+        assert "--seed INT" in printed
+        assert "--out " in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["fit", "--seed", "-1"], "curvi: --seed is -1; it must be between 0 and 4294967295\n"),
+        (["reproduce", "table1", "--seed", "-1"], "curvi: --seed is -1; it must be between 0 and"),
+        (["reproduce", "table1", "--seeds", "0"], "curvi: --seeds is 0; it must be a positive"),
+    ],
+)
+def test_a_bad_seed_ends_with_one_sentence(arguments, sentence, capsys):
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith(sentence)
+    assert printed.err.count("\n") == 1

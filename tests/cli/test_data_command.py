@@ -47,6 +47,12 @@ def test_without_a_name_the_folders_are_printed(empty, monkeypatch, capsys):
     assert "CURVI_DATA is not set" in capsys.readouterr().out
 
 
+def test_what_is_printed_is_also_written(empty, tmp_path, capsys):
+    for arguments, name in ((["list"], "datasets.txt"), (["path"], "paths.txt")):
+        assert main(["data", *arguments, "--out", str(tmp_path / "new")]) == 0
+        assert (tmp_path / "new" / name).read_text() == capsys.readouterr().out
+
+
 def test_an_unknown_name_is_refused(empty, capsys):
     assert main(["data", "path", "nope"]) == 2
     assert capsys.readouterr().err.startswith("curvi: name is 'nope'; choose one of 'a9a'")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from curvi import concentration as bounds
+from curvi import concentration
 
 Function = Callable[[np.ndarray], np.ndarray]
 ACTIVATIONS = {
@@ -53,4 +53,4 @@ def random_network(rng: np.random.Generator, dimension: int) -> tuple[Function, 
             state = ACTIVATIONS[activation](state @ weights.T)
         return (state @ layers[-1].T)[:, 0]
 
-    return network, bounds.network_lipschitz(layers, sds, activation=activation)
+    return network, concentration.network_lipschitz(layers, sds, activation=activation)

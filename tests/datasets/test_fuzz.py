@@ -8,12 +8,10 @@ import zlib
 import numpy as np
 import pytest
 
-from curvi.datasets._content import inflate
-from curvi.datasets._errors import DataFormatError
+from curvi.datasets._content import DataFormatError, inflate
 from curvi.datasets._golub import parse_intensities, parse_labels
-from curvi.datasets._idx import parse_idx
+from curvi.datasets._images import parse_idx, parse_mat
 from curvi.datasets._libsvm import parse_libsvm
-from curvi.datasets._mat import parse_mat
 from tests.datasets import toys
 
 pytestmark = pytest.mark.float64_only

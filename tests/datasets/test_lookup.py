@@ -12,8 +12,7 @@ import requests
 from curvi import datasets
 from curvi._core.errors import CurviError, InputError
 from curvi.datasets import _lookup as lookup
-from curvi.datasets._content import digest
-from curvi.datasets._errors import DataFormatError, DataNotFoundError
+from curvi.datasets._content import DataFormatError, DataNotFoundError, digest
 from curvi.datasets._libsvm import parse_libsvm
 from curvi.datasets._registry import ENTRIES, DataFile, Entry
 from tests.datasets import toys
@@ -30,7 +29,7 @@ TOY = DataFile("libsvm/toy.bz2", PARSE, digest(PARSE(toys.LIBSVM, "toy")), URLS)
 def toy(monkeypatch):
     """A data set of one file, and no CURVI_DATA unless a test asks for it."""
     monkeypatch.delenv("CURVI_DATA", raising=False)
-    monkeypatch.setitem(ENTRIES, "toy", Entry("A toy of four rows", (TOY,), "rows"))
+    monkeypatch.setitem(ENTRIES, "toy", Entry("A toy of four rows", (TOY,)))
 
 
 def put(folder, name="libsvm/toy.bz2", data=None):

@@ -14,12 +14,10 @@ from scipy.sparse import csc_array
 from curvi._core.errors import CurviError
 from curvi.datasets import _content as content
 from curvi.datasets import _libsvm as libsvm
-from curvi.datasets._content import digest, inflate, read_content
-from curvi.datasets._errors import DataFormatError
+from curvi.datasets._content import DataFormatError, digest, inflate, read_content
 from curvi.datasets._golub import parse_intensities, parse_labels, standardise
-from curvi.datasets._idx import parse_idx
+from curvi.datasets._images import parse_idx, parse_mat
 from curvi.datasets._libsvm import parse_libsvm
-from curvi.datasets._mat import parse_mat
 from tests.datasets import toys
 
 pytestmark = pytest.mark.float64_only
@@ -198,7 +196,7 @@ def with_element(kind, body):
         (toys.mat(faces=toys.GREY.astype(int) * 2), "faces[1, 3] is 280"),
         (with_element(9, bytes(8)), "element of type 9 where a variable belongs"),
         (with_element(15, b"oops"), "cannot be decompressed"),
-        (with_element(15, zlib.compress(toys.mat()[128:])[:-6]), "ends early"),
+        (with_element(15, zlib.compress(toys.mat()[128:])[:-6]), "ends inside compressed"),
         (with_element(15, zlib.compress(b"abc")), "ends inside the head of an element"),
         (with_element(15, zlib.compress(toys.mat()[128:-8])), "an element of 72 bytes ends"),
         (with_element(15, zlib.compress(toys.mat()[128:] + b"x")), "longer than it states"),
@@ -244,10 +242,10 @@ def test_intensities_are_read_with_patients_in_order():
         (b"2,call\r", b"2,what\r", "line 1: does not number the patients"),
         (b",2,call\r", b",2\r", "line 1: does not number the patients"),
         (b",-7,A", b",-7", "line 2: has 5 fields, not 6"),
-        (b"-7", b"-7.5", "line 2: '-7.5' is no intensity"),
-        (b"30000", b"300000000", "line 3: '300000000' is no intensity"),
-        (b"-7,A", b"-7,B", "line 2: 'B' is no intensity, call"),
-        (b"G1_at", b"", "line 2: '' is no intensity, call or accession number"),
+        (b"-7", b"-7.5", "line 2: '-7.5' is not an intensity"),
+        (b"30000", b"300000000", "line 3: '300000000' is not an intensity"),
+        (b"-7,A", b"-7,B", "line 2: 'B' is not an intensity, call"),
+        (b"G1_at", b"", "line 2: '' is not an intensity, call or accession number"),
         (b"G1_at", b"G2_at", "an accession number occurs more than once"),
         (b'""quoted""', b'""quoted" x', "line 2: is not comma-separated text"),
         (b"another", b"x" * 5000, "line 3: is longer than 4096 characters"),

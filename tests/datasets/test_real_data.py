@@ -13,8 +13,7 @@ from sklearn.datasets import load_svmlight_file
 
 from curvi import datasets
 from curvi.datasets import _lookup as lookup
-from curvi.datasets._content import inflate
-from curvi.datasets._errors import DataFormatError
+from curvi.datasets._content import DataFormatError, inflate
 from curvi.datasets._golub import standardise
 from curvi.datasets._registry import ENTRIES
 

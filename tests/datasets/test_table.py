@@ -62,10 +62,10 @@ BAD = {
     "underscore": (b"a,y\n1_000,2\n", "is not a number"),
     "foreign digits": ("a,y\n\u0661,2\n".encode(), "is not a number"),
     "hexadecimal": (b"a,y\n0x10,2\n", "is not a number"),
-    "open quote": (b'a,y\n"1,2\n', "no valid CSV"),
+    "open quote": (b'a,y\n"1,2\n', "not valid CSV"),
     "zero byte": (b"a,y\n1\0,2\n", "zero byte"),
     "other encoding": (b"a,y\n\xe9,2\n", "byte 4: is not UTF-8"),
-    "huge cell": (b"a,y\n" + b"1" * 200_000 + b",2\n", "no valid CSV"),
+    "huge cell": (b"a,y\n" + b"1" * 200_000 + b",2\n", "not valid CSV"),
 }
 
 

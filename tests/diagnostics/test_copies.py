@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-
 import joblib
 import numpy as np
 import pytest
 
 import curvi
+from tests.copies import each_copy, pickled
 from tests.solvers.problems import generator, linear, logistic
 
 pytestmark = pytest.mark.float64_only
 
 
-@pytest.mark.parametrize("way", ["pickle", "joblib", "copy", "deepcopy"])
-def test_a_result_survives_and_reads_the_same(way, key, dtype, tmp_path):
-    result = curvi.fit(logistic(generator(key), dtype), num_draws=32, progress=False)
-    if way == "pickle":
-        twin = pickle.loads(pickle.dumps(result))
-    elif way == "joblib":
-        joblib.dump(result, tmp_path / "result")
-        twin = joblib.load(tmp_path / "result")
-    else:
-        twin = getattr(copy, way)(result)
+def assert_same(twin, result):
     np.testing.assert_array_equal(twin.mean, result.mean)
     np.testing.assert_array_equal(twin.sample(5), result.sample(5))
     assert twin.mc_error == result.mc_error
@@ -32,16 +21,28 @@ def test_a_result_survives_and_reads_the_same(way, key, dtype, tmp_path):
     assert twin.summary() == result.summary()
 
 
+@each_copy
+def test_a_copy_of_a_result_reads_the_same(copied, key, dtype):
+    result = curvi.fit(logistic(generator(key), dtype), num_draws=32, progress=False)
+    assert_same(copied(result), result)
+
+
+def test_a_result_kept_with_joblib_reads_the_same(key, dtype, tmp_path):
+    result = curvi.fit(logistic(generator(key), dtype), num_draws=32, progress=False)
+    joblib.dump(result, tmp_path / "result")
+    assert_same(joblib.load(tmp_path / "result"), result)
+
+
 def test_an_error_brings_its_result_back_from_another_process(key, dtype):
     target = linear(generator(key)).target(dtype)
     with pytest.raises(curvi.NumericalError) as caught:
         curvi.fit(target, method=curvi.DSVI(learning_rate=1e3), max_steps=60)
-    twin = pickle.loads(pickle.dumps(caught.value))
+    twin = pickled(caught.value)
     assert str(twin) == str(caught.value)
     assert twin.result.outcome is caught.value.result.outcome
 
 
 def test_a_laplace_approximation_survives(key, dtype):
     found = curvi.laplace(linear(generator(key)).target(dtype))
-    twin = pickle.loads(pickle.dumps(found))
+    twin = pickled(found)
     np.testing.assert_array_equal(twin.mean, found.mean)

@@ -203,4 +203,4 @@ def test_the_draw_report_measures_what_a_gaussian_target_gives_in_closed_form():
     assert abs(report.value - 1.0) < 0.25
     assert abs(report.gradient - 6.0) < 1.5
     assert report.sharp == float("inf")
-    assert "no bound" in str(report)
+    assert "no upper bound" in str(report)

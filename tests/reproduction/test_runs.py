@@ -1,4 +1,4 @@
-"""The experiments: charts are inverses, looks are ordered, selection is by the bound."""
+"""The experiments: parameterisations are inverses, evaluations are ordered, files are written."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,27 +8,35 @@ from curvi._core.errors import Outcome
 from curvi.cli import main
 from curvi.families import MeanField, Params
 from curvi.glm import Bernoulli
-from curvi.reproduction._logistic import steps_to
+from curvi.reproduction import _concentration as concentration
 from curvi.reproduction._methods import newton_run
-from curvi.reproduction._runs import ChartedProblem, Run, Setting, errors, looks, run_setting
+from curvi.reproduction._runs import (
+    ReparameterisedProblem,
+    Run,
+    Setting,
+    errors,
+    evaluation_steps,
+    run_setting,
+    steps_to,
+)
 from curvi.reproduction._tables import median_and_range
 from curvi.solvers import LBFGS
 
 pytestmark = pytest.mark.float64_only
 
 
-@pytest.mark.parametrize("chart", ["sigma", "log sigma", "ratio"])
-def test_every_chart_comes_back_to_where_it_started(chart):
-    problem = ChartedProblem(Bernoulli(), MeanField(), True, chart=chart)
+@pytest.mark.parametrize("name", ["sigma", "log sigma", "ratio"])
+def test_every_parameterisation_comes_back_to_where_it_started(name):
+    problem = ReparameterisedProblem(Bernoulli(), MeanField(), True, parameterisation=name)
     params = Params(jnp.asarray([0.5, -2.0]), jnp.asarray([-1.0, 0.3]))
     back = problem.from_raw(problem.to_raw(params))
     np.testing.assert_allclose(back.mean, params.mean, rtol=1e-12)
     np.testing.assert_allclose(back.scale, params.scale, rtol=1e-12)
 
 
-def test_looks_rise_and_end_at_the_last_step():
+def test_evaluations_are_in_order_and_end_at_the_last_step():
     for steps in (1, 2, 7, 1000):
-        found = looks(steps)
+        found = evaluation_steps(steps)
         assert found == sorted(set(found))
         assert found[0] == 1
         assert found[-1] == steps
@@ -41,7 +49,7 @@ def table(rows=40):
 
 
 def test_a_stochastic_run_stays_below_the_exact_optimum():
-    """The bound that is recorded is exact, so noise cannot lift it above the maximum."""
+    """The ELBO that is recorded is exact, so noise cannot lift it above the maximum."""
     X, y = table()
     best = newton_run(X, y, seed=0, num_starts=4)
     run = run_setting(Setting(LBFGS(), 60, num_draws=10), X, y, seed=0, seconds=30.0)
@@ -56,7 +64,7 @@ def curve(*bound):
     return Run(place, place, values, np.zeros(1), np.ones(1), Outcome.BUDGET, 0.0)
 
 
-def test_steps_count_from_where_the_bound_stays_good():
+def test_steps_count_from_where_the_elbo_stays_good():
     assert steps_to(curve(-9.0, -1.0, -5.0, -1.0, -1.0), -2.0) == 3
     assert steps_to(curve(-9.0, -8.0), -2.0) is None
     assert steps_to(curve(-9.0, -20.0), -22.0) is None
@@ -70,6 +78,30 @@ def test_a_range_is_shown_only_where_there_is_one():
 def test_an_unknown_experiment_is_refused(tmp_path, capsys):
     assert main(["reproduce", "nope", "--out", str(tmp_path)]) == 2
     assert "'table1'" in capsys.readouterr().err
+
+
+def test_measured_variances_stay_below_the_sharp_inequality_and_follow_the_seed(monkeypatch):
+    monkeypatch.setattr(concentration, "DIMENSIONS", (1, 10))
+    rows = concentration.variance_rows(2000, range(3))
+    assert [(row["function"], row["dimension"]) for row in rows] == [
+        (name, dimension) for name in concentration.FUNCTIONS for dimension in (1, 10)
+    ]
+    assert all(row["variance"] <= 1.2 * row["sharp"] for row in rows)  # 10 standard errors
+    assert concentration.variance_rows(2000, range(3)) == rows
+    assert concentration.variance_rows(2000, range(3, 6)) != rows
+    first, other = (concentration.tail_rows(500, seeds) for seeds in (range(2), range(2, 4)))
+    assert [row["sharp"] for row in first] == [row["sharp"] for row in other]
+    assert first != other
+
+
+@pytest.mark.slow
+def test_the_concentration_figures_are_written_with_their_numbers(tmp_path, capsys):
+    command = ["reproduce", "concentration", "--quick", "--seeds", "1", "--out", str(tmp_path)]
+    assert main(command) == 0
+    assert "| linear | " in capsys.readouterr().out
+    names = ("variance", "tails", "decoder")
+    figures = {f"concentration_{name}{kind}" for name in names for kind in (".csv", ".png")}
+    assert {path.name for path in tmp_path.iterdir()} == {*figures, "concentration.md"}
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line; bad input ends with one clear sentence and a non-zero code."""
     command = _parsed(arguments)
     try:
-        return command.run() or 0
+        return int(command.run())
     except (CurviError, OSError) as error:
         sys.stderr.write(f"curvi: {error}\n")
         return 2

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import tyro
+
+from curvi._core.files import write_atomically
 
 
 @dataclass(frozen=True)
 class ListCommand:
     """List every data set: its name, whether its files are here, and one line about it."""
 
-    def run(self) -> None:
+    out: Path | None = None
+    """Folder for the same lines as datasets.txt."""
+    seed: int = 0
+    """Accepted by every command; nothing is random here."""
+
+    def run(self) -> int:
         """Print one line per data set."""
         from curvi import datasets
 
         known = datasets.names()
         width = max(len(entry.name) for entry in known)
-        for entry in known:
-            state = "here   " if entry.present else "missing"
-            print(f"{entry.name:<{width}}  {state}  {entry.description}")
+        state = {True: "here   ", False: "missing"}
+        lines = [f"{e.name:<{width}}  {state[e.present]}  {e.description}" for e in known]
+        _print(lines, self.out, "datasets.txt")
+        return 0
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,10 @@ class PathCommand:
 
     name: Annotated[str | None, tyro.conf.Positional] = None
     """Data set, as `curvi data list` names it."""
+    out: Path | None = None
+    """Folder for the same lines as paths.txt."""
+    seed: int = 0
+    """Accepted by every command; nothing is random here."""
 
     def run(self) -> int:
         """Print one line per file or folder; the code is 1 when a file is missing."""
@@ -40,22 +53,33 @@ class PathCommand:
         from curvi.datasets._registry import ENTRIES
 
         places = lookup.folders()
-        if self.name is None:
-            for place in places:
-                print(place)
-            if len(places) == 1:
-                print(f"({lookup.VARIABLE} is not set; it may name a folder to search first)")
-            return 0
-        missing = 0
-        for file in ENTRIES[one_of(self.name, tuple(ENTRIES), "name")].files:
-            found = lookup.find(file)
-            if found is not None:
-                print(found)
-                continue
-            missing += 1
-            origin = f"; downloaded from {file.urls[0]} on first use" if file.urls else ""
-            print(f"missing: put it at {places[0] / file.path}{origin}")
+        lines, missing = [str(place) for place in places], 0
+        if self.name is None and len(places) == 1:
+            lines.append(f"({lookup.VARIABLE} is not set; it may name a folder to search first)")
+        if self.name is not None:
+            files = ENTRIES[one_of(self.name, tuple(ENTRIES), "name")].files
+            found = [lookup.find(file) for file in files]
+            missing = found.count(None)
+            lines = [
+                str(place) if place is not None else _instruction(file, places[0])
+                for file, place in zip(files, found, strict=True)
+            ]
+        _print(lines, self.out, "paths.txt")
         return 1 if missing else 0
+
+
+def _instruction(file: Any, folder: Path) -> str:
+    """Where to put a missing file, and where it comes from."""
+    origin = f"; downloaded from {file.urls[0]} on first use" if file.urls else ""
+    return f"missing: put it at {folder / file.path}{origin}"
+
+
+def _print(lines: list[str], folder: Path | None, name: str) -> None:
+    text = "\n".join(lines)
+    print(text)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / name, text + "\n")
 
 
 @dataclass(frozen=True)
@@ -69,4 +93,4 @@ class DataCommand:
 
     def run(self) -> int:
         """Run the action."""
-        return self.action.run() or 0
+        return self.action.run()

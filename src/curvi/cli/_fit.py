@@ -6,20 +6,21 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from curvi._core.errors import InputError
 
-_SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t"}
+if TYPE_CHECKING:
+    from curvi.targets import DataTarget
 
 
 @dataclass(frozen=True)
 class FitCommand:
     """Fit a Bayesian regression to a table, or to the bundled breast-cancer data.
 
-    Prints the verdict, the bound, and the coefficients with their posterior sds. Without a table
+    Prints the verdict, the ELBO, and the coefficients with their posterior sds. Without a table
     it is logistic regression on scikit-learn's breast-cancer data, of standardised features; with
     one, features are standardised inside and coefficients are in the units of the table.
     """
@@ -51,21 +52,14 @@ class FitCommand:
         """Fit, print, and write the files asked for; 1 means that the fit did not converge."""
         self._check()
         if self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)  # refused before the fit, not after it
+            self.out.mkdir(parents=True, exist_ok=True)  # fails before the fit, not after it
         return self._run_bundled() if self.table is None else self._run_table(self.table)
-
-    def config(self) -> str:
-        """The command as JSON text."""
-        fields = dataclasses.asdict(self)
-        plain = {k: str(v) if isinstance(v, Path) else v for k, v in fields.items()}
-        return json.dumps(plain, indent=2) + "\n"
 
     def _check(self) -> None:
         from curvi._core import validation
 
         validation.positive_number(self.prior_scale, "--prior-scale")
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"--seed is {self.seed}; it must be between 0 and {2**32 - 1}")
+        check_seed(self.seed)
         if self.table is not None and self.target is None:
             raise InputError(f"--target is missing; name the column of {self.table} to explain")
         if self.table is None:
@@ -75,26 +69,30 @@ class FitCommand:
                     raise InputError(f"--{name} needs a table: curvi fit table.csv --target COLUMN")
 
     def _run_bundled(self) -> int:
-        from curvi.cli._bundled import fit_bundled
+        import jax
 
-        result, names = fit_bundled(self.family, self.rank, self.prior_scale, self.seed)
-        print(result.summary(names))
-        if self.out is not None:
-            from curvi._core.files import write_atomically
-            from curvi.plots._figures import png_bytes
+        from curvi.families import FullRank, LowRank, MeanField
+        from curvi.inference import fit
 
-            write_atomically(self.out / "config.json", self.config())
-            write_atomically(self.out / "summary.txt", result.summary(names) + "\n")
-            write_atomically(self.out / "fit.png", png_bytes(result.plot(names)))
-            print(f"\nwritten to {self.out}: config.json, fit.png, summary.txt")
+        with jax.enable_x64(True):
+            family = {"low-rank": lambda: LowRank(self.rank), "full-rank": FullRank}.get(
+                self.family, MeanField
+            )
+            target, names = breast_cancer(self.prior_scale)
+            # The summary says what a warning would say, with the verdict on top.
+            result = fit(target, family=family(), seed=self.seed, on_failure="return")
+            summary = result.summary(names)
+            print(summary)
+            if self.out is not None:
+                figure = result.plot(names)
+                self._write({"fit.png": figure, "summary.txt": summary + "\n"})
         return 0 if result.converged else 1
 
     def _run_table(self, path: Path) -> int:
-        from curvi.cli._report import write_report
-        from curvi.cli._table import fit_table
+        from curvi.cli._table import fit_table, report_files
         from curvi.datasets import read_table
 
-        separator = _SEPARATORS[self.separator]
+        separator = {"comma": ",", "semicolon": ";", "tab": "\t"}[self.separator]
         table = read_table(path, str(self.target), ignore=self.ignore, separator=separator)
         covariance = {"mean-field": "diagonal", "full-rank": "full"}.get(self.family, self.family)
         fitted = fit_table(
@@ -109,6 +107,52 @@ class FitCommand:
         )
         print(fitted.text())
         if self.out is not None:
-            written = write_report(self.out, fitted, title=path.name, config=self.config())
-            print(f"\nwritten to {self.out}: {', '.join(written)}")
+            self._write(report_files(fitted, title=path.name, config=self.config()))
         return 0 if fitted.converged else 1
+
+    def config(self) -> str:
+        """The command as JSON text."""
+        return json.dumps(dataclasses.asdict(self), indent=2, default=str) + "\n"
+
+    def _write(self, files: dict[str, Any]) -> None:
+        from curvi.reproduction._tables import write_files
+
+        if self.out is not None:
+            written = write_files(self.out, {"config.json": self.config(), **files})
+            names = ", ".join(sorted(path.name for path in written))
+            print(f"\nwritten to {self.out}: {names}")
+
+
+def breast_cancer(prior_scale: float) -> tuple[DataTarget, list[str]]:
+    """The posterior of a logistic regression with a Gaussian prior, and names of its columns.
+
+    The data are those bundled with scikit-learn, so that the example needs no file.
+    """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from sklearn.datasets import load_breast_cancer
+
+    from curvi.targets import DataTarget
+
+    table = load_breast_cancer()
+    scaled = (table.data - table.data.mean(axis=0)) / table.data.std(axis=0)
+    x = np.column_stack([scaled, np.ones(len(scaled))])
+    data = {"x": x, "sign": np.where(table.target == 1, 1.0, -1.0)}
+
+    def log_likelihood(beta: Any, rows: dict[str, Any]) -> Any:
+        return jax.nn.log_sigmoid(rows["sign"] * (rows["x"] @ beta))
+
+    def log_prior(beta: Any) -> Any:
+        constant = jnp.log(prior_scale) + 0.5 * jnp.log(2 * jnp.pi)
+        return jnp.sum(-0.5 * (beta / prior_scale) ** 2 - constant)
+
+    names = [*(str(name) for name in table.feature_names), "intercept"]
+    return DataTarget(log_likelihood, data, log_prior, np.zeros(len(names))), names
+
+
+def check_seed(seed: int) -> int:
+    """Validate a seed of 32 bits."""
+    if not 0 <= seed < 2**32:
+        raise InputError(f"--seed is {seed}; it must be between 0 and {2**32 - 1}")
+    return seed

@@ -17,9 +17,11 @@ class ReproduceCommand:
     """Reproduce tables and figures of the paper, its numbers beside ours."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """table1, logistic, coefficients, frey, olivetti, mnist, bounds, or all."""
+    """table1, logistic, coefficients, frey, olivetti, mnist, concentration, or all."""
     seeds: int = 5
-    """Seeds per method; medians and ranges are reported."""
+    """Number of seeds per method; medians and ranges are reported."""
+    seed: int = 0
+    """The first of these seeds."""
     out: Path = Path("reproduction")
     """Folder for figures (PNG), numbers (CSV) and tables (Markdown)."""
     quick: bool = False
@@ -29,14 +31,16 @@ class ReproduceCommand:
         """Run the experiments one after the other."""
         from curvi import reproduction as experiments
         from curvi._core import validation
+        from curvi.cli._fit import check_seed
 
         chosen = validation.one_of(self.name, (*experiments.REGISTRY, "all"), "name")
-        validation.positive_integer(self.seeds, "--seeds")
+        first = check_seed(self.seed)
+        seeds = range(first, first + validation.positive_integer(self.seeds, "--seeds"))
         self.out.mkdir(parents=True, exist_ok=True)
         for name in experiments.REGISTRY if chosen == "all" else [chosen]:
             with _progress() as report:
                 written = experiments.run(
-                    name, self.out, seeds=self.seeds, quick=self.quick, report=report
+                    name, self.out, seeds=seeds, quick=self.quick, report=report
                 )
             for path in written:
                 if path.suffix == ".md":

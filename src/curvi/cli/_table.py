@@ -1,7 +1,9 @@
-"""From a table to a fitted regression, and from that to what is printed."""
+"""From a table to a fitted regression, to what is printed about it, and to the report."""
 
 from __future__ import annotations
 
+import base64
+import importlib.resources
 import re
 import time
 import warnings
@@ -12,12 +14,14 @@ import numpy as np
 
 from curvi._core.errors import InputError
 from curvi.datasets import Table
-from curvi.reproduction._tables import as_csv
+from curvi.plots import plot_effects, png_bytes
 
 _INTEGER = re.compile(r"[+-]?\d{1,15}(\.0*)?", re.ASCII)
 _MOST_INTEGER_CLASSES = 10
 _MOST_CLASSES = 100
 _MOST_PRINTED = 40
+_MOST_IN_REPORT = 500
+_NUMERIC = ("mean", "sd")  # columns that are aligned on the right
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class FittedTable:
 
     @property
     def converged(self) -> bool:
-        """Whether the maximum of the bound was reached."""
+        """Whether the maximum of the ELBO was reached."""
         return bool(self.estimator.converged_)
 
     @property
@@ -87,10 +91,6 @@ class FittedTable:
             table.append({key: last.get(key, "") for key in table[-1]})
         return table
 
-    def as_csv(self) -> str:
-        """The coefficients as CSV text."""
-        return as_csv(self.rows())
-
     def text(self) -> str:
         """Verdict, facts and coefficients for the terminal."""
         lines = ["converged" if self.converged else "NOT CONVERGED", f"  {self.message}"]
@@ -100,19 +100,16 @@ class FittedTable:
         rows = self.rows()
         shown = rows if len(rows) <= _MOST_PRINTED else rows[: _MOST_PRINTED - 1] + rows[-1:]
         widths = {key: max(len(key), *(len(row[key]) for row in shown)) for key in rows[0]}
-        right = ("mean", "sd")
         for row in [{key: key for key in rows[0]}, *shown]:
             if row is shown[-1] and len(shown) < len(rows):
                 lines.append(f"... {len(rows) - len(shown)} more ...")
-            cells = [f"{v:>{widths[k]}}" if k in right else f"{v:<{widths[k]}}"
+            cells = [f"{v:>{widths[k]}}" if k in _NUMERIC else f"{v:<{widths[k]}}"
                      for k, v in row.items()]  # fmt: skip
             lines.append("  ".join(cells).rstrip())
         return "\n".join(lines)
 
     def figure(self) -> Any:
         """Effects of one sd of each feature with their intervals."""
-        from curvi.plots import plot_effects
-
         mean, sd = np.atleast_2d(self.estimator.coef_), np.atleast_2d(self.estimator.coef_sd_)
         labels = list(self.classes) if self.classes else None
         return plot_effects(
@@ -120,13 +117,36 @@ class FittedTable:
         )
 
 
+def report_files(fitted: FittedTable, *, title: str, config: str) -> dict[str, Any]:
+    """Coefficients, a figure, and a page that shows both with the settings."""
+    picture = png_bytes(fitted.figure())
+    return {
+        "coefficients.csv": fitted.rows(),
+        "coefficients.png": picture,
+        "report.html": render(fitted, title=title, config=config, picture=picture),
+    }
+
+
+def render(fitted: FittedTable, *, title: str, config: str, picture: bytes) -> str:
+    """One page without references to anything outside it; every value is escaped."""
+    from jinja2 import Environment
+
+    source = (importlib.resources.files(__package__) / "report.html").read_text("utf-8")
+    rows = fitted.rows()
+    return Environment(autoescape=True).from_string(source).render(
+        title=title, config=config, converged=fitted.converged, message=fitted.message,
+        facts=fitted.facts(), figure=base64.b64encode(picture).decode(),
+        rows=rows[:_MOST_IN_REPORT], total=len(rows), numeric=_NUMERIC,
+    )  # fmt: skip
+
+
 def fit_table(table: Table, *, target: str, model: str, **options: Any) -> FittedTable:
-    """Choose the model, fit it, and keep what is to be said.
+    """Choose the model, fit it, and keep what is reported.
 
     Raises
     ------
     InputError
-        The target does not suit the model, or leaves the choice open.
+        The target does not fit the model, or several models are possible.
     """
     from curvi import glm
 

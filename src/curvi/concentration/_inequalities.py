@@ -1,19 +1,27 @@
 r"""Variance and tails of an L-Lipschitz function of a standard Gaussian (Theorem 2).
 
-Two constants stand side by side. The paper's proof (duplication of the Gaussian) gives
+There are two constants. The paper's proof (duplication of the Gaussian) gives
 :math:`E\,e^{\lambda(f - Ef)} \le e^{\lambda^2 L^2 \pi^2 / 8}`, a sub-Gaussian parameter of
 :math:`\pi L / 2`; Gaussian concentration gives the sharp parameter L, which linear functions
-attain. Every function here takes ``constant="paper"`` or ``"sharp"``.
+attain. The functions take ``constant="paper"`` or ``"sharp"``.
 
-The bounds for the mean of M draws hold for *independent* draws. Draws that are centred, whitened,
-antithetic or from a Sobol sequence depend on each other, and are refused.
+The inequalities for the mean of M draws need *independent* draws. Draws that are centred, whitened,
+antithetic or from a Sobol sequence depend on each other and raise an error.
+`measure_variance` compares a measured variance with its upper bound.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
 
 from curvi._core import validation
 from curvi._core.errors import InputError
@@ -26,6 +34,23 @@ def loose_variance_bound(lipschitz: float, dimension: int) -> float:
     r""":math:`\mathrm{Var} f(\epsilon) \le \tfrac{\pi^2}{4} L^2 d`, which grows with d.
 
     The first step of the paper's appendix, before the dimension is removed.
+
+    Parameters
+    ----------
+    lipschitz : float
+        Constant L of f, zero or positive; infinity where none is known.
+    dimension : int
+        Dimension d of the Gaussian.
+
+    Returns
+    -------
+    float
+        Upper bound of the variance.
+
+    Raises
+    ------
+    InputError
+        A value is out of its range.
 
     Examples
     --------
@@ -41,6 +66,23 @@ def variance_bound(lipschitz: float, *, constant: str = "sharp") -> float:
 
     Neither depends on the dimension. Infinite L gives infinity: nothing is promised.
 
+    Parameters
+    ----------
+    lipschitz : float
+        Constant L of f, zero or positive; infinity where none is known.
+    constant : {"sharp", "paper"}
+        Which of the two constants to use.
+
+    Returns
+    -------
+    float
+        Upper bound of the variance.
+
+    Raises
+    ------
+    InputError
+        A value is out of its range.
+
     Examples
     --------
     >>> variance_bound(2.0), round(variance_bound(2.0, constant="paper"), 4)
@@ -54,6 +96,25 @@ def moment_bound(lipschitz: float, rate: float, *, constant: str = "sharp") -> f
 
     The first is sharp, the second what the paper's lemma before Theorem 2 proves. ``rate`` is
     :math:`\lambda`.
+
+    Parameters
+    ----------
+    lipschitz : float
+        Constant L of f, zero or positive; infinity where none is known.
+    rate : float
+        The finite number :math:`\lambda`.
+    constant : {"sharp", "paper"}
+        Which of the two constants to use.
+
+    Returns
+    -------
+    float
+        Upper bound of the moment; infinity where it overflows.
+
+    Raises
+    ------
+    InputError
+        A value is out of its range.
     """
     if not isinstance(rate, Real) or not math.isfinite(rate):
         raise InputError(f"rate is {rate!r}; it must be a finite number")
@@ -77,8 +138,31 @@ def tail_bound(
         \quad\text{or}\quad 2 e^{-2 M t^2 / \pi^2 L^2}
 
     The second is the paper's corollary. Never more than one.
+
+    Parameters
+    ----------
+    lipschitz : float
+        Constant L of f, zero or positive; infinity where none is known.
+    num_draws : int
+        The number M of draws in the mean.
+    error : float
+        The positive error t.
+    constant : {"sharp", "paper"}
+        Which of the two constants to use.
+    draws : str or Draws
+        Kind of the draws; only independent ones, "iid", come with a guarantee.
+
+    Returns
+    -------
+    float
+        Upper bound of the probability.
+
+    Raises
+    ------
+    InputError
+        A value is out of its range, or the draws are not independent.
     """
-    _refuse_dependent(draws)
+    _require_independent(draws)
     validation.positive_integer(num_draws, "num_draws")
     error = validation.positive_number(error, "error")
     parameter = _parameter(lipschitz, constant)
@@ -100,12 +184,35 @@ def draws_needed(
     :math:`M = \lceil 2 L^2 \log(2/p) / t^2 \rceil`; with the paper's constant :math:`\pi^2/4`
     times as many. The dimension does not enter.
 
+    Parameters
+    ----------
+    lipschitz : float
+        Constant L of f, zero or positive; infinity where none is known.
+    error : float
+        The positive error t.
+    probability : float
+        Accepted probability p of a larger error, between 0 and 1.
+    constant : {"sharp", "paper"}
+        Which of the two constants to use.
+    draws : str or Draws
+        Kind of the draws; only independent ones, "iid", come with a guarantee.
+
+    Returns
+    -------
+    int
+        The number of draws, at least one.
+
+    Raises
+    ------
+    InputError
+        A value is out of its range, the draws are not independent, or no number of draws is enough.
+
     Examples
     --------
     >>> draws_needed(1.0, 0.1, 0.05)
     738
     """
-    _refuse_dependent(draws)
+    _require_independent(draws)
     error = validation.positive_number(error, "error")
     parameter = _parameter(lipschitz, constant)
     if not math.isfinite(parameter):
@@ -128,15 +235,119 @@ def error_bound(
 
     :math:`t = L \sqrt{2 \log(2/p) / M}`.
 
+    Parameters
+    ----------
+    lipschitz : float
+        Constant L of f, zero or positive; infinity where none is known.
+    num_draws : int
+        The number M of draws in the mean.
+    probability : float
+        Accepted probability p of a larger error, between 0 and 1.
+    constant : {"sharp", "paper"}
+        Which of the two constants to use.
+    draws : str or Draws
+        Kind of the draws; only independent ones, "iid", come with a guarantee.
+
+    Returns
+    -------
+    float
+        The error t.
+
+    Raises
+    ------
+    InputError
+        A value is out of its range, or the draws are not independent.
+
     Examples
     --------
     >>> bool(error_bound(1.0, 738, 0.05) <= 0.1)
     True
     """
-    _refuse_dependent(draws)
+    _require_independent(draws)
     validation.positive_integer(num_draws, "num_draws")
     factor = math.sqrt(2 * math.log(2 / _probability(probability)) / num_draws)
     return _parameter(lipschitz, constant) * factor
+
+
+@dataclass(frozen=True)
+class VarianceReport:
+    """Variance of an estimate from one draw: of its value, with its upper bound, and its gradient.
+
+    The inequalities cover values only; the variance of the gradient is measured alone.
+
+    Attributes
+    ----------
+    value : float
+        Measured variance of the value.
+    gradient : float
+        Measured trace of the covariance of the gradient in the variational parameters; nan
+        where it was not asked for.
+    lipschitz : float
+        Constant of the value as a function of the standard Gaussian; infinite if none is known.
+    sharp, paper : float
+        ``L^2`` and ``L^2 pi^2 / 4`` (Theorem 2).
+    """
+
+    value: float
+    gradient: float
+    lipschitz: float
+
+    @property
+    def sharp(self) -> float:
+        """The sharp upper bound of the variance of the value."""
+        return variance_bound(self.lipschitz)
+
+    @property
+    def paper(self) -> float:
+        """The upper bound of Theorem 2 for the variance of the value."""
+        return variance_bound(self.lipschitz, constant="paper")
+
+    def __str__(self) -> str:
+        if math.isinf(self.lipschitz):
+            limit = "no upper bound: the log density is not known to be Lipschitz"
+        else:
+            ratio = self.sharp / self.value if self.value > 0 else math.inf
+            limit = f"at most {self.sharp:.4g} (L = {self.lipschitz:.4g}), {ratio:.3g} times that"
+        return f"variance of one draw {self.value:.4g}; {limit}"
+
+
+def measure_variance(
+    fn: Callable[[Array], Array],
+    noise: Float[Array, "draws dimension"],
+    *,
+    lipschitz: float = math.inf,
+    gradient: Callable[[Array], Array] | None = None,
+) -> VarianceReport:
+    """Measure ``fn`` at independent draws of a standard Gaussian.
+
+    Parameters
+    ----------
+    fn : callable
+        One value per draw.
+    noise : array, (draws, dimension)
+        Independent draws; at least two.
+    lipschitz : float
+        A proved constant of ``fn``, if there is one.
+    gradient : callable, optional
+        A flat gradient per draw, whose total variance is measured as well.
+
+    Returns
+    -------
+    VarianceReport
+
+    Raises
+    ------
+    InputError
+        There are fewer than two draws.
+    """
+    if noise.shape[0] < 2:
+        raise InputError(f"noise holds {noise.shape[0]} draws; a variance needs at least two")
+    values = np.asarray(jax.vmap(fn)(noise), np.float64)
+    total = math.nan
+    if gradient is not None:
+        rows = jax.vmap(gradient)(noise)
+        total = float(jnp.sum(jnp.var(rows, axis=0, ddof=1)))
+    return VarianceReport(float(values.var(ddof=1)), total, lipschitz)
 
 
 def _square(value: float) -> float:
@@ -149,8 +360,8 @@ def _parameter(lipschitz: Any, constant: str) -> float:
     validation.one_of(constant, tuple(_PARAMETER), "constant")
     if not isinstance(lipschitz, Real):
         raise InputError(
-            f"lipschitz is {lipschitz!r}; it must be a number. An estimate is no bound: to take "
-            "one on trust, pass its value"
+            f"lipschitz is {lipschitz!r}; it must be a number. An estimate is not an upper bound: "
+            "to take one on trust, pass its value"
         )
     value = float(lipschitz)
     if math.isnan(value) or value < 0:
@@ -164,10 +375,10 @@ def _probability(probability: Any) -> float:
     return float(probability)
 
 
-def _refuse_dependent(draws: Any) -> None:
+def _require_independent(draws: Any) -> None:
     kind = draws.kind if isinstance(draws, Draws) else draws
     if kind != "iid" or isinstance(draws, Integral):
         raise InputError(
-            f"draws are {kind!r}; the bounds hold for independent draws ('iid') only, measure the "
+            f"draws are {kind!r}; the inequalities need independent draws ('iid'): measure the "
             "error of other kinds instead"
         )

@@ -2,7 +2,7 @@ r"""Lipschitz constants of :math:`\epsilon \mapsto f(\mu + R\epsilon)` (Lemma 4 
 
 A constant returned as a number is an upper bound, proved for every :math:`\epsilon`. A constant
 measured from gradients at draws is a :class:`LipschitzEstimate`, a type of its own that the
-bounds refuse: the steepest point seen is not the steepest point there is.
+inequalities do not accept: the steepest point seen need not be the steepest point there is.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ ACTIVATION_SLOPES = {
 
 @dataclass(frozen=True)
 class LipschitzEstimate:
-    """The largest gradient norm over some draws: a lower bound of the constant, no upper one."""
+    """The largest gradient norm over some draws: a lower bound of the constant, not an upper."""
 
     value: float
     num_draws: int
 
     def __str__(self) -> str:
-        return f"at least {self.value:.4g} (steepest of {self.num_draws} draws; not a bound)"
+        return f"at least {self.value:.4g} (steepest of {self.num_draws} draws; not an upper bound)"
 
 
 def unit_lipschitz(
@@ -53,19 +53,47 @@ def unit_lipschitz(
     ``scale`` is R, a matrix or, for a diagonal R, the vector of sds. The covariance is
     :math:`R R^\top`.
 
+    Parameters
+    ----------
+    weights : array of shape (units, inputs)
+        The finite weight matrix W.
+    scale : array
+        R as a matrix or, if it is diagonal, the vector of sds.
+    activation : str
+        A key of `ACTIVATION_SLOPES`.
+
+    Returns
+    -------
+    array of shape (units,)
+        One constant per unit.
+
     Examples
     --------
     >>> unit_lipschitz([[3.0, 4.0]], [1.0, 1.0], activation="sigmoid")
     array([1.25])
     """
     product = _scaled(_matrix(weights, "weights"), scale)
-    return np.asarray(
-        [_times(_slope(activation), norm) for norm in np.linalg.norm(product, axis=1)]
-    )
+    slope = _slope(activation)
+    return np.asarray([_times(slope, norm) for norm in np.linalg.norm(product, axis=1)])
 
 
 def layer_lipschitz(weights: Any, scale: Any = None, *, activation: str = "tanh") -> float:
-    r"""A layer as a whole: :math:`c\,\|W R\|_2`, the spectral norm."""
+    r"""A layer as a whole: :math:`c\,\|W R\|_2`, the spectral norm.
+
+    Parameters
+    ----------
+    weights : array of shape (units, inputs)
+        The finite weight matrix W.
+    scale : array
+        R of the first layer, as a matrix or, if it is diagonal, the vector of sds.
+    activation : str
+        A key of `ACTIVATION_SLOPES`.
+
+    Returns
+    -------
+    float
+        The constant of the layer.
+    """
     matrix = _matrix(weights, "weights")
     product = matrix if scale is None else _scaled(matrix, scale)
     return _times(_slope(activation), float(np.linalg.norm(product, 2)))
@@ -82,6 +110,20 @@ def network_lipschitz(
 
     ``layers`` are weight matrices (outputs, inputs), the first of which reads
     :math:`z = \mu + R\epsilon`.
+
+    Parameters
+    ----------
+    layers : sequence of arrays
+        Weight matrices, of shape (outputs, inputs) each.
+    scale : array
+        R as a matrix or, if it is diagonal, the vector of sds.
+    activation, output : str
+        Keys of `ACTIVATION_SLOPES`: of the hidden layers, and of the last.
+
+    Returns
+    -------
+    float
+        The constant of the network, infinite where an activation has no steepest slope.
     """
     if len(layers) == 0:
         raise InputError("layers is empty; a network has at least one weight matrix")
@@ -109,9 +151,26 @@ def reconstruction_lipschitz(
     For Bernoulli pixels the slope in the logits is :math:`x - p`, of norm at most
     :math:`\|\max(x, 1 - x)\|_2`, which multiplies the constant of the network up to its logits.
     For a Gaussian likelihood, a squared error of an unbounded decoder, the slope has no bound
-    and the answer is infinity: Theorem 2 promises nothing there.
+    and the result is infinity: Theorem 2 promises nothing there.
 
     Give ``sds``, (rows, latent), one diagonal R per row, or ``scale``, one R for all rows.
+
+    Parameters
+    ----------
+    layers : sequence of arrays
+        Weight matrices of the decoder, of shape (outputs, inputs) each.
+    images : array of shape (rows, pixels)
+        For Bernoulli pixels in [0, 1].
+    scale, sds : array
+        One R for all rows, or the sds of shape (rows, latent) of one diagonal R per row.
+    activation : str
+        Activation of the hidden layers, a key of `ACTIVATION_SLOPES`.
+    likelihood : {"bernoulli", "gaussian"}
+
+    Returns
+    -------
+    array of shape (rows,)
+        One constant per row.
     """
     validation.one_of(likelihood, ("bernoulli", "gaussian"), "likelihood")
     pixels = np.atleast_2d(np.asarray(images, np.float64))
@@ -143,6 +202,17 @@ def logistic_row_lipschitz(X: Any, scale: Any) -> Float[np.ndarray, " rows"]:
     r"""The exact constant of each row of a logistic likelihood: :math:`\|x_i^\top R\|_2`.
 
     The slope of :math:`\log\sigma` comes as close to one as one likes.
+
+    Parameters
+    ----------
+    X : array of shape (rows, features)
+    scale : array
+        R as a matrix or, if it is diagonal, the vector of sds.
+
+    Returns
+    -------
+    array of shape (rows,)
+        One constant per row.
     """
     return unit_lipschitz(X, scale, activation="softplus")
 
@@ -152,6 +222,19 @@ def logistic_lipschitz(X: Any, scale: Any, weight: Any = None) -> float:
 
     Its gradient is :math:`R^\top X^\top s` with :math:`|s_i| \le w_i`, so its norm is at most the
     smaller of :math:`\sum_i w_i \|x_i^\top R\|` and :math:`\|w\|_2\,\|X R\|_2`.
+
+    Parameters
+    ----------
+    X : array of shape (rows, features)
+    scale : array
+        R as a matrix or, if it is diagonal, the vector of sds.
+    weight : array of shape (rows,), optional
+        Weights of the rows, none of them negative; one by default.
+
+    Returns
+    -------
+    float
+        The constant of the log likelihood.
     """
     product = _scaled(_matrix(X, "X"), scale)
     weights = np.ones(product.shape[0]) if weight is None else np.asarray(weight, np.float64)
@@ -164,7 +247,25 @@ def logistic_lipschitz(X: Any, scale: Any, weight: Any = None) -> float:
 def estimate_lipschitz(
     fn: Callable[[Array], Array], noise: Float[Array, "draws dimension"]
 ) -> LipschitzEstimate:
-    """The steepest gradient of ``fn(noise)`` over the given draws."""
+    """The steepest gradient of ``fn(noise)`` over the given draws.
+
+    Parameters
+    ----------
+    fn : callable
+        One value per draw, differentiable.
+    noise : array, (draws, dimension)
+        Draws of a standard Gaussian.
+
+    Returns
+    -------
+    LipschitzEstimate
+        A lower bound of the constant, which the inequalities do not accept.
+
+    Raises
+    ------
+    InputError
+        A gradient is not finite.
+    """
     norms = jnp.linalg.norm(jax.vmap(jax.grad(fn))(noise), axis=1)
     value = float(jnp.max(norms))
     if not math.isfinite(value):

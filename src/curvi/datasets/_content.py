@@ -1,4 +1,4 @@
-"""From a file to its bytes, decompressed within a bound, and from arrays to their checksum."""
+"""Files to bytes, decompressed up to a size limit; arrays to checksums; the errors of both."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from curvi.datasets._errors import refusal
+from curvi._core.errors import CurviError
 
+REPLACE = "replace the file with an intact copy"
 # The largest file that curvi knows, the training images of MNIST, has 47 million bytes inside.
 MAX_BYTES = 64 * 2**20
 # Parallel compressors write one stream per block. Each further stream copies the rest of the
@@ -25,6 +26,32 @@ _NOT_READ = {
     b"\xfd7zXZ": "xz data",
     b"\x28\xb5\x2f\xfd": "zstd data",
 }
+
+
+class DataFormatError(CurviError, ValueError):
+    """A data file is damaged, is not what its name says, or exceeds the size limit."""
+
+
+class DataNotFoundError(CurviError, FileNotFoundError):
+    """A data file is in none of the searched places; the message says where to put it."""
+
+
+def format_error(name: str, where: str, what: str, remedy: str = REPLACE) -> DataFormatError:
+    """The error of one file: its name, the place in it, what is wrong there, what to do.
+
+    Parameters
+    ----------
+    name
+        The file, as the user knows it.
+    where
+        ``"line 3"`` or ``"byte 16"``; empty when the whole file is meant.
+    what
+        What is wrong, as a clause.
+    remedy
+        What to do about it, as a clause.
+    """
+    place = f"{name}, {where}" if where else name
+    return DataFormatError(f"{place}: {what}; {remedy}")
 
 
 class _Decompressor(Protocol):
@@ -51,9 +78,9 @@ def read_content(path: Path, name: str, *, max_bytes: int = MAX_BYTES) -> bytes:
         with path.open("rb") as stream:
             raw = stream.read(max_bytes + 1)
     except OSError as error:
-        raise refusal(name, "", f"cannot be read ({error})", "check the file") from error
+        raise format_error(name, "", f"cannot be read ({error})", "check the file") from error
     if len(raw) > max_bytes:
-        raise refusal(name, "", f"is larger than {max_bytes} bytes, the most that is read")
+        raise format_error(name, "", f"is larger than {max_bytes} bytes, the most that is read")
     return inflate(raw, name, max_bytes=max_bytes)
 
 
@@ -61,7 +88,9 @@ def inflate(raw: bytes, name: str, *, max_bytes: int = MAX_BYTES) -> bytes:
     """Decompress gzip or bzip2 bytes into at most `max_bytes`; return others as they are."""
     for magic, kind in _NOT_READ.items():
         if raw.startswith(magic):
-            raise refusal(name, "byte 0", f"is {kind}", "unpack it, or pack it with gzip or bzip2")
+            raise format_error(
+                name, "byte 0", f"is {kind}", "unpack it, or pack it with gzip or bzip2"
+            )
     if not raw.startswith((_GZIP, _BZIP2)):
         return raw
     parts: list[bytes] = []
@@ -72,31 +101,39 @@ def inflate(raw: bytes, name: str, *, max_bytes: int = MAX_BYTES) -> bytes:
         room -= len(part)
         if not rest:
             return b"".join(parts)
-    raise refusal(name, "", f"consists of more than {MAX_STREAMS} compressed streams")
+    raise format_error(name, "", f"consists of more than {MAX_STREAMS} compressed streams")
 
 
 def _one_stream(
     data: bytes, name: str, offset: int, room: int, max_bytes: int
 ) -> tuple[bytes, bytes]:
     """The first compressed stream of `data`, and the bytes after it."""
-    machine: _Decompressor
+    decompressor: _Decompressor
     if data.startswith(_GZIP):
-        machine = zlib.decompressobj(_GZIP_WINDOW)
+        decompressor = zlib.decompressobj(_GZIP_WINDOW)
     elif data.startswith(_BZIP2):
-        machine = bz2.BZ2Decompressor()
+        decompressor = bz2.BZ2Decompressor()
     else:
-        raise refusal(name, f"byte {offset}", "bytes follow the end of the compressed data")
+        raise format_error(name, f"byte {offset}", "bytes follow the end of the compressed data")
+    part = decompress(decompressor, data, name, f"byte {offset}", room, max_bytes)
+    return part, decompressor.unused_data
+
+
+def decompress(
+    decompressor: _Decompressor, data: bytes, name: str, where: str, room: int, max_bytes: int
+) -> bytes:
+    """Decompress one complete stream into at most `room` bytes, what is left of `max_bytes`."""
     try:
         # One byte more than allowed: zlib takes 0 for "no limit", and a stream that fills the
         # room exactly must still reach its end.
-        out = machine.decompress(data, room + 1)
+        part = decompressor.decompress(data, room + 1)
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise refusal(name, f"byte {offset}", f"cannot be decompressed ({error})") from error
-    if len(out) > room:
-        raise refusal(name, f"byte {offset}", f"decompresses to more than {max_bytes} bytes")
-    if not machine.eof:
-        raise refusal(name, f"byte {offset + len(data)}", "ends inside compressed data")
-    return out, machine.unused_data
+        raise format_error(name, where, f"cannot be decompressed ({error})") from error
+    if len(part) > room:
+        raise format_error(name, where, f"decompresses to more than {max_bytes} bytes")
+    if not decompressor.eof:
+        raise format_error(name, where, "ends inside compressed data")
+    return part
 
 
 def digest(arrays: Iterable[np.ndarray]) -> str:

@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from curvi.datasets._errors import refusal
+from curvi.datasets._content import format_error
 
 MAX_LINE = 4096
 _INTENSITY = re.compile(r"[+-]?[0-9]{1,7}")
@@ -39,23 +39,27 @@ def parse_intensities(
     numbers = [int(word) if _INTENSITY.fullmatch(word) else -1 for word in header[2::2]]
     if header[3::2] != ["call"] * len(patients) or sorted(numbers) != list(patients):
         span = f"{patients.start} to {patients.stop - 1}"
-        raise refusal(name, "line 1", f"does not number the patients {span}, a call after each")
+        raise format_error(
+            name, "line 1", f"does not number the patients {span}, a call after each"
+        )
     genes: list[str] = []
     values = np.empty((num_genes, len(patients)), np.int64)
     for row, line in enumerate(lines[1:]):
         where, fields = f"line {row + 2}", _fields(line, name, row + 2)
         if len(fields) != 2 + 2 * len(patients):
             what = f"has {len(fields)} fields, not {2 + 2 * len(patients)}"
-            raise refusal(name, where, what)
+            raise format_error(name, where, what)
         wrong = [word for word in fields[2::2] if not _INTENSITY.fullmatch(word)]
         wrong += [word for word in fields[3::2] if word not in _CALLS]
         if wrong or not _GENE.fullmatch(fields[1]):
             bad = (wrong or [fields[1]])[0][:40]
-            raise refusal(name, where, f"{bad!r} is no intensity, call or accession number")
+            raise format_error(
+                name, where, f"{bad!r} is not an intensity, call or accession number"
+            )
         genes.append(fields[1])
         values[row] = [int(word) for word in fields[2::2]]
     if len(set(genes)) != num_genes:
-        raise refusal(name, "", "an accession number occurs more than once")
+        raise format_error(name, "", "an accession number occurs more than once")
     return np.ascontiguousarray(values[:, np.argsort(numbers)].T), np.array(genes)
 
 
@@ -69,7 +73,7 @@ def parse_labels(content: bytes, name: str, *, num_patients: int) -> tuple[np.nd
     """
     lines = _table(content, name, num_patients + 1)
     if _fields(lines[0], name, 1) != ["patient", "cancer"]:
-        raise refusal(name, "line 1", "does not read patient,cancer")
+        raise format_error(name, "line 1", "does not read patient,cancer")
     labels = np.zeros(num_patients, np.int64)
     for number, line in enumerate(lines[1:], 2):
         match _fields(line, name, number):
@@ -77,10 +81,10 @@ def parse_labels(content: bytes, name: str, *, num_patients: int) -> tuple[np.nd
                 index = int(patient) - 1
             case _:
                 what = f"{line[:40]!r} is not a patient and ALL or AML"
-                raise refusal(name, f"line {number}", what)
+                raise format_error(name, f"line {number}", what)
         if not 0 <= index < num_patients or labels[index]:
             what = f"patient {patient} is repeated or outside 1 to {num_patients}"
-            raise refusal(name, f"line {number}", what)
+            raise format_error(name, f"line {number}", what)
         labels[index] = _CLASSES[kind]
     return (labels,)
 
@@ -108,17 +112,19 @@ def _table(content: bytes, name: str, num_lines: int) -> list[str]:
     content = content.rstrip(b"\r\n")
     found = content.count(b"\n") + 1
     if found != num_lines:
-        raise refusal(name, f"line {found}", f"the file has {found} lines, not {num_lines}")
+        raise format_error(name, f"line {found}", f"the file has {found} lines, not {num_lines}")
     try:
         return content.decode("ascii").split("\n")
     except UnicodeDecodeError as error:
-        raise refusal(name, f"byte {error.start}", "is not plain text") from error
+        raise format_error(name, f"byte {error.start}", "is not plain text") from error
 
 
 def _fields(line: str, name: str, number: int) -> list[str]:
     if len(line) > MAX_LINE:
-        raise refusal(name, f"line {number}", f"is longer than {MAX_LINE} characters")
+        raise format_error(name, f"line {number}", f"is longer than {MAX_LINE} characters")
     try:
         return next(csv.reader([line.removesuffix("\r")], strict=True), [])
     except csv.Error as error:
-        raise refusal(name, f"line {number}", f"is not comma-separated text ({error})") from error
+        raise format_error(
+            name, f"line {number}", f"is not comma-separated text ({error})"
+        ) from error

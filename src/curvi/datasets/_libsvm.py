@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import numpy as np
 
-from curvi.datasets._errors import DataFormatError, refusal
+from curvi.datasets._content import DataFormatError, format_error
 
 MAX_LINE = 2**20  # bytes; a row of 7129 features written with six decimals has about 10^5
-# Quantifiers are possessive (++, *+), so that a bad line is refused in linear time.
+# Quantifiers are possessive (++, *+), so that a bad line is rejected in linear time.
 _NUMBER = rb"[+-]?+(?:\d{1,40}+(?:\.\d{0,40}+)?+|\.\d{1,40}+)(?:[eE][+-]?+\d{1,3}+)?+"
 _LABEL = re.compile(_NUMBER)
 _ENTRY = re.compile(rb"\d{1,9}+:" + _NUMBER)
@@ -49,14 +48,14 @@ def parse_libsvm(
     """
     ends = content.count(b"\n")
     if ends > num_rows:  # before the lines are split: a file of newlines would fill the memory
-        raise refusal(name, f"line {num_rows + 1}", f"more rows than the {num_rows} expected")
+        raise format_error(name, f"line {num_rows + 1}", f"more rows than the {num_rows} expected")
     lines = content.split(b"\n")
     if not lines[-1]:
         lines.pop()
     counts = np.array([_entries(line, name, i) for i, line in enumerate(lines, 1)], np.int64)
     if len(lines) != num_rows:
         what = f"the file ends after {len(lines)} rows of {num_rows}"
-        raise refusal(name, f"line {len(lines)}", what)
+        raise format_error(name, f"line {len(lines)}", what)
     numbers = np.fromstring(content.replace(b":", b" "), dtype=np.float64, sep=" ")
     starts = np.cumsum(1 + 2 * counts) - (1 + 2 * counts)
     labels = numbers[starts]
@@ -72,7 +71,7 @@ def parse_libsvm(
 def _entries(line: bytes, name: str, number: int) -> int:
     """The number of ``index:value`` entries of a line, once it is known to be well formed."""
     if len(line) > MAX_LINE:
-        raise refusal(name, f"line {number}", f"is longer than {MAX_LINE} bytes")
+        raise format_error(name, f"line {number}", f"is longer than {MAX_LINE} bytes")
     if _LINE.fullmatch(line) is None:
         raise _explain(line, name, number)
     return line.count(b":")
@@ -82,14 +81,14 @@ def _explain(line: bytes, name: str, number: int) -> DataFormatError:
     """Why a line does not match, by its first wrong word."""
     where, words = f"line {number}", line.split()
     if not words:
-        return refusal(name, where, "is empty")
+        return format_error(name, where, "is empty")
     if _LABEL.fullmatch(words[0]) is None:
-        return refusal(name, where, f"the label {_shown(words[0])} is not a number")
+        return format_error(name, where, f"the label {_shown(words[0])} is not a number")
     for word in words[1:]:
         if _ENTRY.fullmatch(word) is None:
             what = f"{_shown(word)} is not index:value with a whole index and a decimal value"
-            return refusal(name, where, what)
-    return refusal(name, where, "has characters other than words, spaces and tabs")
+            return format_error(name, where, what)
+    return format_error(name, where, "has characters other than words, spaces and tabs")
 
 
 def _shown(word: bytes) -> str:
@@ -104,32 +103,24 @@ def _check(
     labels: np.ndarray,
     num_features: int,
 ) -> None:
-    """Refuse numbers that are well written and still wrong, at the first of them."""
-    after = np.zeros(rows.shape, bool)
-    after[1:] = (rows[1:] == rows[:-1]) & (indices[1:] <= indices[:-1])
-    problems: tuple[tuple[np.ndarray, np.ndarray, Callable[[int], str]], ...] = (
-        (
-            (indices < 1) | (indices > num_features),
-            rows,
-            lambda k: f"index {indices[k]} is outside 1 to {num_features}",
-        ),
-        (
-            after,
-            rows,
-            lambda k: f"index {indices[k]} follows {indices[k - 1]}; indices must increase",
-        ),
-        (
-            ~np.isfinite(values),
-            rows,
-            lambda k: f"the value of index {indices[k]} is too large for float64",
-        ),
-        (
-            np.abs(labels) != 1,
-            np.arange(labels.size),
-            lambda k: f"the label {labels[k]:g} is neither -1 nor +1",
-        ),
-    )
-    for wrong, line_of, describe in problems:
-        if wrong.any():
-            k = int(np.argmax(wrong))
-            raise refusal(name, f"line {line_of[k] + 1}", describe(k))
+    """Validate the values of well-formed numbers, and name the first that is wrong."""
+    unordered = np.zeros(rows.shape, bool)
+    unordered[1:] = (rows[1:] == rows[:-1]) & (indices[1:] <= indices[:-1])
+    outside = (indices < 1) | (indices > num_features)
+    if (k := _first(outside)) is not None:
+        what = f"index {indices[k]} is outside 1 to {num_features}"
+    elif (k := _first(unordered)) is not None:
+        what = f"index {indices[k]} follows {indices[k - 1]}; indices must increase"
+    elif (k := _first(~np.isfinite(values))) is not None:
+        what = f"the value of index {indices[k]} is too large for float64"
+    elif (row := _first(np.abs(labels) != 1)) is not None:
+        what = f"the label {labels[row]:g} is neither -1 nor +1"
+        raise format_error(name, f"line {row + 1}", what)
+    else:
+        return
+    raise format_error(name, f"line {rows[k] + 1}", what)
+
+
+def _first(wrong: np.ndarray) -> int | None:
+    """The place of the first True."""
+    return int(np.argmax(wrong)) if wrong.any() else None

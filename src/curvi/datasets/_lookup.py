@@ -1,23 +1,109 @@
-"""Where a file is: the folder named by CURVI_DATA, the user's cache, then its public origin."""
+"""Data sets by name: files from the folder named by CURVI_DATA, the cache, or their origin."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
-from curvi.datasets._content import MAX_BYTES, digest, read_content
-from curvi.datasets._errors import DataNotFoundError, refusal
-from curvi.datasets._registry import Arrays, DataFile
+from curvi._core.validation import one_of
+from curvi.datasets._content import (
+    MAX_BYTES,
+    DataNotFoundError,
+    digest,
+    format_error,
+    read_content,
+)
+from curvi.datasets._registry import ENTRIES, Arrays, DataFile, Dataset
 
 VARIABLE = "CURVI_DATA"
 _SUFFIXES = ("", ".bz2", ".gz")
-_SECONDS = 30  # without a byte, until a download is given up
+_TIMEOUT = 30  # seconds without a byte until a download is given up
+
+
+class Listing(NamedTuple):
+    """A data set that `names` lists: its name, one line about it, whether all files are present."""
+
+    name: str
+    description: str
+    present: bool
+
+
+def load(name: str, *, download: bool = True) -> Dataset:
+    """Load a data set.
+
+    Its files are searched in the folder named by the environment variable ``CURVI_DATA``, then in
+    the user's cache folder; what is in neither is downloaded into the cache. Every file is
+    parsed strictly and compared with a checksum, wherever it comes from.
+
+    Parameters
+    ----------
+    name
+        One of those that `names` lists.
+    download
+        False never uses the network.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    InputError
+        There is no data set of that name.
+    DataNotFoundError
+        A file is missing and was not downloaded; the message says where to put it.
+    DataFormatError
+        A file is damaged or is not the expected one.
+    """
+    entry = ENTRIES[one_of(name, tuple(ENTRIES), "name")]
+    parts = []
+    for file in entry.files:
+        place = find(file)
+        if place is None:
+            if not download:
+                raise missing(file, "downloads were not allowed")
+            place = fetch(file)
+        parts.append(read(file, place))
+    return Dataset(name, entry.description, **entry.assemble(parts))
+
+
+def names() -> list[Listing]:
+    """List every data set with a one-line description and whether its files are present.
+
+    Returns
+    -------
+    list of Listing
+    """
+    return [
+        Listing(name, entry.description, all(find(file) for file in entry.files))
+        for name, entry in ENTRIES.items()
+    ]
+
+
+def path(name: str) -> list[Path]:
+    """The files of a data set that `load` would read, without reading or downloading them.
+
+    Raises
+    ------
+    InputError
+        There is no data set of that name.
+    DataNotFoundError
+        A file is missing; the message says where to put it.
+    """
+    found = []
+    for file in ENTRIES[one_of(name, tuple(ENTRIES), "name")].files:
+        place = find(file)
+        if place is None:
+            how = "load() downloads it" if file.urls else "it has no public address to download"
+            raise missing(file, how)
+        found.append(place)
+    return found
 
 
 def folders() -> tuple[Path, ...]:
-    """The folders to look in, first come first served.
+    """The folders to search, in this order.
 
     Raises
     ------
@@ -63,17 +149,18 @@ def read(file: DataFile, path: Path, name: str = "") -> Arrays:
     found = digest(arrays)
     if found != file.sha256:
         what = f"the checksum of its content is sha256 {found}, but {file.sha256} is expected"
-        raise refusal(name, "", what)
+        raise format_error(name, "", what)
     return arrays
 
 
 def missing(file: DataFile, reason: str) -> DataNotFoundError:
-    """The error for a file that is nowhere: what, where it was looked for, where to put it."""
+    """The error of a missing file: which, where it was searched for, and where to put it."""
     places = folders()
-    looked = " and ".join(str(place) for place in places)
+    searched = " and ".join(str(place) for place in places)
     unset = "" if len(places) > 1 else f" ({VARIABLE} is not set)"
     return DataNotFoundError(
-        f"{file.path} is not in {looked}{unset}; {reason}; put the file at {places[0] / file.path}"
+        f"{file.path} is not in {searched}{unset}; {reason}; "
+        f"put the file at {places[0] / file.path}"
     )
 
 
@@ -116,7 +203,7 @@ def _download(file: DataFile, url: str, target: Path) -> Path:
 
 
 class BoundedWriter:
-    """A file to write to, up to a number of bytes: an endless answer must not fill the disk."""
+    """A file with a size limit: an endless response must not fill the disk."""
 
     def __init__(self, stream: IO[bytes], name: str, max_bytes: int) -> None:
         self._stream = stream
@@ -124,11 +211,11 @@ class BoundedWriter:
         self._max_bytes = self._room = max_bytes
 
     def write(self, chunk: bytes) -> int:
-        """Write a chunk, or refuse it once the bound is passed."""
+        """Write a chunk, or raise an error beyond the limit."""
         self._room -= len(chunk)
         if self._room < 0:
             what = f"sends more than {self._max_bytes} bytes"
-            raise refusal(self._name, "", what, "fetch the file by hand")
+            raise format_error(self._name, "", what, "fetch the file by hand")
         return self._stream.write(chunk)
 
     def flush(self) -> None:
@@ -139,4 +226,4 @@ def transfer(url: str, output: BoundedWriter) -> None:
     """Copy the bytes behind an address to the writer. The only function that uses the network."""
     import pooch
 
-    pooch.HTTPDownloader(chunk_size=2**16, timeout=_SECONDS)(url, output, None)
+    pooch.HTTPDownloader(chunk_size=2**16, timeout=_TIMEOUT)(url, output, None)

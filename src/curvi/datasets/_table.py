@@ -1,4 +1,4 @@
-"""A user's table of numbers: comma-separated text with a header, read strictly and in bounds."""
+"""A user's table of numbers: comma-separated text with a header, read strictly and with limits."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from curvi._core.errors import InputError
-from curvi.datasets._content import read_content
-from curvi.datasets._errors import DataFormatError, refusal
+from curvi.datasets._content import DataFormatError, format_error, read_content
 
 MAX_TABLE_BYTES = 512 * 2**20
 MAX_COLUMNS = 100_000
@@ -41,7 +40,7 @@ def read_table(
     InputError
         The header has no column of a name that was given.
     DataFormatError
-        The file is no such table; the message names line and column.
+        The file is not such a table; the message names line and column.
     """
     content = read_content(path, str(path), max_bytes=MAX_TABLE_BYTES)
     return parse_table(content, str(path), target, ignore=ignore, separator=separator)
@@ -64,9 +63,11 @@ def parse_table(
         wanted, at = _columns(header, name, target, ignore)
         rows, labels = _rows(reader, name, header, wanted, at)
     except csv.Error as error:
-        raise refusal(name, f"line {reader.line_num}", f"is no valid CSV ({error})") from error
+        raise format_error(
+            name, f"line {reader.line_num}", f"is not valid CSV ({error})"
+        ) from error
     if not rows:
-        raise refusal(name, "", "has a header and no rows", "add rows below the header")
+        raise format_error(name, "", "has a header and no rows", "add rows below the header")
     return Table(np.array(rows), tuple(header[i] for i in wanted), tuple(labels))
 
 
@@ -74,33 +75,35 @@ def _decoded(content: bytes, name: str) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise refusal(
+        raise format_error(
             name, f"byte {error.start}", "is not UTF-8 text", "save the table as UTF-8"
         ) from error
     if (at := text.find("\0")) >= 0:
-        raise refusal(name, f"character {at}", "is a zero byte; this is not a text file")
+        raise format_error(name, f"character {at}", "is a zero byte; this is not a text file")
     return text
 
 
 def _check_header(header: list[str], name: str, separator: str) -> None:
     if not any(header):
-        raise refusal(name, "line 1", "is empty", "start with a line that names the columns")
+        raise format_error(name, "line 1", "is empty", "start with a line that names the columns")
     if len(header) > MAX_COLUMNS:
-        raise refusal(name, "line 1", f"has more than {MAX_COLUMNS} columns", "leave some out")
+        raise format_error(name, "line 1", f"has more than {MAX_COLUMNS} columns", "leave some out")
     if all(_NUMBER.fullmatch(cell) for cell in header):
-        raise refusal(
+        raise format_error(
             name, "line 1", "holds numbers only", "start with a line that names the columns"
         )
     if len(header) == 1:
         hint = f"is the separator really {separator!r}? (--separator comma, semicolon or tab)"
-        raise refusal(name, "line 1", "has one column, but a target and a feature are needed", hint)
+        raise format_error(
+            name, "line 1", "has one column, but a target and a feature are needed", hint
+        )
     seen: set[str] = set()
     for place, cell in enumerate(header, 1):
         if not cell:
-            raise refusal(name, "line 1", f"column {place} has no name", "name every column")
+            raise format_error(name, "line 1", f"column {place} has no name", "name every column")
         if cell in seen:
             what = f"two columns are called {_quoted(cell)}"
-            raise refusal(name, "line 1", what, "give every column a name of its own")
+            raise format_error(name, "line 1", what, "give every column a name of its own")
         seen.add(cell)
 
 
@@ -134,10 +137,10 @@ def _rows(
             blank = blank or line
             continue
         if blank:
-            raise refusal(name, f"line {blank}", "is empty", "remove it, or fill it in")
+            raise format_error(name, f"line {blank}", "is empty", "remove it, or fill it in")
         if len(cells) != len(header):
             what = f"has {len(cells)} cells, but the header names {len(header)} columns"
-            raise refusal(name, f"line {line}", what, "give every line one cell per column")
+            raise format_error(name, f"line {line}", what, "give every line one cell per column")
         label = cells[at].strip()
         if not label or label.lower().lstrip("+-") in _MISSING:
             raise _bad_cell(name, line, header[at], label)
@@ -170,13 +173,13 @@ def _numbers(
 def _bad_cell(name: str, line: int, column: str, cell: str) -> DataFormatError:
     where = f"line {line}, column {_quoted(column)}"
     if not cell:
-        return refusal(name, where, "is empty", "fill it in, or drop the row")
+        return format_error(name, where, "is empty", "fill it in, or drop the row")
     if cell.lower().lstrip("+-") in _MISSING:
-        return refusal(name, where, f"is {cell}", "fill it in, or drop the row")
+        return format_error(name, where, f"is {cell}", "fill it in, or drop the row")
     if _NUMBER.fullmatch(cell):
-        return refusal(name, where, f"{_quoted(cell)} overflows", "rescale the column")
+        return format_error(name, where, f"{_quoted(cell)} overflows", "rescale the column")
     remedy = "write text columns as numbers (0 and 1 for each category), or leave them out "
-    return refusal(name, where, f"{_quoted(cell)} is not a number", remedy + "with --ignore")
+    return format_error(name, where, f"{_quoted(cell)} is not a number", remedy + "with --ignore")
 
 
 def _quoted(cell: str) -> str:

@@ -21,7 +21,7 @@ from curvi.glm._columns import Columns, canonical, columns_of
 from curvi.glm._fit import LARGEST_DENSE, GLMFit, Options
 from curvi.glm._observations import Arrays, Observations, Stream
 from curvi.glm._posterior import posterior_of
-from curvi.plots._coefficients import plot_coefficients
+from curvi.plots import plot_coefficients
 from curvi.solvers import DSVI, HFSGVI, LBFGS, Method
 
 _DTYPES = (np.float64, np.float32)

@@ -1,14 +1,17 @@
-"""Equations (1)-(6) and Theorem 1 of the paper, each as one pure function.
+"""Reference formulas: equations (1)-(6) and Theorem 1 of the paper, each as one pure function.
 
-They are written to be read beside the paper and to serve as oracles in tests. The engine computes
-the same quantities by differentiating the sampled bound.
+They are oracles, written to be read beside the paper and to check the engine in tests. The engine
+computes the same quantities by differentiating the sampled ELBO.
+
+====================  =============================================================
+equations (1)-(3)     Gaussian, in the mean and the covariance; ``tie_...`` for a
+                      symmetric covariance
+Theorem 1             any location-scale family, in the mean and the scale matrix
+its diagonal form     the same for independent coordinates, in the mean and the sds
+equations (4)-(6)     mean and scale as functions of any parameters theta
+====================  =============================================================
 """
 
-from curvi.reference._diagonal import (
-    diagonal_gradient,
-    diagonal_hessian,
-    diagonal_hessian_vector_product,
-)
 from curvi.reference._gaussian import (
     covariance_covariance_hessian,
     covariance_gradient,
@@ -20,6 +23,9 @@ from curvi.reference._gaussian import (
     tie_mean_covariance_hessian,
 )
 from curvi.reference._location_scale import (
+    diagonal_gradient,
+    diagonal_hessian,
+    diagonal_hessian_vector_product,
     gradient,
     hessian,
     hessian_vector_product,
@@ -33,23 +39,11 @@ from curvi.reference._parameters import (
 )
 
 __all__ = [
-    "covariance_covariance_hessian",
-    "covariance_gradient",
-    "diagonal_gradient",
-    "diagonal_hessian",
-    "diagonal_hessian_vector_product",
-    "gradient",
-    "hessian",
-    "hessian_vector_product",
-    "mean_covariance_hessian",
-    "mean_gradient",
-    "mean_mean_hessian",
-    "mean_scale_hessian",
-    "parameter_gradient",
-    "parameter_hessian",
-    "parameter_hessian_vector_product",
-    "scale_scale_hessian",
-    "tie_covariance_covariance_hessian",
-    "tie_covariance_gradient",
+    "covariance_covariance_hessian", "covariance_gradient", "diagonal_gradient",
+    "diagonal_hessian", "diagonal_hessian_vector_product", "gradient", "hessian",
+    "hessian_vector_product", "mean_covariance_hessian", "mean_gradient", "mean_mean_hessian",
+    "mean_scale_hessian", "parameter_gradient", "parameter_hessian",
+    "parameter_hessian_vector_product", "scale_scale_hessian",
+    "tie_covariance_covariance_hessian", "tie_covariance_gradient",
     "tie_mean_covariance_hessian",
-]
+]  # fmt: skip

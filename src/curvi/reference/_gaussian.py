@@ -2,8 +2,8 @@
 
 The theorems of Bonnet and Price and their second-order form, equations (1)-(3): a derivative
 in C costs two derivatives of ``f``, so the Hessian in C needs four. They hold for the Gaussian
-only, and serve as a reference and for small d; :mod:`curvi.reference._location_scale` needs at
-most two derivatives of ``f`` and takes any base distribution.
+only and suit small d; :func:`curvi.reference.hessian` needs at most two derivatives of ``f`` and
+takes any base distribution.
 
 The covariance is given by a factor, ``C = scale @ scale.T``, and ``draws`` are standard normal
 rows, (M, k). ``C_ij`` and ``C_ji`` are *separate* coordinates: the derivative is that of ``E[f]``
@@ -20,28 +20,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from curvi._core.errors import InputError
-from curvi.reference._checks import Function, check_inputs, points, scalar_valued
-
-__all__ = [
-    "covariance_covariance_hessian",
-    "covariance_gradient",
-    "mean_covariance_hessian",
-    "mean_gradient",
-    "mean_mean_hessian",
-    "tie_covariance_covariance_hessian",
-    "tie_covariance_gradient",
-    "tie_mean_covariance_hessian",
-]
+from curvi.reference._location_scale import (
+    Function,
+    Noise,
+    Scale,
+    Vector,
+    Weights,
+    check_inputs,
+    points,
+    scalar_valued,
+    shape_error,
+)
 
 
 def mean_gradient(
-    f: Function,
-    mean: Float[Array, "d"],
-    scale: Float[Array, "d k"],
-    draws: Float[Array, "M k"],
-    *,
-    weights: Float[Array, "M"] | None = None,
+    f: Function, mean: Vector, scale: Scale, draws: Noise, *, weights: Weights = None
 ) -> Float[Array, "d"]:
     """Return the gradient in the mean, ``E[g]`` (Bonnet's theorem).
 
@@ -71,12 +64,7 @@ def mean_gradient(
 
 
 def covariance_gradient(
-    f: Function,
-    mean: Float[Array, "d"],
-    scale: Float[Array, "d k"],
-    draws: Float[Array, "M k"],
-    *,
-    weights: Float[Array, "M"] | None = None,
+    f: Function, mean: Vector, scale: Scale, draws: Noise, *, weights: Weights = None
 ) -> Float[Array, "d d"]:
     """Return the gradient in the covariance, ``E[H] / 2`` (Price's theorem).
 
@@ -99,12 +87,7 @@ def covariance_gradient(
 
 
 def mean_mean_hessian(
-    f: Function,
-    mean: Float[Array, "d"],
-    scale: Float[Array, "d k"],
-    draws: Float[Array, "M k"],
-    *,
-    weights: Float[Array, "M"] | None = None,
+    f: Function, mean: Vector, scale: Scale, draws: Noise, *, weights: Weights = None
 ) -> Float[Array, "d d"]:
     """Return the Hessian in the mean, ``E[H]``, equation (1); twice :func:`covariance_gradient`.
 
@@ -118,12 +101,7 @@ def mean_mean_hessian(
 
 
 def covariance_covariance_hessian(
-    f: Function,
-    mean: Float[Array, "d"],
-    scale: Float[Array, "d k"],
-    draws: Float[Array, "M k"],
-    *,
-    weights: Float[Array, "M"] | None = None,
+    f: Function, mean: Vector, scale: Scale, draws: Noise, *, weights: Weights = None
 ) -> Float[Array, "d d d d"]:
     """Return the Hessian in the covariance, ``E[nabla^4 f] / 4``, equation (2).
 
@@ -150,12 +128,7 @@ def covariance_covariance_hessian(
 
 
 def mean_covariance_hessian(
-    f: Function,
-    mean: Float[Array, "d"],
-    scale: Float[Array, "d k"],
-    draws: Float[Array, "M k"],
-    *,
-    weights: Float[Array, "M"] | None = None,
+    f: Function, mean: Vector, scale: Scale, draws: Noise, *, weights: Weights = None
 ) -> Float[Array, "d d d"]:
     """Return the Hessian in mean and covariance, ``E[nabla^3 f] / 2``, equation (3).
 
@@ -228,10 +201,8 @@ def _tie_last_two_axes(derivative: Array) -> Array:
 
 
 def _check_square_axes(derivative: Array, order: int, where: str) -> None:
-    """Refuse a derivative whose axes are not ``order`` times the same d."""
+    """Validate that a derivative has ``order`` axes of the same length d."""
     shape = jnp.shape(derivative)
     if len(shape) != order or len(set(shape)) != 1:
-        raise InputError(
-            f"derivative has shape {shape} in {where}(); pass {order} axes of equal length d, as "
-            "returned by the function of the same name without tie_"
-        )
+        remedy = f"{order} axes of equal length d, as returned by the function without tie_"
+        raise shape_error("derivative", derivative, where, remedy)

@@ -10,20 +10,25 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from curvi._core.errors import InputError
-from curvi.reference._checks import Function, check_inputs, points, scalar_valued
+from curvi.reference._location_scale import (
+    Function,
+    Noise,
+    Weights,
+    check_inputs,
+    points,
+    scalar_valued,
+)
 
 LocationScale = Callable[[Any], tuple[Float[Array, "d"], Float[Array, "d k"]]]
-
-__all__ = ["parameter_gradient", "parameter_hessian", "parameter_hessian_vector_product"]
 
 
 def parameter_gradient(
     f: Function,
     location_scale: LocationScale,
     theta: PyTree,
-    draws: Float[Array, "M k"],
+    draws: Noise,
     *,
-    weights: Float[Array, "M"] | None = None,
+    weights: Weights = None,
 ) -> PyTree:
     """Return the gradient of ``E[f(mean(theta) + scale(theta) eps)]``, equation (4).
 
@@ -60,9 +65,9 @@ def parameter_hessian(
     f: Function,
     location_scale: LocationScale,
     theta: Float[Array, "p"],
-    draws: Float[Array, "M k"],
+    draws: Noise,
     *,
-    weights: Float[Array, "M"] | None = None,
+    weights: Weights = None,
 ) -> Float[Array, "p p"]:
     """Return the dense Hessian in a flat theta, equation (5).
 
@@ -100,10 +105,10 @@ def parameter_hessian_vector_product(
     f: Function,
     location_scale: LocationScale,
     theta: PyTree,
-    draws: Float[Array, "M k"],
+    draws: Noise,
     direction: PyTree,
     *,
-    weights: Float[Array, "M"] | None = None,
+    weights: Weights = None,
 ) -> PyTree:
     """Return the Hessian in theta times a direction, equation (6).
 

@@ -1,6 +1,6 @@
-r"""One run of a method on the paper's logistic bound, watched by the exact bound.
+r"""One run of a stochastic method on the paper's logistic ELBO, recorded by its exact value.
 
-The bound is that of Titsias and Lazaro-Gredilla, with every prior variance maximised:
+The ELBO is that of Titsias and Lazaro-Gredilla, with every prior variance maximised:
 
 .. math::
 
@@ -8,7 +8,7 @@ The bound is that of Titsias and Lazaro-Gredilla, with every prior variance maxi
         + \tfrac12 \sum_j \log\frac{\sigma_j^2}{\sigma_j^2 + \mu_j^2}, \qquad
     z = \mu + \sigma \epsilon .
 
-Stochastic methods see it through draws. What is recorded is the bound itself, its
+Stochastic methods see it through draws. What is recorded is the exact ELBO, with its
 one-dimensional expectations by quadrature, and the clock stops while it is computed.
 """
 
@@ -31,33 +31,34 @@ from curvi.glm._fit import neg_bound
 from curvi.glm._sampled import SampledResources
 from curvi.solvers import Method
 
-Chart = Literal["sigma", "log sigma", "ratio"]
-_LOOKS_PER_DECADE = 8
+Parameterisation = Literal["sigma", "log sigma", "ratio"]
+_EVALUATIONS_PER_DECADE = 8
 _LARGEST_LOG = 700.0  # of a diverged run
 
 
 @dataclass(frozen=True)
-class ChartedProblem(SampledGLMProblem):
-    """The sampled bound, with a choice of the parameters in which HFSGVI and DSVI step.
+class ReparameterisedProblem(SampledGLMProblem):
+    """The sampled ELBO, with a choice of the parameters in which HFSGVI and DSVI step.
 
     ``"sigma"``: (mu, sigma), those of the paper; ``"log sigma"``: (mu, log sigma); ``"ratio"``:
     (mu / sigma, log sigma), in which the prior term does not depend on sigma.
     """
 
-    chart: Chart = "sigma"
+    parameterisation: Parameterisation = "sigma"
 
     def to_raw(self, params: Params) -> Params:
-        """From (mu / sigma, log sigma) to the chart."""
-        if self.chart == "ratio":
+        """From (mu / sigma, log sigma) to the chosen parameters."""
+        if self.parameterisation == "ratio":
             return params
         q = self.to_mean(params)
-        return q if self.chart == "log sigma" else self.family.to_raw(q)
+        return q if self.parameterisation == "log sigma" else self.family.to_raw(q)
 
     def from_raw(self, raw: Params) -> Params:
-        """Back from the chart."""
-        if self.chart == "ratio":
+        """Back from the chosen parameters."""
+        if self.parameterisation == "ratio":
             return raw
-        return self.from_mean(raw if self.chart == "log sigma" else self.family.from_raw(raw))
+        is_log = self.parameterisation == "log sigma"
+        return self.from_mean(raw if is_log else self.family.from_raw(raw))
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Setting:
 
     method: Method
     max_steps: int
-    chart: Chart = "sigma"
+    parameterisation: Parameterisation = "sigma"
     num_draws: int = 1
     batch_size: int | None = None
     width: float = 1.0
@@ -77,7 +78,7 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a run recorded: looks at the exact bound, and where it ended."""
+    """What a run recorded: steps, seconds and the exact ELBO, and where it ended."""
 
     step: np.ndarray
     seconds: np.ndarray
@@ -89,7 +90,7 @@ class Run:
 
     @property
     def last(self) -> float:
-        """The bound at the end; minus infinity if it is not finite."""
+        """The ELBO at the end; minus infinity if it is not finite."""
         return float(self.bound[-1]) if np.isfinite(self.bound[-1]) else -np.inf
 
     @property
@@ -111,28 +112,14 @@ def errors(mean: np.ndarray, X: np.ndarray, y: np.ndarray) -> int:
 
 
 def run_setting(
-    setting: Setting,
-    X: np.ndarray,
-    y: np.ndarray,
-    *,
-    seed: int,
-    seconds: float,
-    on_look: Callable[[int, float], None] | None = None,
+    setting: Setting, X: np.ndarray, y: np.ndarray, *, seed: int, seconds: float
 ) -> Run:
     """Run a stochastic method for a number of steps or seconds, whichever ends first."""
-    dtype = X.dtype
-    with precision_of(dtype):
-        return _run(setting, design(X), y, seed, seconds, on_look)
+    with precision_of(X.dtype):
+        return _run(setting, design(X), y, seed, seconds)
 
 
-def _run(
-    setting: Setting,
-    matrix: np.ndarray,
-    y: np.ndarray,
-    seed: int,
-    budget: float,
-    on_look: Callable[[int, float], None] | None,
-) -> Run:
+def _run(setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget: float) -> Run:
     dtype, columns = matrix.dtype, matrix.shape[1]
     family = MeanField()
     rows = Rows(
@@ -142,23 +129,22 @@ def _run(
         jnp.ones(columns, dtype),
         jnp.ones((), dtype),
     )
-    problem = ChartedProblem(
-        Bernoulli(), family, True, setting.num_draws, setting.batch_size, setting.chart
+    problem = ReparameterisedProblem(
+        Bernoulli(), family, True, setting.num_draws, setting.batch_size, setting.parameterisation
     )
     exact = GLMProblem(Bernoulli(), family, True)
     resources = SampledResources(jax.random.key(seed), rows)
     width = jnp.full(columns, setting.width * columns**-0.5, dtype)
     params = exact.from_mean(family.init(jnp.zeros(columns, dtype), width))
-    looking = _Looking(
-        looks(setting.max_steps),
+    evaluations = _Evaluations(
+        evaluation_steps(setting.max_steps),
         lambda found: -float(neg_bound(exact, found, rows)),
         params,
         budget,
-        on_look,
     )
-    limits = Budget(0.0, setting.max_steps, hooks=(looking,))
+    limits = Budget(0.0, setting.max_steps, hooks=(evaluations,))
     ended = run(problem, setting.method, params, resources, limits)
-    table = looking.table
+    table = evaluations.table
     q = exact.to_mean(ended.params)
     step, elapsed, bound_column = (np.asarray(column) for column in zip(*table, strict=True))
     return Run(
@@ -172,7 +158,7 @@ def _run(
     )
 
 
-class _Looking:
+class _Evaluations:
     """Evaluates the exact bound after certain steps, and ends a run that is over its budget."""
 
     def __init__(
@@ -181,9 +167,8 @@ class _Looking:
         bound: Callable[[Any], float],
         params: Any,
         budget: float,
-        report: Callable[[int, float], None] | None,
     ) -> None:
-        self.steps, self.bound, self.budget, self.report = steps, bound, budget, report
+        self.steps, self.bound, self.budget = steps, bound, budget
         self.table = [(0, 0.0, bound(params))]
 
     def next_call(self, step: int) -> int | None:
@@ -194,14 +179,21 @@ class _Looking:
         """Add a row to the table."""
         bound = self.bound(progress.params(0))
         self.table.append((progress.step, progress.seconds, bound))
-        if self.report is not None:
-            self.report(progress.step, bound)
         late = progress.seconds > self.budget or not np.isfinite(bound)
         return Outcome.BUDGET if late and not progress.ended else None
 
 
-def looks(max_steps: int) -> list[int]:
-    """The steps after which the bound is looked at: all of the first few, then ever fewer."""
+def evaluation_steps(max_steps: int) -> list[int]:
+    """The steps after which the ELBO is evaluated: all of the first few, then ever fewer."""
     decades = np.log10(max_steps)
-    spaced = np.logspace(0, decades, int(np.ceil(decades * _LOOKS_PER_DECADE)) + 1)
+    spaced = np.logspace(0, decades, int(np.ceil(decades * _EVALUATIONS_PER_DECADE)) + 1)
     return sorted({*range(1, min(max_steps, 5) + 1), *map(round, spaced), max_steps})
+
+
+def steps_to(run: Run, goal: float) -> int | None:
+    """The first evaluated step from which on the ELBO stays above the goal; None if it diverged."""
+    good = run.bound >= goal
+    if not good[-1] or run.diverged:
+        return None
+    bad = np.flatnonzero(~good)
+    return int(run.step[bad[-1] + 1 if bad.size else 0])

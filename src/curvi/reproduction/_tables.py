@@ -1,19 +1,22 @@
-"""Rows of numbers as CSV and Markdown."""
+"""Rows of numbers as CSV and Markdown, and the files of an experiment."""
 
 from __future__ import annotations
 
 import csv
 import io
 import statistics
+from pathlib import Path
 from typing import Any
 
+from curvi._core.files import write_atomically
+from curvi.plots import png_bytes
+
+Row = dict[str, Any]
+QUICK = "Quick settings: runs of one or two seconds, one setting per method, 3,000 rows of a9a."
 _HUGE = 1e7
 
 
-QUICK = "Quick settings: runs of one or two seconds, one setting per method, 3,000 rows of a9a."
-
-
-def as_csv(rows: list[dict[str, Any]]) -> str:
+def as_csv(rows: list[Row]) -> str:
     """CSV text of equal dictionaries."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
@@ -22,7 +25,7 @@ def as_csv(rows: list[dict[str, Any]]) -> str:
     return stream.getvalue()
 
 
-def as_markdown(rows: list[dict[str, Any]]) -> str:
+def as_markdown(rows: list[Row]) -> str:
     """A Markdown table of equal dictionaries."""
     lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
     lines += ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows]
@@ -31,14 +34,35 @@ def as_markdown(rows: list[dict[str, Any]]) -> str:
 
 def median_and_range(values: list[int] | list[float], digits: int = 0) -> str:
     """``median (lowest to highest)``, or the one value where all are equal."""
-    ordered = sorted(values)
-    middle = statistics.median(ordered)
+    lowest, middle, highest = (
+        f"{value:.1e}" if abs(value) > _HUGE else f"{value:.{digits}f}"
+        for value in (min(values), statistics.median(values), max(values))
+    )
+    return middle if lowest == highest else f"{middle} ({lowest} to {highest})"
 
-    def form(value: float) -> str:
-        if abs(value) > _HUGE:
-            return f"{value:.1e}"
-        return f"{value:.{digits}f}"
 
-    if form(ordered[0]) == form(ordered[-1]):
-        return form(middle)
-    return f"{form(middle)} ({form(ordered[0])} to {form(ordered[-1])})"
+def write_files(out: Path, files: dict[str, Any], *, dpi: int = 120) -> list[Path]:
+    """Write files, each complete or not at all: rows as .csv, figures as .png, text as it is.
+
+    Parameters
+    ----------
+    out : Path
+        Folder of the files.
+    files : dict
+        File names with their content.
+    dpi : int
+        Resolution of the figures.
+
+    Returns
+    -------
+    list of Path
+        The files, in the order given.
+    """
+    for name, content in files.items():
+        if isinstance(content, list):
+            write_atomically(out / name, as_csv(content))
+        elif isinstance(content, str | bytes):
+            write_atomically(out / name, content)
+        else:
+            write_atomically(out / name, png_bytes(content, dpi))
+    return [out / name for name in files]

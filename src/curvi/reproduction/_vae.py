@@ -1,13 +1,14 @@
 """Section 4.2: auto-encoders of Frey faces, Olivetti faces and MNIST by four methods.
 
-Writes, for every data set, the convergence of the bound (CSV and PNG), reconstructions by every
-method, the manifold of a two-dimensional code, and denoised and imputed images.
+For every data set: the convergence of the ELBO (CSV and PNG), reconstructions by every method, the
+manifold of a two-dimensional code, and denoised and imputed images.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,8 @@ import numpy as np
 from sklearn.base import clone
 
 from curvi import datasets
-from curvi._core import validation
-from curvi._core.files import write_atomically
-from curvi.plots._vae import plot_images, plot_sheet, plot_training
-from curvi.reproduction._tables import as_csv, as_markdown
+from curvi.plots import plot_images, plot_sheet, plot_training
+from curvi.reproduction._tables import Row, as_markdown, write_files
 from curvi.vae._estimator import VAE
 
 METHODS = ("kfac", "hf", "lbfgs", "adagrad")
@@ -45,52 +44,54 @@ CASES = {
 
 
 def run(
-    out: Path, *, dataset: str, seeds: Sequence[int] = (0,), budget: float | None = None
-) -> None:
-    """Produce the figures of one data set.
+    dataset: str,
+    out: Path,
+    *,
+    seeds: Sequence[int],
+    quick: bool,
+    report: Callable[[str], None],
+) -> list[Path]:
+    """Write the tables and figures of one data set into a folder of its own.
 
-    Parameters
-    ----------
-    out : Path
-        Folder for PNG and CSV; made if missing.
-    dataset : {"frey", "olivetti", "mnist"}
-        Which one.
-    seeds : sequence of int
-        Convergence is measured for every seed; pictures show the first.
-    budget : float, optional
-        Seconds of training per method and seed; compilation does not count.
+    Convergence is measured for every seed, the pictures show the first. Every method trains for
+    the same number of seconds; compilation does not count.
     """
-    case = CASES[validation.one_of(dataset, tuple(CASES), "dataset")]
-    budget = case.seconds if budget is None else budget
+    case = CASES[dataset]
+    budget = 5.0 if quick else case.seconds
+    out = out / dataset
     out.mkdir(parents=True, exist_ok=True)
     train, test, shape = _images(case)
     models: dict[str, VAE] = {}
-    rows: list[dict[str, Any]] = []
-    errors: list[dict[str, Any]] = []
+    history: list[Row] = []
+    errors: list[Row] = []
     for seed in seeds:
         for method in METHODS:
+            report(f"{dataset}: {method}, seed {seed}")
             model = _fitted(_model(case, method, seed, budget, case.latent), train)
             models.setdefault(method, model)
-            rows += _table(case.name, method, seed, model.history_)
-            error = float(np.mean((model.reconstruct(test) - test) ** 2))
-            errors.append(
-                {
-                    "dataset": case.name,
-                    "method": method,
-                    "seed": seed,
-                    "test_bound": model.score(test),
-                    "test_squared_error": error,
-                    "epochs": float(model.history_["epoch"][-1]),
-                }
-            )
-    write_atomically(out / f"{case.name}_convergence.csv", as_csv(rows))
-    write_atomically(out / f"{case.name}_test.csv", as_csv(errors))
-    write_atomically(out / f"{case.name}.md", _summary(errors, budget))
+            head = {"dataset": case.name, "method": method, "seed": seed}
+            history += [
+                head | {column: float(values[i]) for column, values in model.history_.items()}
+                for i in range(len(model.history_["step"]))
+            ]
+            tested = {
+                "test_bound": model.score(test),
+                "test_squared_error": float(np.mean((model.reconstruct(test) - test) ** 2)),
+                "epochs": float(model.history_["epoch"][-1]),
+            }
+            errors.append(head | tested)
     histories = {name: model.history_ for name, model in models.items()}
-    _save(plot_training(histories, title=case.name), out / f"{case.name}_convergence.png")
-    _pictures(out, case, models, test, shape)
     flat = _fitted(_model(case, "kfac", seeds[0], budget, 2), train)
-    _save(plot_sheet(flat.manifold(case.grid), shape), out / f"{case.name}_manifold.png")
+    files = {
+        "_convergence.csv": history,
+        "_test.csv": errors,
+        ".md": _summary(errors, budget),
+        "_convergence.png": plot_training(histories, title=case.name),
+        **_pictures(models, test, shape),
+        "_manifold.png": plot_sheet(flat.manifold(case.grid), shape),
+    }
+    named = {case.name + ending: content for ending, content in files.items()}
+    return write_files(out, named, dpi=130)
 
 
 def _images(case: Case) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
@@ -106,14 +107,9 @@ def _images(case: Case) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
 
 def _model(case: Case, method: str, seed: int, budget: float, latent: int) -> VAE:
     return VAE(
-        latent=latent,
-        hidden=case.hidden,
-        likelihood=case.likelihood,
-        method=method,
-        max_epochs=100_000,
-        time_budget=budget,
-        random_state=seed,
-    )
+        latent=latent, hidden=case.hidden, likelihood=case.likelihood, method=method,
+        max_epochs=100_000, time_budget=budget, random_state=seed,
+    )  # fmt: skip
 
 
 def _fitted(model: VAE, X: np.ndarray) -> VAE:
@@ -122,54 +118,38 @@ def _fitted(model: VAE, X: np.ndarray) -> VAE:
     return model.fit(X)
 
 
-def _pictures(
-    out: Path, case: Case, models: dict[str, VAE], test: np.ndarray, shape: tuple[int, int]
-) -> None:
+def _pictures(models: dict[str, VAE], test: np.ndarray, shape: tuple[int, int]) -> dict[str, Any]:
+    """Reconstructions by every method; denoised and imputed images."""
     generator = np.random.default_rng(0)
     shown = test[generator.choice(len(test), 10, replace=False)]
-    lines = {"original": shown}
-    lines |= {name: model.reconstruct(shown) for name, model in models.items()}
-    _save(plot_images(lines, shape), out / f"{case.name}_reconstructions.png")
-    model = models["kfac"]
+    rebuilt = {name: model.reconstruct(shown) for name, model in models.items()}
     noisy = np.clip(shown + 0.2 * generator.standard_normal(shown.shape), 0, 1)
     noisy = noisy.astype(shown.dtype)
     hidden = np.zeros(shape, bool)
     hidden[:, shape[1] // 2 :] = True
     missing = np.broadcast_to(hidden.ravel(), shown.shape)
     occluded = np.where(missing, 0.5, shown).astype(shown.dtype)
-    lines = {
-        "original": shown,
+    repaired = {
         "noisy": noisy,
-        "denoised": model.denoise(noisy),
+        "denoised": models["kfac"].denoise(noisy),
         "right half hidden": occluded,
-        "imputed": model.impute(occluded, missing),
+        "imputed": models["kfac"].impute(occluded, missing),
     }
-    _save(plot_images(lines, shape), out / f"{case.name}_denoise_impute.png")
+    return {
+        "_reconstructions.png": plot_images({"original": shown} | rebuilt, shape),
+        "_denoise_impute.png": plot_images({"original": shown} | repaired, shape),
+    }
 
 
-def _table(
-    name: str, method: str, seed: int, history: dict[str, np.ndarray]
-) -> list[dict[str, Any]]:
-    return [
-        {"dataset": name, "method": method, "seed": seed}
-        | {column: float(values[index]) for column, values in history.items()}
-        for index in range(len(history["step"]))
-    ]
-
-
-def _summary(errors: list[dict[str, Any]], budget: float) -> str:
+def _summary(errors: list[Row], budget: float) -> str:
     """Held-out images by method: medians over seeds."""
     names = {"test_bound": "held-out bound [nats]", "test_squared_error": "squared error",
              "epochs": "epochs"}  # fmt: skip
     lines = []
     for method in METHODS:
         mine = [row for row in errors if row["method"] == method]
-        medians = {
-            title: float(np.median([row[key] for row in mine])) for key, title in names.items()
-        }
-        lines.append(
-            {"method": method} | {title: f"{value:.4g}" for title, value in medians.items()}
-        )
+        medians = {title: np.median([row[key] for row in mine]) for key, title in names.items()}
+        lines.append({"method": method} | {title: f"{v:.4g}" for title, v in medians.items()})
     seeds = len({row["seed"] for row in errors})
     return (
         f"{as_markdown(lines)}\n\n{budget:.0f} s of training each at most, {seeds} seed(s); a "
@@ -177,22 +157,4 @@ def _summary(errors: list[dict[str, Any]], budget: float) -> str:
     )
 
 
-def _save(figure: Any, path: Path) -> None:
-    figure.savefig(path, dpi=130)
-
-
-def _named(dataset: str) -> Callable[..., list[Path]]:
-    """The experiment of one data set, in the form that all experiments share."""
-
-    def experiment(
-        out: Path, *, seeds: int, quick: bool, report: Callable[[str], None]
-    ) -> list[Path]:
-        report(f"{dataset}: {', '.join(METHODS)}")
-        folder = out / dataset
-        run(folder, dataset=dataset, seeds=range(seeds), budget=5.0 if quick else None)
-        return sorted(folder.iterdir())
-
-    return experiment
-
-
-frey, olivetti, mnist = (_named(name) for name in ("frey", "olivetti", "mnist"))
+frey, olivetti, mnist = (partial(run, name) for name in CASES)

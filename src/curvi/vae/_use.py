@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi._core.trees import precision_of
-from curvi.plots._vae import plot_images, plot_training
+from curvi.plots import plot_images, plot_training
 from curvi.vae import _evaluate as evaluate
 from curvi.vae._variance import ReconstructionVariance, reconstruction_variance
 
@@ -160,7 +160,7 @@ class UsesVAE(TransformerMixin, BaseEstimator):
 
     def plot_manifold(self, grid: int = 20, image_shape: tuple[int, int] | None = None) -> Any:
         """The code plane as a sheet of images; returns a matplotlib figure."""
-        from curvi.plots._vae import plot_sheet
+        from curvi.plots import plot_sheet
 
         sheet = self.manifold(grid)
         return plot_sheet(sheet, image_shape or _square(sheet[0]))

@@ -1,12 +1,12 @@
-"""One matrix of whole numbers in 0..255 from a MATLAB 5 file.
+"""Grey images of 0 to 255: the IDX format of MNIST, and one matrix of a MATLAB 5 file.
 
-This is written out because the reader of SciPy is meant for files that one trusts: it takes type
+The MATLAB reader is written out because that of SciPy is meant for trusted files: it takes type
 codes and lengths from the file as they come, so that one flipped bit can end the process, and it
-decompresses without a bound. The tests compare the two on good files.
+decompresses without a limit. The tests compare the two on good files.
 
-A file is a header of 128 bytes and a sequence of elements; an element is a type code, a length
-and that many bytes. A variable is an element of type 14, or one of type 15 that is such an element
-compressed by zlib. It consists of elements itself: flags, dimensions, name and numbers.
+A MATLAB file is a header of 128 bytes and a sequence of elements; an element is a type code, a
+length and that many bytes. A variable is an element of type 14, or one of type 15 that is such an
+element compressed by zlib. It consists of elements itself: flags, dimensions, name and numbers.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from curvi.datasets._content import MAX_BYTES
-from curvi.datasets._errors import refusal
+from curvi.datasets._content import MAX_BYTES, decompress, format_error
 
 MAX_VARIABLES = 64
+_UNSIGNED_BYTE = 8
 _HEADER = 128
 _ORDERS = {b"\x00\x01IM": "<", b"\x01\x00MI": ">"}
 _MATRIX, _COMPRESSED = 14, 15
@@ -35,6 +35,42 @@ _OPAQUE_CLASS = 17  # a MATLAB object: it has no dimensions, and it is never wha
 _COMPLEX_OR_LOGICAL = 0x0A00
 
 _Matrix = tuple[int, tuple[int, ...], str, int, bytes]
+
+
+def parse_idx(content: bytes, name: str, *, shape: tuple[int, ...]) -> tuple[np.ndarray]:
+    r"""An array of unsigned bytes of exactly the given shape.
+
+    Raises
+    ------
+    DataFormatError
+        The magic number is not ``0 0 8 len(shape)``, a size in the header is not that of
+        `shape`, or the data are shorter or longer than the header says.
+
+    Examples
+    --------
+    >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]), "toy", shape=(3,))
+    (array([7, 8, 9], dtype=uint8),)
+    """
+    magic = bytes([0, 0, _UNSIGNED_BYTE, len(shape)])
+    start = 4 * (1 + len(shape))
+    if content[:4] != magic:
+        what = f"the magic number is {content[:4].hex(' ') or 'missing'}, not {magic.hex(' ')}"
+        raise format_error(name, "byte 0", what)
+    if len(content) < start:
+        raise format_error(name, f"byte {len(content)}", f"the header of {start} bytes ends early")
+    for axis, expected in enumerate(shape):
+        offset = 4 * (1 + axis)
+        size = int.from_bytes(content[offset : offset + 4], "big")
+        if size != expected:
+            what = f"the header gives axis {axis} the size {size}, not {expected}"
+            raise format_error(name, f"byte {offset}", what)
+    end = start + math.prod(shape)
+    if len(content) < end:
+        what = f"the data end after {len(content) - start} of {end - start} bytes"
+        raise format_error(name, f"byte {len(content)}", what)
+    if len(content) > end:
+        raise format_error(name, f"byte {end}", f"{len(content) - end} bytes follow the data")
+    return (np.frombuffer(content, np.uint8, offset=start).reshape(shape),)
 
 
 def parse_mat(
@@ -64,7 +100,7 @@ def parse_mat(
     """
     order = _ORDERS.get(content[_HEADER - 4 : _HEADER])
     if order is None:
-        raise refusal(name, "byte 124", "this is not the header of a MATLAB 5 file")
+        raise format_error(name, "byte 124", "this is not the header of a MATLAB 5 file")
     found: list[np.ndarray] = []
     labels: list[str] = []
     for offset, body in _variables(content, name, order, max_bytes):
@@ -76,7 +112,7 @@ def parse_mat(
     if len(found) != 1:
         others = ", ".join(repr(label) for label in labels)[:200] or "nothing"
         what = f"the variable {variable!r} is there {len(found)} times, among {others}"
-        raise refusal(name, "", what)
+        raise format_error(name, "", what)
     return (found[0],)
 
 
@@ -88,74 +124,57 @@ def _variables(
     while offset < len(content):
         where, count = f"byte {offset}", count + 1
         if count > MAX_VARIABLES:
-            raise refusal(name, where, f"has more than {MAX_VARIABLES} variables")
-        kind, body = _element(content[offset:], name, where, order)
-        following = offset + 8 + len(body)
+            raise format_error(name, where, f"has more than {MAX_VARIABLES} variables")
+        kind, body, end = _element(content[offset:], name, where, order)
+        following = offset + end
         if kind == _COMPRESSED:
-            element = _inflate(body, name, where, room)
+            element = decompress(zlib.decompressobj(), body, name, where, room, max_bytes)
             room -= len(element)
-            kind, body = _element(element, name, where, order)
-            if len(element) != 8 + len(body):
-                raise refusal(name, where, "a compressed variable is longer than it states")
+            kind, body, end = _element(element, name, where, order)
+            if len(element) != end:
+                raise format_error(name, where, "a compressed variable is longer than it states")
         if kind != _MATRIX:
-            raise refusal(name, where, f"an element of type {kind} where a variable belongs")
+            raise format_error(name, where, f"an element of type {kind} where a variable belongs")
         yield offset, body
         offset = following
 
 
-def _element(data: bytes, name: str, where: str, order: str) -> tuple[int, bytes]:
-    """The type and the bytes of the element that `data` begins with."""
+def _element(data: bytes, name: str, where: str, order: str) -> tuple[int, bytes, int]:
+    """Type, bytes and end of the element that `data` begins with."""
     if len(data) < 8:
-        raise refusal(name, where, "ends inside the head of an element")
+        raise format_error(name, where, "ends inside the head of an element")
     kind, length = struct.unpack_from(f"{order}II", data)
+    start, room = 8, len(data) - 8
     if kind >> 16:  # up to four bytes are stored in place of the length
-        kind, length, start = kind & 0xFFFF, kind >> 16, 4
-        room = 4
-    else:
-        start, room = 8, len(data) - 8
+        kind, length, start, room = kind & 0xFFFF, kind >> 16, 4, 4
     if length > room:
-        raise refusal(name, where, f"an element of {length} bytes ends after {room}")
-    return kind, data[start : start + length]
-
-
-def _inflate(body: bytes, name: str, where: str, room: int) -> bytes:
-    """The content of a compressed variable, at most `room` bytes of it."""
-    machine = zlib.decompressobj()
-    try:
-        element = machine.decompress(body, room + 1)
-    except zlib.error as error:
-        raise refusal(name, where, f"cannot be decompressed ({error})") from error
-    if len(element) > room:
-        raise refusal(name, where, "decompresses to more than it can honestly hold")
-    if not machine.eof:
-        raise refusal(name, where, "a compressed variable ends early")
-    return element
+        raise format_error(name, where, f"an element of {length} bytes ends after {room}")
+    return kind, data[start : start + length], start + length
 
 
 def _matrix(body: bytes, name: str, where: str, order: str) -> _Matrix:
     """Flags, dimensions and name of a variable, and the type and bytes of its numbers."""
     (kind, flags), rest = _next(body, name, where, order)
     if kind != _UINT32 or len(flags) != 8:
-        raise refusal(name, where, "a variable does not begin with its flags")
+        raise format_error(name, where, "a variable does not begin with its flags")
     (word,) = struct.unpack_from(f"{order}I", flags)
     if word & 0xFF == _OPAQUE_CLASS:
         return word, (), "", 0, b""
     (kind, sizes), rest = _next(rest, name, where, order)
     if kind != _INT32 or len(sizes) % 4 or not 8 <= len(sizes) <= 128:
-        raise refusal(name, where, "a variable has no proper dimensions")
+        raise format_error(name, where, "a variable has no proper dimensions")
     shape = struct.unpack(f"{order}{len(sizes) // 4}i", sizes)
     (kind, label), rest = _next(rest, name, where, order)
     if kind not in _TEXT:
-        raise refusal(name, where, "a variable has no proper name")
+        raise format_error(name, where, "a variable has no proper name")
     kind, numbers = _next(rest, name, where, order)[0] if rest else (0, b"")
     return word, shape, label.decode("latin-1"), kind, numbers
 
 
 def _next(data: bytes, name: str, where: str, order: str) -> tuple[tuple[int, bytes], bytes]:
     """The first element inside a variable, and what follows its padding to eight bytes."""
-    kind, body = _element(data, name, where, order)
-    small = struct.unpack_from(f"{order}I", data)[0] >> 16
-    return (kind, body), data[8 if small else 8 + len(body) + -len(body) % 8 :]
+    kind, body, end = _element(data, name, where, order)
+    return (kind, body), data[end + -end % 8 :]
 
 
 def _grey_levels(
@@ -163,18 +182,18 @@ def _grey_levels(
 ) -> np.ndarray:
     word, shape, label, kind, data = matrix
     if word & 0xFF not in _REAL_CLASSES or word & _COMPLEX_OR_LOGICAL or kind not in _NUMBERS:
-        raise refusal(name, where, f"{label} is not a full matrix of real numbers")
+        raise format_error(name, where, f"{label} is not a full matrix of real numbers")
     if shape != expected:
-        raise refusal(name, where, f"{label} has the shape {shape}, not {expected}")
+        raise format_error(name, where, f"{label} has the shape {shape}, not {expected}")
     dtype = np.dtype(order + _NUMBERS[kind])
     if len(data) != math.prod(shape) * dtype.itemsize:
         what = f"{label} has {len(data)} bytes, not {math.prod(shape)} times {dtype.itemsize}"
-        raise refusal(name, where, what)
+        raise format_error(name, where, what)
     values = np.frombuffer(data, dtype).reshape(shape, order="F")
     with np.errstate(invalid="ignore"):  # a signalling NaN, which is refused below
         whole = (values >= 0) & (values <= 255) & (values == np.floor(values))
     if not whole.all():
         row, column = (int(i) for i in np.argwhere(~whole)[0])
         what = f"{label}[{row}, {column}] is {values[row, column]}, not a whole grey level"
-        raise refusal(name, where, what)
+        raise format_error(name, where, what)
     return np.ascontiguousarray(values, np.uint8)

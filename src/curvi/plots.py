@@ -1,0 +1,176 @@
+"""Figures with matplotlib: functions of arrays that return figures and use no other room."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "plot_coefficients", "plot_effects", "plot_fit", "plot_images", "plot_sheet", "plot_training",
+]  # fmt: skip
+_MOST_LABELS = 40
+
+
+def new_figure(width: float, height: float, *, layout: Any = "constrained") -> Any:
+    """An empty figure; matplotlib is imported when the first one is drawn."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout=layout)
+
+
+def png_bytes(figure: Any, dpi: int = 120) -> bytes:
+    """The figure as PNG."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=dpi)
+    return stream.getvalue()
+
+
+def _literal(texts: list[str]) -> list[str]:
+    """Names as they are written: matplotlib would read a formula between dollar signs."""
+    return [text.replace("$", r"\$") for text in texts]
+
+
+def plot_fit(
+    trace: dict[str, np.ndarray],
+    *,
+    names: list[str],
+    mean: np.ndarray,
+    sd: np.ndarray,
+    title: str = "",
+) -> Any:
+    """Draw the ELBO against wall-clock time, and each mean with an interval of two sds."""
+    figure = new_figure(10, 4.2)
+    left, right = figure.subplots(1, 2)
+    finite = np.isfinite(trace["elbo"])
+    left.plot(trace["seconds"][finite], trace["elbo"][finite], marker=".", color="tab:blue")
+    left.set_xlabel("wall-clock time [s], without compilation")
+    left.set_ylabel("ELBO on the step's sample [nats]")
+    if finite.any():  # the first steps may start thousands of nats below the rest
+        low, top = np.quantile(trace["elbo"][finite], 0.25), trace["elbo"][finite].max()
+        margin = 0.1 * (top - low) + 1e-6 * max(abs(top), 1.0)
+        left.set_ylim(low - 5 * margin, top + margin)
+    place = np.arange(len(names))
+    right.errorbar(mean, place, xerr=2 * sd, fmt="o", markersize=3, color="tab:blue", ecolor="0.6")
+    right.axvline(0, color="0.8", zorder=0)
+    if len(names) <= _MOST_LABELS:
+        right.set_yticks(place, _literal(names), fontsize=8 if len(names) > 12 else 10)
+    else:
+        right.set_ylabel("coordinate")
+    right.invert_yaxis()
+    right.set_xlabel("posterior mean ± 2 sd")
+    figure.suptitle(title)
+    return figure
+
+
+def plot_coefficients(
+    coefficients: np.ndarray, *, names: list[str] | None = None, labels: list[str] | None = None
+) -> Any:
+    """Draw estimated coefficients (blocks, features) as stems, one panel per block.
+
+    ``names`` are those of the features and ``labels`` those of the blocks (classes).
+    """
+    blocks, features = coefficients.shape
+    figure = new_figure(8, 1.2 + 2.4 * blocks)
+    panels = figure.subplots(blocks, 1, sharex=True, squeeze=False)[:, 0]
+    place = np.arange(features)
+    marker = "." if features <= 10 * _MOST_LABELS else " "
+    for block, panel in enumerate(panels):
+        panel.stem(place, coefficients[block], linefmt="tab:blue", markerfmt=marker, basefmt="0.8")
+        panel.set_ylabel("estimated coefficient")
+        if labels is not None:
+            panel.set_title(f"class {_literal(labels)[block]}")
+    if names is not None and features <= _MOST_LABELS:
+        panels[-1].set_xticks(place, _literal(names), rotation=60, ha="right", fontsize=8)
+        panels[-1].set_xlabel("feature")
+    else:
+        panels[-1].set_xlabel("index of the feature")
+    return figure
+
+
+def plot_effects(
+    mean: np.ndarray, sd: np.ndarray, *, names: list[str], labels: list[str] | None = None
+) -> Any:
+    """Draw effects (blocks, features) with intervals of two sds, the largest features first.
+
+    An effect is that of one sd of a feature on the linear predictor; ``labels`` name the blocks
+    (classes). At most forty features are drawn.
+    """
+    order = np.argsort(-np.abs(mean).max(axis=0), kind="stable")[:_MOST_LABELS]
+    place = np.arange(len(order))
+    figure = new_figure(7.5, 1.3 + 0.24 * max(len(order), 4))
+    panel = figure.subplots()
+    panel.axvline(0, color="0.8", zorder=0)
+    blocks = mean.shape[0]
+    for block in range(blocks):
+        shift = 0.5 * ((block + 0.5) / blocks - 0.5)
+        panel.errorbar(
+            mean[block, order],
+            place + shift,
+            xerr=2 * sd[block, order],
+            fmt="o",
+            markersize=4,
+            elinewidth=1.2,
+            color=f"C{block}",
+            label=_literal(labels)[block] if labels is not None else None,
+        )
+    shown = [names[i] for i in order]
+    panel.set_yticks(place, _literal(shown), fontsize=8 if len(order) > 12 else 10)
+    panel.invert_yaxis()
+    panel.set_xlabel("effect of one sd of the feature: posterior mean ± 2 sd")
+    if len(order) < len(names):
+        panel.set_title(f"the {len(order)} largest of {len(names)} features", fontsize=10)
+    if labels is not None:
+        figure.legend(title="class", fontsize=8, loc="outside right upper")
+    return figure
+
+
+def plot_training(histories: dict[str, dict[str, np.ndarray]], *, title: str = "") -> Any:
+    """The ELBO per row against seconds and against epochs, one line per method."""
+    figure = new_figure(10, 4)
+    axes = figure.subplots(1, 2, sharey=True)
+    tops: list[float] = []
+    for name, history in histories.items():
+        elbo = history["validation_elbo"]
+        elbo = history["elbo"] if np.all(np.isnan(elbo)) else elbo
+        for axis, column in zip(axes, ("seconds", "epoch"), strict=True):
+            axis.plot(history[column], elbo, marker=".", markersize=3, label=name)
+        tops += [float(v) for v in elbo if np.isfinite(v)]
+    axes[0].set_xlabel("training time [s], without compilation")
+    axes[1].set_xlabel("epoch")
+    axes[0].set_ylabel("ELBO per image [nats]")
+    if tops:
+        high, low = max(tops), np.quantile(tops, 0.1)
+        axes[0].set_ylim(low - 0.2 * (high - low) - 1e-6, high + 0.1 * (high - low) + 1e-6)
+    axes[1].legend()
+    figure.suptitle(title)
+    return figure
+
+
+def plot_images(rows: dict[str, np.ndarray], image_shape: tuple[int, int]) -> Any:
+    """Rows of images, each with its name."""
+    count = max(len(images) for images in rows.values())
+    height = 0.9 * image_shape[0] / image_shape[1]
+    figure = new_figure(0.9 * count + 1.6, height * len(rows) + 0.2)
+    axes = figure.subplots(len(rows), count, squeeze=False)
+    for line, (name, images) in zip(axes, rows.items(), strict=True):
+        for axis in line:
+            axis.set_axis_off()
+        for axis, image in zip(line, images, strict=False):
+            axis.imshow(np.reshape(image, image_shape), cmap="gray", vmin=0, vmax=1)
+        line[0].set_title(name, loc="left", fontsize=8)
+    return figure
+
+
+def plot_sheet(images: np.ndarray, image_shape: tuple[int, int]) -> Any:
+    """A (rows, columns, pixels) array of images as one sheet."""
+    rows, columns = images.shape[:2]
+    height, width = image_shape
+    sheet = images.reshape(rows, columns, height, width).transpose(0, 2, 1, 3)
+    whole = sheet.reshape(rows * height, columns * width)
+    figure = new_figure(6, 6 * whole.shape[0] / whole.shape[1], layout=None)
+    axis = figure.add_axes((0, 0, 1, 1))
+    axis.set_axis_off()
+    axis.imshow(whole, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    return figure
