@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "curvi"
 # A room imports only itself and rooms that come before it: the kernel, then the slices, then the
 # edges.
 STAGES = (
-    "_core", "targets", "families", "linalg", "objective", "reference", "concentration", "solvers",
+    "_core", "linalg", "targets", "families", "objective", "reference", "concentration", "solvers",
     "engine", "plots", "diagnostics", "inference",
     "glm", "vae",
     "interop", "datasets", "reproduction", "cli",

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curvi._core.errors import InputError
-from curvi.linalg import CGOutcome, DenseMap, FromFunctions, conjugate_gradient
+from curvi.linalg import CGOutcome, DenseMap, FunctionMetric, conjugate_gradient
 from tests.linalg.systems import (
     dimensions,
     indefinite_system,
@@ -156,7 +156,7 @@ def test_scaling_the_right_hand_side_scales_the_solution(dtype, seed, exponent):
 
 @jax.jit
 def solve_with_inverse(matrix, inverse, rhs):
-    metric = FromFunctions(lambda v: matrix @ v, lambda v: inverse @ v)
+    metric = FunctionMetric(lambda v: matrix @ v, lambda v: inverse @ v)
     tolerance = 1e-9 if rhs.dtype == jnp.float64 else 1e-3
     return conjugate_gradient(
         lambda v: matrix @ v, rhs, preconditioner=metric, relative_tolerance=tolerance
@@ -237,7 +237,7 @@ def test_a_right_hand_side_that_is_not_finite_is_reported(dtype):
 
 
 def test_a_preconditioner_that_is_not_positive_is_left_out(dtype):
-    metric = FromFunctions(lambda v: -v, lambda v: -v)
+    metric = FunctionMetric(lambda v: -v, lambda v: -v)
     result = conjugate_gradient(lambda v: v, jnp.ones(2, dtype), preconditioner=metric)
     assert int(result.outcome) == CGOutcome.STALLED
     np.testing.assert_array_equal(result.solution, np.ones(2))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from curvi.linalg import CGOutcome, FromFunctions, conjugate_gradient
+from curvi.linalg import CGOutcome, FunctionMetric, conjugate_gradient
 from curvi.linalg._cg import eager_conjugate_gradient
 
 pytestmark = pytest.mark.float64_only
@@ -52,7 +52,7 @@ def test_a_trust_region_ends_both_iterations_at_the_same_point(key, definite):
     compiled = conjugate_gradient(
         lambda v: jnp.asarray(matrix) @ v,
         jnp.asarray(rhs),
-        preconditioner=FromFunctions(lambda v: metric * v, lambda v: v / metric),
+        preconditioner=FunctionMetric(lambda v: metric * v, lambda v: v / metric),
         natural_norm=True,
         relative_tolerance=1e-10,
         radius=radius,

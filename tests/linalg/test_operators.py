@@ -17,7 +17,7 @@ from curvi.linalg import (
     Definiteness,
     DenseMap,
     Diagonal,
-    FromFunctions,
+    FunctionMetric,
     Identity,
     conjugate_gradient,
     damped,
@@ -247,6 +247,6 @@ def test_bad_maps_are_refused(dtype):
     with pytest.raises(InputError, match="damping is -1"):
         damped(operator, -1.0)
     with pytest.raises(InputError, match="no square root"):
-        preconditioned(operator, FromFunctions(lambda v: v, lambda v: v))
+        preconditioned(operator, FunctionMetric(lambda v: v, lambda v: v))
     with pytest.raises(InputError, match="params has dtype int32"):
         hessian(jnp.sum, jnp.ones(2, jnp.int32))

@@ -13,7 +13,7 @@ from curvi.linalg import (
     CGOutcome,
     DenseMap,
     Diagonal,
-    FromFunctions,
+    FunctionMetric,
     Identity,
     conjugate_gradient,
     hutchinson_diagonal,
@@ -93,7 +93,7 @@ def test_a_projected_metric_solves_inside_the_subspace(dtype):
     system = positive_system(2, 9, 10.0)
     example = jnp.zeros((3, 3), dtype)
     operator = projected(DenseMap(jnp.asarray(system.matrix, dtype), example), jnp.tril)
-    metric = FromFunctions(lambda v: 2.0 * v, lambda v: v / 2.0, jnp.tril)
+    metric = FunctionMetric(lambda v: 2.0 * v, lambda v: v / 2.0, jnp.tril)
     rhs = jnp.tril(jnp.asarray(system.rhs.reshape(3, 3), dtype))
     found = conjugate_gradient(operator, rhs, preconditioner=metric)
     inside = np.flatnonzero(np.tril(np.ones((3, 3))))

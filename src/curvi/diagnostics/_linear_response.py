@@ -29,7 +29,7 @@ from curvi._core.trees import Unravel, ravel
 from curvi.diagnostics._flat_directions import flat_direction
 from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
-from curvi.linalg import CGOutcome, FromFunctions, conjugate_gradient, projected
+from curvi.linalg import CGOutcome, FunctionMetric, conjugate_gradient, projected
 from curvi.linalg._cg import eager_conjugate_gradient
 from curvi.solvers._method import FlatObjective
 from curvi.targets import AbstractTarget, Density
@@ -110,7 +110,7 @@ def _solve_compiled(
     _, _, curvature = problem.linearise(params, sample)
     project = partial(problem.project, params)
     natural = problem.metric(params)
-    metric = FromFunctions(natural.apply, natural.solve, project)
+    metric = FunctionMetric(natural.apply, natural.solve, project)
 
     def solve(one: Params, tolerance: Float[Array, ""]) -> Solved:
         found = conjugate_gradient(

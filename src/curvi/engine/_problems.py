@@ -13,10 +13,9 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
 from curvi._core.compilation import Cost, cost_of
-from curvi._core.trees import Metric
 from curvi.engine._flat import CompiledObjective
 from curvi.families import Family, Params
-from curvi.linalg import LinearMap
+from curvi.linalg import LinearMap, Metric
 from curvi.objective import Draws, draw_noise, neg_elbo
 from curvi.solvers import Problem
 from curvi.solvers._method import FlatObjective, Layered

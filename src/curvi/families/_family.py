@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core import validation
-from curvi._core.trees import Metric
 from curvi.families._bases import Base, MultivariateTBase, Normal, StudentTBase
 from curvi.families._scales import (
     Diagonal,
@@ -22,6 +21,7 @@ from curvi.families._scales import (
     Scale,
     Vector,
 )
+from curvi.linalg import FunctionMetric, Metric
 
 _STRUCTURES: dict[str, Scale] = {"diagonal": Diagonal(), "full": LowerTriangular()}
 
@@ -135,7 +135,7 @@ class Family(abc.ABC):
         mean = self.scale.mean_metric(params.scale)
         scale = self.scale.scale_metric(params.scale)
         variance = self.base.variance
-        return Metric(
+        return FunctionMetric(
             lambda t: Params(mean.apply(t.mean) / variance, scale.apply(t.scale)),
             lambda t: Params(mean.solve(t.mean) * variance, scale.solve(t.scale)),
         )

@@ -17,7 +17,7 @@ from jax.scipy import linalg
 from jaxtyping import Array, Float
 
 from curvi._core.errors import InputError
-from curvi._core.trees import Metric
+from curvi.linalg import FunctionMetric, Metric
 
 Vector = Float[Array, " dimension"]
 Matrix = Float[Array, "dimension dimension"]
@@ -145,12 +145,12 @@ class Diagonal(Scale):
     def mean_metric(self, params: Vector) -> Metric:
         """``diag(sigma^-2)``."""
         variance = self.variance(params)
-        return Metric(lambda v: v / variance, lambda v: v * variance)
+        return FunctionMetric(lambda v: v / variance, lambda v: v * variance)
 
     def scale_metric(self, params: Vector) -> Metric:
         """``2 I`` in the log scales."""
         del params
-        return Metric(lambda v: 2 * v, lambda v: 0.5 * v)
+        return FunctionMetric(lambda v: 2 * v, lambda v: 0.5 * v)
 
     def to_raw(self, params: Vector) -> Vector:
         """``exp(l)``."""
@@ -204,7 +204,7 @@ class LowerTriangular(Scale):
     def mean_metric(self, params: Matrix) -> Metric:
         """``(R R')^-1``."""
         factor = self.factor(params)
-        return Metric(
+        return FunctionMetric(
             lambda v: linalg.cho_solve((factor, True), v), lambda v: factor @ (factor.T @ v)
         )
 
@@ -232,7 +232,7 @@ class LowerTriangular(Scale):
             moved = factor @ (local / jnp.where(weight > 0, weight, 1))
             return rescale(moved, 1 / diagonal) + jnp.triu(cotangent, 1)
 
-        return Metric(apply, solve)
+        return FunctionMetric(apply, solve)
 
     def project(self, params: Matrix, tangent: Matrix) -> Matrix:
         """Drop the unused upper triangle."""
@@ -335,7 +335,7 @@ class DiagonalPlusLowRank(Scale):
         def solve(v: Array) -> Array:
             return v * column(v) ** 2 + factor @ (factor.T @ v)
 
-        return Metric(apply, solve)
+        return FunctionMetric(apply, solve)
 
     def scale_metric(self, params: dict[str, Array]) -> Metric:
         r"""Definite approximation of the Fisher metric.
@@ -365,7 +365,7 @@ class DiagonalPlusLowRank(Scale):
                 "factor": 0.5 * mean.solve(right),
             }
 
-        return Metric(apply, solve)
+        return FunctionMetric(apply, solve)
 
     def project(self, params: dict[str, Array], tangent: dict[str, Array]) -> dict[str, Array]:
         r"""Remove the gauge: the part ``U Omega`` of ``dU`` with a skew Omega.

@@ -19,10 +19,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from curvi._core.trees import Metric, stable_sum
+from curvi._core.trees import stable_sum
 from curvi.families import Family, Params
 from curvi.glm._design import AnyArray, Design
 from curvi.glm._likelihoods import Gaussian, Likelihood
+from curvi.linalg import FunctionMetric, Metric
 from curvi.solvers import Problem
 
 
@@ -131,7 +132,7 @@ class GLMProblem(Problem):
         _, pull = jax.linearize(self.from_mean, self.to_mean(params))
         push_back = jax.linear_transpose(push, params)
         pull_back = jax.linear_transpose(pull, params)
-        return Metric(
+        return FunctionMetric(
             lambda t: push_back(natural.apply(push(t)))[0],
             lambda t: pull(natural.solve(pull_back(t)[0])),
         )

@@ -19,11 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from curvi._core.trees import Metric, stable_sum
+from curvi._core.trees import stable_sum
 from curvi.families import Family, Params
 from curvi.glm._bound import GLMProblem, Rows, predictor_variance
 from curvi.glm._design import DenseDesign
 from curvi.glm._likelihoods import Bernoulli
+from curvi.linalg import FunctionMetric, Metric
 from curvi.solvers import Problem
 
 _FEWEST_DRAWS = 64
@@ -133,7 +134,7 @@ class SoftmaxProblem(Problem):
 
     def metric(self, params: Params) -> Metric:
         """The natural metric of each block."""
-        return Metric(
+        return FunctionMetric(
             lambda t: jax.vmap(lambda p, u: self._block.metric(p).apply(u))(params, t),
             lambda t: jax.vmap(lambda p, u: self._block.metric(p).solve(u))(params, t),
         )

@@ -15,13 +15,22 @@ from curvi.linalg._lanczos import (
     lanczos_tridiagonal,
     relative_error_bound,
 )
-from curvi.linalg._linear_map import Definiteness, DenseMap, FunctionMap, LinearMap
-from curvi.linalg._operators import damped, gauss_newton, hessian, preconditioned, projected
+from curvi.linalg._operators import (
+    Definiteness,
+    DenseMap,
+    FunctionMap,
+    LinearMap,
+    damped,
+    gauss_newton,
+    hessian,
+    preconditioned,
+    projected,
+)
 from curvi.linalg._preconditioners import (
     Diagonal,
-    FromFunctions,
+    FunctionMetric,
     Identity,
-    Preconditioner,
+    Metric,
     hutchinson_diagonal,
     martens_diagonal,
 )
@@ -33,11 +42,11 @@ __all__ = [
     "Definiteness",
     "DenseMap",
     "Diagonal",
-    "FromFunctions",
     "FunctionMap",
+    "FunctionMetric",
     "Identity",
     "LinearMap",
-    "Preconditioner",
+    "Metric",
     "SecantMemory",
     "apply_inverse",
     "condition_estimate",

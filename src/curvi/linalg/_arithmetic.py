@@ -105,3 +105,11 @@ def all_finite(*trees: Any) -> Scalar:
     # than a conjunction of flags.
     sums = [jnp.sum(0 * leaf) for leaf in leaves]
     return jnp.all(jnp.isfinite(jnp.stack(sums)))
+
+
+def power_of_two(tree: Vector) -> Scalar:
+    """The largest power of two below max |entry|, or one where that is zero or not finite."""
+    largest = optax.tree.max(jax.tree.map(jnp.abs, tree))
+    usable = jnp.isfinite(largest) & (largest > 0)
+    _, exponent = jnp.frexp(jnp.where(usable, largest, 1.0))
+    return jnp.ldexp(jnp.ones_like(largest), exponent - 1)

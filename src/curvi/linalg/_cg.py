@@ -11,20 +11,19 @@ import numpy as np
 import optax.tree
 from jax.typing import ArrayLike
 
+from curvi._core import trees
 from curvi._core.errors import InputError
 from curvi.linalg import _arithmetic as la
-from curvi.linalg import _trees
+from curvi.linalg._arithmetic import Scalar, Vector
 from curvi.linalg._cg_iteration import (
     RUNNING,
     CGOutcome,
-    Solution,
     State,
     System,
     begin,
-    finish,
     iterate,
 )
-from curvi.linalg._preconditioners import Identity, Preconditioner
+from curvi.linalg._preconditioners import Identity, Metric
 
 PyTree = Any
 
@@ -75,7 +74,7 @@ def conjugate_gradient(
     operator: Callable[[PyTree], PyTree],
     rhs: PyTree,
     *,
-    preconditioner: Preconditioner | None = None,
+    preconditioner: Metric | None = None,
     initial: PyTree | None = None,
     max_steps: int | None = None,
     relative_tolerance: ArrayLike | None = None,
@@ -110,7 +109,7 @@ def conjugate_gradient(
         ``operator(vector) -> vector``, symmetric: a ``LinearMap`` or any function.
     rhs : pytree
         b; all leaves of one float dtype, which all arithmetic follows.
-    preconditioner : Preconditioner, optional
+    preconditioner : Metric, optional
         Symmetric positive definite M; the identity by default.
     initial : pytree, optional
         Warm start. One that is worse than zero or outside the radius is scaled to its best
@@ -157,14 +156,14 @@ def conjugate_gradient(
     >>> result.solution.round(4), CGOutcome(int(result.outcome)).name
     (Array([1., 2.], dtype=float32), 'CONVERGED')
     """
-    dtype = _trees.real_dtype(rhs, "rhs")
+    dtype = trees.real_dtype(rhs, "rhs")
     _check_options(max_steps, relative_tolerance, radius, num_coefficients)
     metric = Identity() if preconditioner is None else preconditioner
     eps = float(jnp.finfo(dtype).eps)
     tolerance = eps ** (2 / 3) if relative_tolerance is None else relative_tolerance
 
     # A power of two makes the scaling exact; without it tiny gradients underflow when squared.
-    scale = _power_of_two(rhs)
+    scale = la.power_of_two(rhs)
     shrunk = jax.tree.map(lambda leaf: leaf / scale, rhs)
 
     def products(vector: PyTree) -> tuple[PyTree, PyTree]:
@@ -177,7 +176,7 @@ def conjugate_gradient(
         natural=metric.solve(shrunk),
         tolerance=jnp.asarray(tolerance, dtype),
         eps=eps,
-        max_steps=100 * _trees.size(rhs) + 1000 if max_steps is None else max_steps,
+        max_steps=100 * trees.size(rhs) + 1000 if max_steps is None else max_steps,
         radius=None if radius is None else jnp.asarray(radius, dtype) / scale,
         progress_tolerance=(
             None if progress_tolerance is None else jnp.asarray(progress_tolerance, dtype)
@@ -188,7 +187,7 @@ def conjugate_gradient(
     start = optax.tree.zeros_like(shrunk)
     image, length_sq, count = (start, start), jnp.zeros((), dtype), 0
     if initial is not None:
-        _trees.require_same_shapes(initial, rhs, "initial", "rhs")
+        trees.require_same_shapes(initial, rhs, "initial", "rhs")
         guess = jax.tree.map(lambda leaf: leaf / scale, initial)
         start, image, length_sq = _warm_start(system, metric, guess)
         count = 1 if radius is None else 2
@@ -254,6 +253,71 @@ def eager_conjugate_gradient(
         return _result(state, finish(system, state), system.rhs_norm, np.float64(1.0))
 
 
+class Solution(NamedTuple):
+    """Where the iteration ended; ``length`` is ``sqrt(x'Mx)``, or zero where there is no radius."""
+
+    solution: Vector
+    model: Scalar
+    length: Scalar
+
+
+def finish(system: System, state: State) -> Solution:
+    """The best iterate, the point on the boundary, or steepest descent, as the outcome demands."""
+    if system.radius is None:
+        return _or_steepest_descent(system, state)
+    return _or_boundary(system.radius, system, state)
+
+
+def _or_boundary(radius: Scalar, system: System, state: State) -> Solution:
+    """The point x + tau p, tau >= 0, with x'Mx = radius^2, where the iteration left the region."""
+    xp = la.namespace(state.energy)
+    point = la.add(state.base, state.correction)
+    gap = xp.maximum(radius**2 - state.length_sq, 0.0)
+    root = xp.sqrt(state.overlap**2 + state.search_sq * gap)
+    # Of the two forms of the root, the one without cancellation.
+    late = state.overlap > 0
+    below = xp.where(late, state.overlap + root, state.search_sq)
+    tau = xp.where(late, gap, root - state.overlap) / xp.where(below > 0, below, 1.0)
+    slope = la.vdot(state.residual, state.search)
+    model = system.model(point, state.residual)
+    model = model + tau * (0.5 * tau * state.curvature - slope)
+    leaves = (state.outcome == CGOutcome.BOUNDARY) | (state.outcome == CGOutcome.NEGATIVE_CURVATURE)
+    leaves &= xp.isfinite(tau)
+    return Solution(
+        *la.select(
+            leaves,
+            (la.add_scaled(point, tau, state.search), model, xp.zeros_like(model) + radius),
+            (state.best, state.best_model, xp.sqrt(xp.maximum(state.best_length_sq, 0.0))),
+        )
+    )
+
+
+def _or_steepest_descent(system: System, state: State) -> Solution:
+    """The best iterate, or M^-1 b where there is none that descends.
+
+    That happens only when nothing was accepted from a start at zero, where the search direction is
+    M^-1 b itself and its curvature, if finite, is known. A preconditioner that is not positive
+    definite is left out (M = I); its model value is then reported as zero, and so is one that could
+    not be computed.
+    """
+    xp = la.namespace(state.energy)
+    slope = la.vdot(system.rhs, state.search)
+    trusted = xp.isfinite(slope) & (slope > 0)
+    known = trusted & xp.isfinite(state.curvature)
+    steepest = la.select(trusted, state.search, system.rhs)
+    model = xp.where(known, 0.5 * state.curvature - slope, 0.0)
+    descends = la.vdot(system.rhs, state.best) > 0
+    usable = xp.isfinite(la.norm(system.rhs))
+    length = xp.zeros_like(model)
+    return Solution(
+        *la.select(
+            descends | ~usable,
+            (state.best, state.best_model, length),
+            (steepest, model, length),
+        )
+    )
+
+
 def _result(state: State, found: Solution, rhs_norm: Any, scale: Any) -> CGResult:
     xp = la.namespace(scale)
     return CGResult(
@@ -288,16 +352,8 @@ def _check_options(
         raise InputError(f"radius is {radius}; give a number > 0, or None for no trust region")
 
 
-def _power_of_two(tree: PyTree) -> jax.Array:
-    """The largest power of two below max |entry|, or one where that is zero or not finite."""
-    largest = optax.tree.max(jax.tree.map(jnp.abs, tree))
-    usable = jnp.isfinite(largest) & (largest > 0)
-    _, exponent = jnp.frexp(jnp.where(usable, largest, 1.0))
-    return jnp.ldexp(jnp.ones_like(largest), exponent - 1)
-
-
 def _warm_start(
-    system: System, metric: Preconditioner, guess: PyTree
+    system: System, metric: Metric, guess: PyTree
 ) -> tuple[PyTree, tuple[PyTree, PyTree], jax.Array]:
     """The multiple of the guess to start from, its images and x'Mx; zeros where it is dropped."""
     images = system.products(guess)

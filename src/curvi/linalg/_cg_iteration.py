@@ -1,4 +1,4 @@
-"""The iteration of truncated conjugate gradients: ``begin``, ``iterate``, ``finish``.
+"""The iteration of truncated conjugate gradients: ``begin`` and ``iterate``.
 
 It is written once for NumPy vectors and for pytrees of JAX arrays, and free of branches, so that
 one text serves an eager loop on the host, a compiled ``while_loop`` and a ``vmap`` over systems.
@@ -112,14 +112,6 @@ class State(NamedTuple):
     history: Any  # circular: model values of the last steps
     alphas: Any
     betas: Any
-
-
-class Solution(NamedTuple):
-    """Where the iteration ended; ``length`` is ``sqrt(x'Mx)``, or zero where there is no radius."""
-
-    solution: Vector
-    model: Scalar
-    length: Scalar
 
 
 class _Residual(NamedTuple):
@@ -373,60 +365,3 @@ def _progress(
     gain = past - model  # both are <= 0 and the later one is lower
     limit = window.astype(model.dtype) * system.progress_tolerance * -model
     return history, (steps > window) & (model < 0) & (gain < limit)
-
-
-def finish(system: System, state: State) -> Solution:
-    """The best iterate, the point on the boundary, or steepest descent, as the outcome demands."""
-    if system.radius is None:
-        return _or_steepest_descent(system, state)
-    return _or_boundary(system.radius, system, state)
-
-
-def _or_boundary(radius: Scalar, system: System, state: State) -> Solution:
-    """The point x + tau p, tau >= 0, with x'Mx = radius^2, where the iteration left the region."""
-    xp = la.namespace(state.energy)
-    point = la.add(state.base, state.correction)
-    gap = xp.maximum(radius**2 - state.length_sq, 0.0)
-    root = xp.sqrt(state.overlap**2 + state.search_sq * gap)
-    # Of the two forms of the root, the one without cancellation.
-    late = state.overlap > 0
-    below = xp.where(late, state.overlap + root, state.search_sq)
-    tau = xp.where(late, gap, root - state.overlap) / xp.where(below > 0, below, 1.0)
-    slope = la.vdot(state.residual, state.search)
-    model = system.model(point, state.residual)
-    model = model + tau * (0.5 * tau * state.curvature - slope)
-    leaves = (state.outcome == CGOutcome.BOUNDARY) | (state.outcome == CGOutcome.NEGATIVE_CURVATURE)
-    leaves &= xp.isfinite(tau)
-    return Solution(
-        *la.select(
-            leaves,
-            (la.add_scaled(point, tau, state.search), model, xp.zeros_like(model) + radius),
-            (state.best, state.best_model, xp.sqrt(xp.maximum(state.best_length_sq, 0.0))),
-        )
-    )
-
-
-def _or_steepest_descent(system: System, state: State) -> Solution:
-    """The best iterate, or M^-1 b where there is none that descends.
-
-    That happens only when nothing was accepted from a start at zero, where the search direction is
-    M^-1 b itself and its curvature, if finite, is known. A preconditioner that is not positive
-    definite is left out (M = I); its model value is then reported as zero, and so is one that could
-    not be computed.
-    """
-    xp = la.namespace(state.energy)
-    slope = la.vdot(system.rhs, state.search)
-    trusted = xp.isfinite(slope) & (slope > 0)
-    known = trusted & xp.isfinite(state.curvature)
-    steepest = la.select(trusted, state.search, system.rhs)
-    model = xp.where(known, 0.5 * state.curvature - slope, 0.0)
-    descends = la.vdot(system.rhs, state.best) > 0
-    usable = xp.isfinite(la.norm(system.rhs))
-    length = xp.zeros_like(model)
-    return Solution(
-        *la.select(
-            descends | ~usable,
-            (state.best, state.best_model, length),
-            (steepest, model, length),
-        )
-    )

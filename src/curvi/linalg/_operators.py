@@ -1,22 +1,137 @@
-"""Curvature as linear maps: the exact Hessian, Gauss-Newton, and maps built from other maps."""
+"""Symmetric linear maps on pytrees: exact Hessian, Gauss-Newton, dense, and built from others.
+
+A map is made inside one trace (inside ``jit``), holds what it needs as closed-over arrays, and is
+used in the same trace. It is not a pytree and does not cross a ``jit`` boundary.
+"""
 
 from __future__ import annotations
 
+import abc
+import enum
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax.tree
+from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
+from curvi._core import trees
 from curvi._core.errors import InputError
-from curvi.linalg import _trees
-from curvi.linalg._linear_map import Definiteness, FunctionMap, LinearMap
-from curvi.linalg._preconditioners import Preconditioner
+from curvi.linalg._preconditioners import Metric
 
 PyTree = Any
+
+# Columns computed at once by ``dense``: enough to use the matrix units, few enough that the
+# activations of a network do not have to fit in memory D times.
+_COLUMNS_AT_ONCE = 64
+
+
+class Definiteness(enum.Enum):
+    """What is known about the signs of the eigenvalues, without computing any."""
+
+    POSITIVE = "all eigenvalues are positive"
+    POSITIVE_SEMI = "no eigenvalue is negative"
+    UNKNOWN = "eigenvalues of either sign are possible"
+
+
+class LinearMap(abc.ABC):
+    """A symmetric linear map v -> A v on the pytrees that look like ``example``.
+
+    Attributes
+    ----------
+    example : pytree
+        Shapes and dtypes of the vectors that the map takes and returns.
+    definiteness : Definiteness
+        What is known about the eigenvalues of A.
+    """
+
+    example: PyTree
+    definiteness: Definiteness
+
+    @abc.abstractmethod
+    def apply(self, vector: PyTree) -> PyTree:
+        """The product A v."""
+
+    def __call__(self, vector: PyTree) -> PyTree:
+        """The product A v."""
+        return self.apply(vector)
+
+    def dense(self) -> jax.Array:
+        """The D x D matrix, rows and columns in the order of ``ravel_pytree``.
+
+        Costs D products and D^2 numbers: for tests and small problems.
+        """
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.example)
+        flat, unravel = ravel_pytree(zeros)
+
+        def column(basis_vector: jax.Array) -> jax.Array:
+            return ravel_pytree(self.apply(unravel(basis_vector)))[0]
+
+        identity = jnp.eye(flat.size, dtype=flat.dtype)
+        return jax.lax.map(column, identity, batch_size=_COLUMNS_AT_ONCE).T
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionMap(LinearMap):
+    """A linear map given by its product.
+
+    Parameters
+    ----------
+    product : callable
+        ``product(vector) -> vector``; linear and symmetric (both are trusted, not checked).
+    example : pytree
+        Anything with the shapes and dtypes of a vector.
+    definiteness : Definiteness
+        What is known about the eigenvalues.
+    """
+
+    product: Callable[[PyTree], PyTree]
+    example: PyTree
+    definiteness: Definiteness = Definiteness.UNKNOWN
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "example", trees.shapes(self.example))
+
+    def apply(self, vector: PyTree) -> PyTree:
+        """The product A v."""
+        return self.product(vector)
+
+
+@dataclass(frozen=True, eq=False)
+class DenseMap(LinearMap):
+    """A symmetric D x D matrix acting on pytrees in the order of ``ravel_pytree``.
+
+    Raises
+    ------
+    InputError
+        If the matrix is not D x D for the D entries of ``example``.
+    """
+
+    matrix: ArrayLike
+    example: PyTree
+    definiteness: Definiteness = Definiteness.UNKNOWN
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "example", trees.shapes(self.example))
+        dimension = trees.size(self.example)
+        if jnp.shape(self.matrix) != (dimension, dimension):
+            raise InputError(
+                f"DenseMap matrix has shape {jnp.shape(self.matrix)} but the example has "
+                f"{dimension} entries; give a matrix of shape ({dimension}, {dimension})"
+            )
+
+    def apply(self, vector: PyTree) -> PyTree:
+        """The product A v."""
+        flat, unravel = ravel_pytree(vector)
+        return unravel(jnp.matmul(self.matrix, flat, precision=jax.lax.Precision.HIGHEST))
+
+    def dense(self) -> jax.Array:
+        """The matrix itself."""
+        return jnp.asarray(self.matrix)
 
 
 def hessian(
@@ -24,7 +139,7 @@ def hessian(
 ) -> tuple[jax.Array, PyTree, FunctionMap]:
     r"""Value, gradient and exact Hessian of a scalar function, from one linearisation.
 
-    The product is Pearlmutter's R-operator, equation (hv) of the paper,
+    The product is Pearlmutter's R-operator, the Hessian-vector product of section 2.3 of the paper,
 
     .. math:: H v = \partial_\gamma \nabla F(\theta + \gamma v) |_{\gamma = 0},
 
@@ -54,7 +169,7 @@ def hessian(
     >>> operator(jnp.array([1.0, 1.0]))
     Array([ 6., 12.], dtype=float32)
     """
-    _trees.real_dtype(params, "params")
+    trees.real_dtype(params, "params")
 
     def gradient_then_value(point: PyTree) -> tuple[PyTree, jax.Array]:
         value, gradient = jax.value_and_grad(fn)(point)
@@ -87,7 +202,7 @@ def gauss_newton(
     InputError
         If the leaves of ``params`` do not share one real floating dtype.
     """
-    _trees.real_dtype(params, "params")
+    trees.real_dtype(params, "params")
     outputs, push = jax.linearize(outputs_fn, params)
     pull = jax.linear_transpose(push, params)
     value, output_gradient, loss_hessian = hessian(loss_fn, outputs)
@@ -100,9 +215,7 @@ def gauss_newton(
     return value, gradient, FunctionMap(product, params, Definiteness.POSITIVE_SEMI)
 
 
-def damped(
-    operator: LinearMap, damping: ArrayLike, metric: Preconditioner | None = None
-) -> FunctionMap:
+def damped(operator: LinearMap, damping: ArrayLike, metric: Metric | None = None) -> FunctionMap:
     """A + lambda M, with M the identity or the given metric.
 
     A semi-definite A becomes POSITIVE only where ``damping`` is a Python number above zero: the
@@ -119,7 +232,7 @@ def damped(
             raise InputError(f"damping is {damping}; damped() needs a finite number >= 0")
         if definiteness is Definiteness.POSITIVE_SEMI and damping > 0:
             definiteness = Definiteness.POSITIVE
-    scale = jnp.asarray(damping, _trees.real_dtype(operator.example, "operator.example"))
+    scale = jnp.asarray(damping, trees.real_dtype(operator.example, "operator.example"))
 
     def product(vector: PyTree) -> PyTree:
         measured = vector if metric is None else metric.apply(vector)
@@ -128,7 +241,7 @@ def damped(
     return FunctionMap(product, operator.example, definiteness)
 
 
-def preconditioned(operator: LinearMap, preconditioner: Preconditioner) -> FunctionMap:
+def preconditioned(operator: LinearMap, preconditioner: Metric) -> FunctionMap:
     """The map M^-1/2 A M^-1/2, whose spectrum is the one that preconditioned CG sees.
 
     Raises

@@ -11,15 +11,14 @@ import jax.numpy as jnp
 import optax.tree
 from jax.typing import ArrayLike
 
+from curvi._core import trees
 from curvi._core.errors import InputError
-from curvi.linalg import _trees
-from curvi.linalg._linear_map import LinearMap
 
 PyTree = Any
 
 
 @runtime_checkable
-class Preconditioner(Protocol):
+class Metric(Protocol):
     """A symmetric positive definite map M on pytrees.
 
     An implementation may also have ``solve_sqrt(v)``, the product with the symmetric M^-1/2.
@@ -67,7 +66,7 @@ class Diagonal:
     @property
     def entries(self) -> PyTree:
         """The diagonal with its floor applied."""
-        eps = float(jnp.finfo(_trees.real_dtype(self.diagonal, "diagonal")).eps)
+        eps = float(jnp.finfo(trees.real_dtype(self.diagonal, "diagonal")).eps)
         largest = optax.tree.max(jax.tree.map(jnp.abs, self.diagonal))
         # A comparison with NaN is false, so NaN must not look like a diagonal of zeros.
         return jax.tree.map(
@@ -88,7 +87,7 @@ class Diagonal:
         return jax.tree.map(lambda entry, leaf: leaf / jnp.sqrt(entry), self.entries, vector)
 
 
-class FromFunctions:
+class FunctionMetric:
     """M from its product and its solution, for instance the natural metric of a family.
 
     Parameters
@@ -104,7 +103,7 @@ class FromFunctions:
 
     Examples
     --------
-    >>> FromFunctions(lambda v: 4.0 * v, lambda v: v / 4.0).solve(8.0)
+    >>> FunctionMetric(lambda v: 4.0 * v, lambda v: v / 4.0).solve(8.0)
     2.0
     """
 
@@ -130,7 +129,7 @@ def _between(
     return lambda vector: project(fn(project(vector)))
 
 
-def hutchinson_diagonal(operator: LinearMap, key: jax.Array, num_probes: int = 1) -> PyTree:
+def hutchinson_diagonal(operator: Any, key: jax.Array, num_probes: int = 1) -> PyTree:
     r"""Unbiased estimate of diag(A) from products with random signs.
 
     .. math:: \mathrm{diag}(A) \approx \frac{1}{S} \sum_{s=1}^S v_s \odot A v_s,
@@ -202,5 +201,5 @@ def martens_diagonal(
     """
     if not 0 < exponent <= 1:
         raise InputError(f"exponent is {exponent}; martens_diagonal() needs one in (0, 1]")
-    scale = jnp.asarray(damping, _trees.real_dtype(squared_gradients, "squared_gradients"))
+    scale = jnp.asarray(damping, trees.real_dtype(squared_gradients, "squared_gradients"))
     return Diagonal(jax.tree.map(lambda leaf: (leaf + scale) ** exponent, squared_gradients))

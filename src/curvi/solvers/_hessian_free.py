@@ -14,7 +14,7 @@ from curvi._core import validation
 from curvi.linalg import (
     Diagonal,
     LinearMap,
-    Preconditioner,
+    Metric,
     conjugate_gradient,
     damped,
     hutchinson_diagonal,
@@ -150,7 +150,7 @@ class HessianFree(StochasticMethod):
         state: HessianFreeMethodState,
         sample: Any,
         step: Array,
-    ) -> tuple[Preconditioner | None, Any]:
+    ) -> tuple[Metric | None, Any]:
         """Kronecker factors, or (|diag| + lambda)^(3/4) with a running mean of the diagonal."""
         if self.preconditioner is None:
             return None, state.kept

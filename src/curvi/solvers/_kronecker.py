@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from curvi.linalg import FromFunctions
+from curvi.linalg import FunctionMetric
 from curvi.linalg._arithmetic import all_finite, select
 from curvi.solvers._kfac import layer_factors
 from curvi.solvers._method import Layered
@@ -78,7 +78,7 @@ def _mixed(side: Side, estimate: Array, keep: Array) -> Side:
     return Side(factor, jnp.maximum(values, 0.0), vectors)
 
 
-def kronecker_metric(objective: Layered, sides: Sides, damping: Array) -> FromFunctions:
+def kronecker_metric(objective: Layered, sides: Sides, damping: Array) -> FunctionMetric:
     """``A x G + damping I`` of every layer, layer by layer."""
 
     def powered(vector: Any, power: float) -> Any:
@@ -89,7 +89,7 @@ def kronecker_metric(objective: Layered, sides: Sides, damping: Array) -> FromFu
             moved.append(_rotated(inner, left.vectors, right.vectors.T))
         return objective.assemble(vector, tuple(moved))
 
-    return FromFunctions(lambda v: powered(v, 1.0), lambda v: powered(v, -1.0))
+    return FunctionMetric(lambda v: powered(v, 1.0), lambda v: powered(v, -1.0))
 
 
 def _rotated(matrix: Array, left: Array, right: Array) -> Array:

@@ -16,8 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core.compilation import Cost
 from curvi._core.errors import InputError, Outcome
-from curvi._core.trees import Metric
-from curvi.linalg import LinearMap, hessian
+from curvi.linalg import LinearMap, Metric, hessian
 
 
 class Layer(NamedTuple):

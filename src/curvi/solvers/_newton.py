@@ -11,8 +11,7 @@ import optax
 from jaxtyping import Array
 
 from curvi._core.errors import Outcome
-from curvi._core.trees import Metric
-from curvi.linalg import conjugate_gradient, projected
+from curvi.linalg import FunctionMetric, Metric, conjugate_gradient, projected
 from curvi.linalg._arithmetic import all_finite, select
 from curvi.linalg._cg import eager_conjugate_gradient
 from curvi.solvers._method import Derivatives, FlatObjective, Info, Problem
@@ -157,8 +156,8 @@ def tangent_metric(problem: Problem, params: Any) -> Metric:
     """The natural metric on the directions that matter; Euclidean where there is none."""
     natural = problem.metric(params)
     if natural is None:
-        return Metric(lambda t: t, lambda t: t)
-    return Metric(
+        return FunctionMetric(lambda t: t, lambda t: t)
+    return FunctionMetric(
         natural.apply, lambda t: problem.project(params, natural.solve(problem.project(params, t)))
     )
 
