@@ -24,7 +24,7 @@ _UNOPTIMISED = {**_SIMPLE_FUSION, "xla_backend_optimization_level": 0}
 
 
 class SizedJit:
-    """``jax.jit`` whose effort fits the work of one run; the call takes that work first.
+    """``jax.jit`` with compile options that fit the work of one run, which the call takes first.
 
     Outside a CPU, and where this version of XLA knows other options, it is plain ``jax.jit``.
     """
@@ -38,7 +38,7 @@ class SizedJit:
         self._known = True
 
     def __call__(self, work: float, *args: Any, **keywords: Any) -> Any:
-        """Run the function, compiled at the effort that ``work`` deserves."""
+        """Run the function, compiled with the options that fit ``work``."""
         chosen = next((level for limit, level in self._levels if work <= limit), None)
         if chosen is not None and self._known and jax.default_backend() == "cpu":
             try:

@@ -137,7 +137,7 @@ def real_dtype(tree: PyTree, name: str) -> jnp.dtype:
 
 
 def require_same_shapes(tree: PyTree, reference: PyTree, name: str, reference_name: str) -> None:
-    """Refuse a tree whose structure, shapes or dtypes differ from the reference."""
+    """Raise InputError if structure, shapes or dtypes differ from the reference."""
     structure, wanted = jax.tree.structure(tree), jax.tree.structure(reference)
     if structure != wanted:
         raise InputError(

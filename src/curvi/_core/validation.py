@@ -1,4 +1,4 @@
-"""The gate: every input passes here once, and is refused with what, where and what to do."""
+"""Validation of input: an error says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def warn_if_truncated(arrays: dict[str, Any]) -> None:
 
 
 def refuse_non_finite(array: Array | np.ndarray, name: str, need: str) -> None:
-    """Refuse a floating-point array with a NaN or infinity, naming the first one."""
+    """Raise InputError for a NaN or an infinity, naming the first one."""
     values = np.asarray(array)
     if not np.issubdtype(values.dtype, np.floating):
         return
@@ -129,7 +129,7 @@ def user_call(fn: Callable[..., Any], name: str, *arguments: Any) -> Any:
 
 
 def require_float_of_shape(value: Any, shape: tuple[int, ...], name: str, meaning: str) -> None:
-    """Refuse a traced value that is not one floating-point array of the given shape."""
+    """Raise InputError unless a traced value is one floating-point array of the given shape."""
     if isinstance(value, float) and shape == ():
         return
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):

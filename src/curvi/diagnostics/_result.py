@@ -134,7 +134,7 @@ class FitResult:
     def mc_error(self) -> float | None:
         """Monte-Carlo error of the mean in posterior sds, the largest over coordinates.
 
-        None after a fit on fresh draws or minibatches, whose answer is no optimum on fixed draws,
+        None after a fit on fresh draws or minibatches, which end at no optimum on fixed draws,
         and where too few of the other sets of draws could be solved; ``warnings`` says so then.
         """
         if self._replicates is None:

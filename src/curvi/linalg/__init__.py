@@ -4,8 +4,8 @@ A symmetric linear map on pytrees (the exact Hessian by the R-operator, the Gaus
 dense matrix, or one built from these by damping, preconditioning or projection) knows its product
 and what is certain about its definiteness. Truncated conjugate gradients solves systems with such
 a map by products alone, in the metric of a preconditioner, inside a trust region if asked, and
-leaves indefinite systems by the door of negative curvature. Its coefficients estimate the condition
-number. Nothing here knows about probability, data or optimisation steps.
+stops at a direction of negative curvature. Its coefficients estimate the condition number. Nothing
+here knows about probability, data or optimisation steps.
 """
 
 from curvi.linalg._cg import CGResult, conjugate_gradient

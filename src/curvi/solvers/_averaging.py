@@ -50,7 +50,7 @@ class Averaged(Method):
     fraction: float = 0.3
 
     def __post_init__(self) -> None:
-        """Refuse windows that are none."""
+        """Validate the window."""
         validation.positive_integer(self.window, "window")
         validation.positive_number(self.fraction, "fraction")
 

@@ -55,7 +55,7 @@ class DSVI(CheapSteps):
     scale_factor: float = 0.1
 
     def __post_init__(self) -> None:
-        """Refuse rates that are not positive."""
+        """Validate rates."""
         validation.positive_number(self.learning_rate, "learning_rate")
         validation.positive_number(self.decay, "decay")
         validation.positive_integer(self.decay_steps, "decay_steps")

@@ -44,7 +44,7 @@ class FirstOrder(CheapSteps):
     transformation: optax.GradientTransformation
 
     def __post_init__(self) -> None:
-        """Refuse what is not an optax transformation."""
+        """Validate the transformation."""
         if not hasattr(self.transformation, "init") or not hasattr(self.transformation, "update"):
             raise InputError(
                 "FirstOrder takes an optax transformation, such as optax.adam(1e-3), "

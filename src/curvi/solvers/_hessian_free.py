@@ -71,7 +71,7 @@ class HessianFree(StochasticMethod):
     curvature_rows: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse unknown choices."""
+        """Validate the options."""
         validation.one_of(self.curvature, ("gauss_newton", "hessian"), "curvature")
         validation.positive_integer(self.cg_steps, "cg_steps")
         validation.positive_number(self.initial_damping, "initial_damping")

@@ -55,7 +55,7 @@ class HFSGVI(StochasticMethod):
     preconditioner: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an unknown preconditioner."""
+        """Validate the options."""
         validation.positive_integer(self.cg_steps, "cg_steps")
         check_preconditioner(self.preconditioner)
 

@@ -101,7 +101,7 @@ class KFAC(CheapSteps):
     directions: int | None = 200
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
+        """Validate the options."""
         for name in ("step_size", "damping", "clip"):
             validation.positive_number(getattr(self, name), name)
         for name in ("plateau", "factor_every", "root_every", "factor_rows"):

@@ -52,7 +52,7 @@ class LBFGS(Method):
     max_trials: int = 30
 
     def __post_init__(self) -> None:
-        """Refuse sizes that are no counts."""
+        """Validate counts."""
         validation.positive_integer(self.history, "history")
         validation.positive_integer(self.max_trials, "max_trials")
 

@@ -298,7 +298,7 @@ class CheapSteps(StochasticMethod):
 
 
 def check_preconditioner(preconditioner: str | None, *more: str) -> None:
-    """Refuse what a Hessian-free method has no preconditioner for; ``more`` are its own."""
+    """Validate the name of a preconditioner; ``more`` are those of one method alone."""
     if preconditioner not in (None, "diagonal", *more):
         names = " or ".join(repr(name) for name in (None, "diagonal", *more))
         raise InputError(f"preconditioner is {preconditioner!r}; choose {names}")
