@@ -20,9 +20,8 @@ from curvi.diagnostics._monte_carlo import draws_of
 from curvi.diagnostics._verdict import misfit_sentence
 from curvi.engine import Budget, Execution, Resources, StepInfo, VariationalProblem, hooks_for
 from curvi.families import Family, MeanField, Params
-from curvi.inference._broken_start import broken_gradient
 from curvi.inference._growth import Grown, Precision, run_growing
-from curvi.inference._initial import FirstRun, first_run, starting_params
+from curvi.inference._initial import FirstRun, broken_gradient, first_run, starting_params
 from curvi.inference._inputs import (
     announce,
     as_execution,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core.errors import NumericalError, Outcome
+from curvi._core.trees import coordinate_names, leaf_names
 from curvi.diagnostics import evaluate, evaluate_elbo
 from curvi.diagnostics._evaluation import evaluation_key
 from curvi.diagnostics._importance import raw_relative_ess
@@ -24,7 +26,6 @@ from curvi.engine import (
     run_starts,
 )
 from curvi.families import Family, Params
-from curvi.inference._broken_start import diagnosis
 from curvi.solvers import Method
 from curvi.targets import AbstractTarget
 
@@ -34,6 +35,7 @@ _DOUBTFUL_ESS = 0.5
 _BETTER = 1.0  # nats beyond five standard errors: below that two optima are the same
 _PRODUCTS_OF_A_SEARCH = 20  # by which a second opinion is judged to be cheap
 _STREAM = 0x57A
+_TRIED = 8  # draws at which a broken gradient is looked for
 
 
 class FirstRun(NamedTuple):
@@ -85,7 +87,7 @@ def starting_params(
     best = best_width(problem, target.start, resources, run_eagerly)
     if best is None:
         target.check_start()
-        raise NumericalError(diagnosis(problem, target, resources, _WIDTHS[-1]))
+        raise NumericalError(_diagnosis(problem, target, resources))
     return around(problem.family, target.start, best)
 
 
@@ -193,3 +195,60 @@ def _elbo(target: AbstractTarget, problem: VariationalProblem, ended: RunResult,
         return float("nan")
     elbo, _ = evaluate_elbo(target, problem.family, ended.params, key)
     return elbo if np.isfinite(elbo) else float("nan")
+
+
+def broken_gradient(
+    problem: VariationalProblem, target: AbstractTarget, params: Params, resources: Resources
+) -> str:
+    """Name the coordinate whose gradient is not finite where the log density is; or nothing.
+
+    That is what a run which could not take a single step suffers from most often: the square
+    root or the norm of a zero, and ``jnp.where`` around a branch that is not finite.
+    """
+    noise = problem.sample(resources, jnp.asarray(0, jnp.int32)).noise
+    noise = noise.reshape(-1, noise.shape[-1])
+    points = [params.mean, *(problem.family.transform(params, e) for e in noise[:_TRIED])]
+    for z in points:
+        value, gradient = jax.value_and_grad(target.log_prob)(z)
+        bad = np.flatnonzero(~np.isfinite(np.asarray(gradient)))
+        if np.isfinite(value) and len(bad):
+            name = coordinate_names(target.position)[bad[0]]
+            return (
+                f"The log density is finite at the start but its gradient in {name} is not: look "
+                "for the square root or the norm of zero, or for jnp.where around a branch that "
+                "is not finite. "
+            )
+    return ""
+
+
+def _guilty_leaf(target: AbstractTarget, z: Float[Array, " d"]) -> str:
+    """Name the first leaf whose move alone, from the start to z, spoils the log density."""
+    begin = 0
+    names = leaf_names(target.position, "position")
+    for name, shape in zip(names, target.density.unravel.shapes, strict=True):
+        end = begin + math.prod(shape)
+        moved = target.start.at[begin:end].set(z[begin:end])
+        if not np.isfinite(target.log_prob(moved)):
+            return f" and only {name} moves"
+        begin = end
+    return ""
+
+
+def _diagnosis(problem: VariationalProblem, target: AbstractTarget, resources: Resources) -> str:
+    """Say which draw and which coordinate fail at the smallest width."""
+    params = problem.family.init(target.start, _WIDTHS[-1])
+    noise = problem.sample(resources, jnp.asarray(0, jnp.int32)).noise
+    noise = noise.reshape(-1, noise.shape[-1])
+    for index, epsilon in enumerate(noise):
+        z = problem.family.transform(params, epsilon)
+        value, gradient = jax.value_and_grad(target.log_prob)(z)
+        if not np.isfinite(value):
+            bad = np.flatnonzero(~np.isfinite(np.asarray(gradient)))
+            names = coordinate_names(target.position)
+            where = f", where the gradient in {names[bad[0]]} is not finite" if len(bad) else ""
+            return (
+                f"the log density is {value} at draw {index} although it is finite at the "
+                f"starting position{_guilty_leaf(target, z)}{where}; start further inside the "
+                "support"
+            )
+    return "the bound is not finite at any starting width; rescale the log density"
