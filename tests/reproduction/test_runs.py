@@ -1,5 +1,7 @@
 """The experiments: parameterisations are inverses, evaluations are ordered, files are written."""
 
+import csv
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from curvi.cli import main
 from curvi.families import MeanField, Params
 from curvi.glm import Bernoulli
 from curvi.reproduction import _concentration as concentration
-from curvi.reproduction._methods import newton_run
+from curvi.reproduction import _regression as regression
+from curvi.reproduction._methods import NEWTON, PAPER_METHODS, SMALL, Comparison, newton_run
 from curvi.reproduction._runs import (
     ReparameterisedProblem,
     Run,
@@ -73,6 +76,50 @@ def test_steps_count_from_where_the_elbo_stays_good():
 def test_a_range_is_shown_only_where_there_is_one():
     assert median_and_range([3, 3]) == "3"
     assert median_and_range([1, 2, 9]) == "2 (1 to 9)"
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Runs of every method that took no time, on tables of eight rows."""
+    X, y = table(8)
+
+    def some_runs(seeds):
+        return [
+            Run(np.arange(3), np.arange(3.0), np.array([-19.0, -3.0, -2.0 - s]), np.ones(4),
+                np.ones(4), Outcome.BUDGET, 0.0)
+            for s in seeds
+        ]  # fmt: skip
+
+    def compare(name, *, seeds, quick, report):
+        methods = (*PAPER_METHODS, NEWTON)
+        runs = {method: some_runs(seeds) for method in methods}
+        settings = {method: SMALL[method][0] for method in PAPER_METHODS}
+        return Comparison(name, tuple(seeds), (X, y), (X, y), runs, settings)
+
+    monkeypatch.setattr(regression, "compare", compare)
+    monkeypatch.setattr(regression, "load_rows", lambda name, *, quick: ((X, y), (X, y)))
+    monkeypatch.setattr(
+        regression, "newton_runs", lambda name, train, *, seeds, quick, report: some_runs(seeds)
+    )
+    monkeypatch.setattr(regression, "leave_one_out", lambda most: (1, 8))
+    return errors(np.ones(4), X, y)
+
+
+def test_the_regressions_write_their_numbers_beside_the_papers(tmp_path, capsys, recorded):
+    for name in ("table1", "logistic", "coefficients"):
+        assert main(["reproduce", name, "--seed", "7", "--seeds", "2", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    elbo = "-9.50 (-10.00 to -9.00)"  # of the seeds 7 and 8
+    assert f"| duke | HFSGVI | 0 / 0 | {recorded} | {recorded} | {elbo} |" in printed
+    assert "1 errors" in printed
+    assert f"| duke | HFSGVI | {elbo} | 2.00 | 2 | 0 |" in printed
+    lines = list(csv.DictReader((tmp_path / "table1.csv").read_text().splitlines()))
+    assert {line["seed"] for line in lines} == {"7", "8"}
+    assert [line["method"] for line in lines if line["data"] == "leukemia-raw"] == [NEWTON] * 2
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "table1.csv", "table1.md", "logistic.csv", "logistic.md", "logistic.png",
+        "coefficients.csv", "coefficients.md", "coefficients.png",
+    }  # fmt: skip
 
 
 def test_an_unknown_experiment_is_refused(tmp_path, capsys):

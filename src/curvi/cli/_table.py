@@ -74,21 +74,21 @@ class FittedTable:
     def rows(self) -> list[dict[str, str]]:
         """One row per coefficient, the intercepts last of each block."""
         fitted = self.estimator
-        mean, sd = np.atleast_2d(fitted.coef_), np.atleast_2d(fitted.coef_sd_)
-        offsets = np.atleast_1d(fitted.intercept_)
+        mean = np.column_stack([np.atleast_2d(fitted.coef_), np.atleast_1d(fitted.intercept_)])
+        sd = np.column_stack([np.atleast_2d(fitted.coef_sd_), np.atleast_1d(fitted.intercept_sd_)])
         table = []
-        for block in range(mean.shape[0]):
-            head = {"class": self.classes[block]} if self.classes else {}
-            for i, name in enumerate(self.names):
-                row = {**head, "name": name}
-                row |= {"mean": _number(mean[block, i]), "sd": _number(sd[block, i])}
-                if hasattr(fitted, "selected_"):
-                    kept = np.atleast_2d(fitted.selected_)[block, i]
-                    row["selected"] = "yes" if kept else "no"
-                table.append(row)
-            last = {**head, "name": "intercept", "mean": _number(offsets[block])}
-            last["sd"] = _number(np.atleast_1d(fitted.intercept_sd_)[block])
-            table.append({key: last.get(key, "") for key in table[-1]})
+        for block, (means, sds) in enumerate(zip(mean, sd, strict=True)):
+            names = (*self.names, "intercept")
+            rows = [
+                {"name": name, "mean": f"{m:.6g}", "sd": f"{s:.6g}"}
+                for name, m, s in zip(names, means, sds, strict=True)
+            ]
+            if self.classes:
+                rows = [{"class": self.classes[block], **row} for row in rows]
+            if hasattr(fitted, "selected_"):
+                kept = ["yes" if k else "no" for k in np.atleast_2d(fitted.selected_)[block]]
+                rows = [row | {"selected": k} for row, k in zip(rows, [*kept, ""], strict=True)]
+            table += rows
         return table
 
     def text(self) -> str:
@@ -229,7 +229,3 @@ def _is_number(label: str) -> bool:
         return bool(np.isfinite(float(label))) and "_" not in label
     except ValueError:
         return False
-
-
-def _number(value: float) -> str:
-    return f"{value:.6g}"

@@ -13,7 +13,6 @@ from curvi.glm._base import PRUNED
 from curvi.plots import new_figure
 from curvi.reproduction._methods import (
     NEWTON,
-    PAPER_METHODS,
     Comparison,
     compare,
     load_rows,
@@ -24,6 +23,7 @@ from curvi.reproduction._runs import design, errors, steps_to
 from curvi.reproduction._tables import QUICK, Row, as_markdown, median_and_range, write_files
 
 Report = Callable[[str], None]
+Errors = dict[tuple[str, str], list[list[int]]]  # training and test errors of every seed
 DATA = ("duke", "leukemia", "a9a")
 # Misclassified training and test rows in Table 1 of the paper.
 PAPER = {
@@ -44,13 +44,20 @@ def table1(out: Path, *, seeds: Sequence[int], quick: bool, report: Report) -> l
     train, test = load_rows("leukemia-raw", quick=quick)
     runs = newton_runs("leukemia-raw", train, seeds=seeds, quick=quick, report=report)
     found.append(Comparison("leukemia-raw", tuple(seeds), train, test, {NEWTON: runs}, {}))
-    rows = [row for one in found for row in _table1_rows(one)]
+    wrong: Errors = {
+        (one.name, method): [
+            [errors(r.mean, *part) for r in runs] for part in (one.train, one.test)
+        ]
+        for one in found
+        for method, runs in one.runs.items()
+    }
     report("duke-all: leave one out")
-    wrong, total = leave_one_out(most=4 if quick else None)
-    note = f"Leave-one-out on the {total} rows of duke-all, Newton, one start: {wrong} errors."
-    parts = [as_markdown(_table1_summary(rows)), note, *([QUICK] if quick else [])]
-    text = "\n\n".join([*parts, _not_reproduced(rows)]) + "\n"
-    return write_files(out, {"table1.csv": rows, "table1.md": text})
+    left_out, total = leave_one_out(most=4 if quick else None)
+    note = f"Leave-one-out on the {total} rows of duke-all, Newton, one start: {left_out} errors."
+    summary = as_markdown([row for one in found for row in _table1_summary(one, wrong)])
+    text = "\n\n".join([summary, note, *([QUICK] if quick else []), _not_reproduced(wrong)])
+    rows = [row for one in found for row in _table1_rows(one, wrong)]
+    return write_files(out, {"table1.csv": rows, "table1.md": text + "\n"})
 
 
 def leave_one_out(most: int | None = None) -> tuple[int, int]:
@@ -69,59 +76,44 @@ def leave_one_out(most: int | None = None) -> tuple[int, int]:
     return wrong, count
 
 
-def _table1_rows(found: Comparison) -> list[Row]:
-    lines: list[Row] = []
-    for method, runs in found.runs.items():
-        for seed, one in zip(found.seeds, runs, strict=True):
-            setting = found.settings.get(method)
-            lines.append(
-                {
-                    "data": found.name,
-                    "method": method,
-                    "seed": seed,
-                    "bound": f"{one.last:.4f}",
-                    "train_errors": errors(one.mean, *found.train),
-                    "test_errors": errors(one.mean, *found.test),
-                    "steps": int(one.step[-1]),
-                    "seconds": f"{one.seconds[-1]:.2f}",
-                    "diverged": "yes" if one.diverged else "no",
-                    "setting": "exact" if setting is None else str(setting),
-                }
-            )
-    return lines
-
-
-def _of(rows: list[Row], data: str, method: str, column: str) -> list[float]:
+def _table1_rows(one: Comparison, wrong: Errors) -> list[Row]:
     return [
-        float(str(row[column])) for row in rows if (row["data"], row["method"]) == (data, method)
+        {
+            "data": one.name,
+            "method": method,
+            "seed": seed,
+            "bound": f"{run.last:.4f}",
+            "train_errors": train,
+            "test_errors": test,
+            "steps": int(run.step[-1]),
+            "seconds": f"{run.seconds[-1]:.2f}",
+            "diverged": "yes" if run.diverged else "no",
+            "setting": str(one.settings.get(method, "exact")),
+        }
+        for method, runs in one.runs.items()
+        for seed, run, train, test in zip(one.seeds, runs, *wrong[one.name, method], strict=True)
     ]
 
 
-def _table1_summary(rows: list[Row]) -> list[Row]:
-    table = []
-    for data in dict.fromkeys(str(row["data"]) for row in rows):
-        for method in (*PAPER_METHODS, NEWTON):
-            if not _of(rows, data, method, "bound"):
-                continue
-            paper = PAPER.get((data, method))
-            table.append(
-                {
-                    "data": data,
-                    "method": method,
-                    "paper, train / test": "-" if paper is None else f"{paper[0]} / {paper[1]}",
-                    "train": median_and_range(_of(rows, data, method, "train_errors")),
-                    "test": median_and_range(_of(rows, data, method, "test_errors")),
-                    "bound [nats]": median_and_range(_of(rows, data, method, "bound"), 2),
-                }
-            )
-    return table
+def _table1_summary(one: Comparison, wrong: Errors) -> list[Row]:
+    return [
+        {
+            "data": one.name,
+            "method": method,
+            "paper, train / test": " / ".join(map(str, PAPER.get((one.name, method), "-"))),
+            "train": median_and_range(wrong[one.name, method][0]),
+            "test": median_and_range(wrong[one.name, method][1]),
+            "bound [nats]": median_and_range([run.last for run in runs], 2),
+        }
+        for method, runs in one.runs.items()
+    ]
 
 
-def _not_reproduced(rows: list[Row]) -> str:
+def _not_reproduced(wrong: Errors) -> str:
     """What differs from the paper, found by comparing medians."""
     said = []
     for (data, method), paper in PAPER.items():
-        ours = [np.median(_of(rows, data, method, c)) for c in ("train_errors", "test_errors")]
+        ours = [np.median(counts) for counts in wrong[data, method]]
         for part, theirs, here in zip(("training", "test"), paper, ours, strict=True):
             if here > theirs + max(1.0, 0.01 * theirs):
                 said.append(f"- {data}, {method}: {here:.0f} {part} errors, the paper has {theirs}")
