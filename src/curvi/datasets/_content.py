@@ -7,7 +7,7 @@ import hashlib
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -54,6 +54,7 @@ def format_error(name: str, where: str, what: str, remedy: str = REPLACE) -> Dat
     return DataFormatError(f"{place}: {what}; {remedy}")
 
 
+@runtime_checkable  # for annotation checkers
 class _Decompressor(Protocol):
     @property
     def eof(self) -> bool: ...
