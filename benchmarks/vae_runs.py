@@ -18,9 +18,10 @@ import optax
 import curvi
 from curvi._core.errors import Outcome
 from curvi.engine import _loop as loop
+from curvi.engine._problems import Resources
 from curvi.vae import MLPObjective, initial_params
-from curvi.vae._problem import EpochProblem, EpochResources, shuffling_multipliers
-from curvi.vae._rotation import principal_rotation
+from curvi.vae._networks import principal_rotation
+from curvi.vae._training import EpochProblem, ShuffledRows, shuffling_multipliers
 
 TARGETS = (-115.0, -110.0, -105.0, -103.0, -102.0)
 L2 = 1e-4
@@ -94,7 +95,7 @@ class Run:
                 params, self.restore = rotation.rotated(params), rotation.restored
                 self.seconds = time.perf_counter() - began
             multipliers = jnp.asarray(shuffling_multipliers(len(X), generator))
-            self.resources = EpochResources(jax.random.key(seed), rows, multipliers)
+            self.resources = Resources(jax.random.key(seed), ShuffledRows(rows, multipliers), None)
         self.problem, self.method, self.held = EpochProblem(objective, batch), method, held
         self.carry = loop.start(self.problem, method, params, self.resources)
         if rate is not None:

@@ -1,7 +1,6 @@
 """The auto-encoder as an estimator."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -9,9 +8,11 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 
 import curvi
-from curvi.vae._rotation import principal_rotation
-from curvi.vae._semi_supervised import _missing
-from curvi.vae._train import _Keeper
+from curvi.engine import Progress
+from curvi.vae._estimator import METHODS, method_named
+from curvi.vae._networks import principal_rotation
+from curvi.vae._semi_supervised import _is_missing
+from curvi.vae._training import EarlyStopping
 
 SMALL = {"latent": 2, "hidden": (16,), "max_epochs": 60, "random_state": 0}
 
@@ -82,15 +83,15 @@ def test_the_recorded_bound_is_free_of_the_penalty(method):
 
 
 @pytest.mark.float64_only
-def test_a_first_look_without_a_number_does_not_hide_later_ones():
-    keeper = _Keeper(
-        lambda p, rows, key: jnp.mean(p * rows), jnp.ones(3), jnp.ones(3), 3, jax.random.key(0),
-        jnp.zeros(3),
-    )  # fmt: skip
-    looks = (np.nan, 5.0, 4.0, np.inf, 4.5, 4.6)
-    stops = [keeper(step, 0.0, jnp.full(3, value)) for step, value in enumerate(looks)]
-    np.testing.assert_array_equal(keeper.best, jnp.full(3, 4.0))
-    assert stops == [False, False, False, False, False, True]
+def test_a_first_evaluation_without_a_number_does_not_hide_later_ones():
+    elbos = (np.nan, -5.0, -4.0, -np.inf, -4.5, -4.6)
+    stopping = EarlyStopping(elbos.__getitem__, elbos.__getitem__, patience=3, every=1)
+    verdicts = [
+        stopping(Progress(step, 6, 0.0, [], lambda _, step=step: step, ended=False))
+        for step in range(6)
+    ]
+    assert stopping.best == 2
+    assert verdicts == [*[None] * 5, curvi.Outcome.CONVERGED]
 
 
 @pytest.mark.float64_only
@@ -117,7 +118,9 @@ def test_gaussian_pixels_that_never_change_do_no_harm(digits, variance):
 
 
 @pytest.mark.float64_only
-@pytest.mark.parametrize("method", [pytest.param("hf", marks=pytest.mark.slow), "lbfgs", "adagrad"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("hessian_free", marks=pytest.mark.slow), "lbfgs", "adagrad"]
+)
 def test_the_paper_s_methods_train_it_too(digits, method):
     options = {**SMALL, "max_epochs": 5}
     model = curvi.VAE(**options, method=method).fit(digits)
@@ -223,7 +226,8 @@ def test_names_of_classes_may_be_missing():
     ],
 )
 def test_every_way_to_leave_a_label_out_is_understood(labels):
-    assert _missing(np.asarray(labels)).tolist() == [False, True, False]
+    found = [_is_missing(label) for label in np.asarray(labels).tolist()]
+    assert found == [False, True, False]
 
 
 @pytest.mark.float64_only
@@ -274,9 +278,9 @@ def test_unlabelled_rows_help_the_classifier():
 
 
 @pytest.mark.float64_only
-@pytest.mark.parametrize("name", ["kfac", "hf", "lbfgs", "adam", "adagrad"])
+@pytest.mark.parametrize("name", METHODS)
 def test_a_second_fit_with_a_named_method_meets_compiled_steps(name):
     """The method is a static argument of the compiled loop: it must be equal, not only alike."""
-    first, second = (curvi.VAE(method=name)._method(100)[0] for _ in range(2))
+    first, second = (method_named(name) for _ in range(2))
     assert first == second
     assert hash(first) == hash(second)
