@@ -60,7 +60,8 @@ class AutoEncoder(BaseEstimator):
         X = validate_data(
             self, X, dtype=(np.float64, np.float32), ensure_all_finite=False, reset=reset
         )
-        validation.refuse_non_finite(X, "X", "pixels must be finite; VAE.impute fills missing ones")
+        need = "pixels must be finite, not NaN or infinity; VAE.impute fills missing ones"
+        validation.refuse_non_finite(X, "X", need)
         if self.likelihood == "bernoulli" and (outside := (X < 0) | (X > 1)).any():
             row, column = (int(i) for i in np.argwhere(outside)[0])
             raise InputError(

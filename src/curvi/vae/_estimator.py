@@ -198,7 +198,7 @@ class VAE(TransformerMixin, AutoEncoder):
 
     def _check_data(self, X: np.ndarray) -> None:
         if len(X) < 2:
-            raise InputError("X has 1 row; an auto-encoder needs at least 2 different images")
+            raise InputError("X has 1 row (n_samples=1); an auto-encoder needs at least 2 of them")
         if np.all(X[0] == X):
             raise InputError("all rows of X are equal; there is nothing to encode")
         if self.latent > X.shape[1]:

@@ -23,6 +23,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 from sklearn.base import ClassifierMixin
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
 
 from curvi._core import validation
 from curvi._core.errors import InputError
@@ -240,9 +242,9 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         if self.method is not None and not isinstance(self.method, Method):
             raise InputError(f"method is {self.method!r}; give a method such as curvi.LBFGS()")
         X = self._rows(X, reset=True)
-        labels = np.asarray(y)
-        if labels.shape != (len(X),):
-            raise InputError(f"y has shape {labels.shape}; it needs one label per row, ({len(X)},)")
+        labels = column_or_1d(np.asarray(y), warn=True)
+        if len(labels) != len(X):
+            raise InputError(f"y has {len(labels)} labels but X has {len(X)} rows; give one each")
         known = ~np.asarray([_is_missing(label) for label in labels.tolist()], bool)
         self.classes_, encoded = _classes(labels[known])
         with precision_of(X.dtype):
@@ -275,7 +277,8 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(axis=1)]
 
 
 @cache
@@ -301,7 +304,9 @@ def _classes(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         labels = np.asarray(labels.tolist())  # strings or numbers again
     classes, encoded = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
-        raise InputError("y names fewer than two classes; -1 marks rows without a label")
+        count = "1 class" if len(classes) else "no class"
+        raise InputError(f"y names {count}; give labels of two or more, and -1 where there is none")
+    check_classification_targets(classes)
     return classes, encoded
 
 

@@ -79,17 +79,17 @@ def relative_gradient_error(
 ) -> float:
     r"""``sqrt(tr Cov g) / |E g|`` of the gradient over all given rows from one draw per row."""
     rows = np.asarray(X)
+    mean: Any = 0.0
+    square: Any = 0.0
     with precision_of(rows.dtype):
         device = jnp.asarray(rows)
-        mean = jnp.zeros_like(ravel_pytree(params)[0])
-        square = mean
         for key in jax.random.split(jax.random.key(seed), num_draws):
-            here = _gradient(objective, params, device, key)
+            here = np.asarray(_gradient(objective, params, device, key), np.float64)
             mean, square = mean + here / num_draws, square + here**2 / num_draws
-        spread = jnp.sum(jnp.maximum(square - mean**2, 0.0)) * num_draws / (num_draws - 1)
-        # The squared length of an average holds its own variance: take it out.
-        length = jnp.sum(mean**2) - spread / num_draws
-        return float(jnp.sqrt(spread / jnp.maximum(length, jnp.finfo(length.dtype).tiny)))
+    spread = np.sum(np.maximum(square - mean**2, 0.0)) * num_draws / (num_draws - 1)
+    # The squared length of an average holds its own variance: take it out.
+    length = np.sum(mean**2) - spread / num_draws
+    return float(np.sqrt(spread / max(length, np.finfo(np.float64).tiny)))
 
 
 def best_num_draws(
