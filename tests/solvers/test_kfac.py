@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import curvi
-from curvi.engine._problems import Resources
+from curvi.engine import Resources
 from curvi.solvers._kfac import _backward, _inverse_root, layer_factors
 from curvi.solvers._kronecker import first_sides, kronecker_metric, renewed_sides
 from curvi.solvers._method import Layer

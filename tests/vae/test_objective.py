@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from curvi.engine._problems import Resources
+from curvi.engine import Resources
 from curvi.linalg import gauss_newton
 from curvi.vae import Bernoulli, Gaussian, MLPObjective, VAEObjective, initial_params
 from curvi.vae._networks import principal_rotation

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from curvi._core.errors import Outcome
-from curvi.engine import Budget, Progress, hooks_for, run
-from curvi.engine._problems import ObjectiveProblem, Resources, step_key
+from curvi.engine import Budget, ObjectiveProblem, Progress, Resources, hooks_for, run
+from curvi.engine._problems import step_key
 from curvi.solvers import KFAC, Method
 from curvi.vae._networks import MLPObjective, principal_rotation
 from curvi.vae._variance import best_num_draws
