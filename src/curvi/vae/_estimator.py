@@ -78,8 +78,8 @@ class VAE(TransformerMixin, AutoEncoder):
     max_epochs, time_budget : int, float
         Passes over the data and seconds, at most.
     validation_fraction : float
-        Part of the rows held out; training stops after ``patience`` looks at their bound without
-        a new best, and the best parameters are kept. 0 trains to the end.
+        Part of the rows held out; training stops after ``patience`` evaluations of their bound
+        without a new best, and the best parameters are kept. 0 trains to the end.
     method : {"kfac", "hessian_free", "lbfgs", "adam", "adagrad"} or a method of curvi
         How to go downhill. Under "kfac" the encoder reads principal coordinates of the images,
         at most the first 200: what it says about an image never depends on the other directions.
@@ -95,7 +95,7 @@ class VAE(TransformerMixin, AutoEncoder):
     params_ : VAEParams
         Weights.
     history_ : dict of arrays
-        step, epoch, seconds, elbo, validation_elbo: one entry per look.
+        step, epoch, seconds, elbo, validation_elbo: one entry per evaluation.
     elbo_ : float
         Best validation bound per row, or the last training bound.
     num_draws_ : int

@@ -58,13 +58,12 @@ def initial_network(
     generator: np.random.Generator, sizes: Sequence[int], dtype: Any, scale: float | None = None
 ) -> Network:
     """Random weights and zero biases, on the host: the same numbers whatever the device."""
-
-    def layer(rows: int, columns: int) -> Array:
+    layers = []
+    for rows, columns in itertools.pairwise(sizes):
         sd = rows**-0.5 if scale is None else scale
         weights = sd * generator.standard_normal((rows, columns))
-        return jnp.asarray(np.concatenate([weights, np.zeros((1, columns))]), dtype)
-
-    return tuple(layer(a, b) for a, b in itertools.pairwise(sizes))
+        layers.append(jnp.asarray(np.concatenate([weights, np.zeros((1, columns))]), dtype))
+    return tuple(layers)
 
 
 def initial_params(
@@ -158,10 +157,6 @@ class MLPObjective(VAEObjective):
     penalised: Callable[[PyTree], PyTree] | None = decoder_weights
     activation: str = "tanh"
     white: bool = False
-
-    def outputs(self, params: VAEParams, batch: Any, key: PRNGKeyArray) -> Outputs:
-        """Everything the loss depends on."""
-        return self.tapped(params, None, batch, key).outputs
 
     def code(self, params: VAEParams, features: Array) -> tuple[Array, Array]:
         """Mean and bounded log variance of q(z | x)."""
