@@ -83,7 +83,7 @@ def contenders(tuned: dict, rows: int) -> dict:
             cell = Cell(**choice["cell"])
             method = first_order(name, cell, rows, averaged=choice["averaged"])
             found.setdefault(label(name, choice), (method, cell.batch, cell.init))
-    return found | {"hf": (HF, 2000, None)}
+    return found | {"hessian_free": (HF, 2000, None)}
 
 
 def race(tuned: dict, quick: bool) -> dict:
@@ -95,7 +95,7 @@ def race(tuned: dict, quick: bool) -> dict:
     for seed in range(1, 2 if quick else 6):
         row = {}
         for name, (method, batch, scale) in contenders(tuned, len(X)).items():
-            if name.startswith(("adagrad", "hf")) and seed > 1:
+            if name.startswith(("adagrad", "hessian_free")) and seed > 1:
                 continue
             run = Run(method, X, held, batch=batch, scale=scale, seed=seed)
             path = run.until(2.0 if quick else RACE_SECONDS, goal=goals.get(name, np.inf)).path
@@ -112,7 +112,7 @@ def race(tuned: dict, quick: bool) -> dict:
         for name, results in tuned.items()
     }
     (RESULTS / "vae_race.json").unlink(missing_ok=True)  # all of it is in what is returned
-    rivals["hf"] = {str(target): "hf" for target in GOALS}
+    rivals["hessian_free"] = {str(target): "hessian_free" for target in GOALS}
     ratios = _ratios(rounds, rivals)
     return {"rounds": rounds, "rivals": rivals, "ratios": ratios, "met": _met(rounds, ratios)}
 
@@ -204,7 +204,7 @@ def defaults(name: str, quick: bool) -> dict:
     (X, test), (likelihood, latent) = images(name), SETS[name]
     budget = 1.0 if quick else 8.0 if name == "frey" else 5.0
     rows = {}
-    for method in ("kfac", "hf", "lbfgs"):
+    for method in ("kfac", "hessian_free", "lbfgs"):
         rows[method] = fitted(X, test, likelihood, latent, method, budget)
     for rate in (0.01,) if quick else (0.003, 0.01, 0.03):
         adagrad = curvi.FirstOrder(optax.adagrad(rate))
@@ -220,7 +220,7 @@ def defaults(name: str, quick: bool) -> dict:
     ratios = {
         "adam / kfac": _times_as_long(rows, "adam", "kfac"),
         "adagrad / kfac": _times_as_long(rows, "adagrad", "kfac"),
-        "adagrad / hf": _times_as_long(rows, "adagrad", "hf"),
+        "adagrad / hessian_free": _times_as_long(rows, "adagrad", "hessian_free"),
     }
     say(f"{name}, seconds to the best bound of the first: {ratios}")
     return {"runs": rows, "ratios": ratios}

@@ -17,13 +17,15 @@ import optax
 
 import curvi
 from curvi._core.errors import Outcome
-from curvi.engine import _loop as loop
+from curvi.engine import Resources
+from curvi.engine._drivers import CompiledDriver
 from curvi.vae import MLPObjective, initial_params
-from curvi.vae._problem import EpochProblem, EpochResources, shuffling_multipliers
-from curvi.vae._rotation import principal_rotation
+from curvi.vae._networks import principal_rotation
+from curvi.vae._training import EpochProblem, ShuffledRows, shuffling_multipliers
 
 TARGETS = (-115.0, -110.0, -105.0, -103.0, -102.0)
 L2 = 1e-4
+TOLERANCE = 1e-30  # never reached
 VALIDATION = 5000
 ROWS_PER_LOOK, EARLY_LOOKS = 10_000, 15
 AVERAGED_IMAGES = 180_000  # window of the averages, in images: three epochs of MNIST
@@ -94,20 +96,23 @@ class Run:
                 params, self.restore = rotation.rotated(params), rotation.restored
                 self.seconds = time.perf_counter() - began
             multipliers = jnp.asarray(shuffling_multipliers(len(X), generator))
-            self.resources = EpochResources(jax.random.key(seed), rows, multipliers)
-        self.problem, self.method, self.held = EpochProblem(objective, batch), method, held
-        self.carry = loop.start(self.problem, method, params, self.resources)
+            self.resources = Resources(jax.random.key(seed), ShuffledRows(rows, multipliers), None)
+        self.held = held
+        self.driver = CompiledDriver(
+            EpochProblem(objective, batch), method, [params], self.resources
+        )
         if rate is not None:
-            state = optax.tree_utils.tree_set(self.carry.state, rate=jnp.asarray(rate, X.dtype))
-            self.carry = self.carry._replace(state=state)
+            carry = self.driver.carry
+            state = optax.tree_utils.tree_set(carry.state, rate=jnp.asarray(rate, X.dtype))
+            self.driver.carry = carry._replace(state=state)
         self.every = max(1, ROWS_PER_LOOK // batch)
         self.path: list[Look] = []
-        jax.block_until_ready(self._advanced(0))  # compiles
+        self.driver.prepare(TOLERANCE)
 
-    def _advanced(self, steps):
-        stop = self.carry.step + jnp.asarray(steps, jnp.int32)
-        limit = jnp.asarray(1e-30, jnp.float32)
-        return loop.run_chunk(self.problem, self.method, self.carry, self.resources, stop, limit)
+    @property
+    def step(self):
+        """Steps so far."""
+        return int(self.driver.carry.step)
 
     def until(self, budget=np.inf, *, steps=np.inf, goal=np.inf, watched=True, last=False):
         """Train for so many seconds and steps in total, at most; returns the run.
@@ -116,10 +121,13 @@ class Run:
         when the bound moves fast. ``last`` asks for the bound of the last parameters too. A bound
         above ``goal`` ends the run.
         """
-        while self.seconds < budget and int(self.carry.step) < steps and not self._broken():
-            count = self.every * (1 if len(self.path) < EARLY_LOOKS else 3)
+        while self.seconds < budget and self.step < steps and not self._broken():
+            left = self.every * (1 if len(self.path) < EARLY_LOOKS else 3)
             began = time.perf_counter()
-            self.carry = jax.block_until_ready(self._advanced(count))
+            while left > 0:
+                count = min(left, self.driver.most_steps)
+                self.driver.advance(count, TOLERANCE)
+                left -= count
             self.seconds += time.perf_counter() - began
             if watched:
                 self.path.append(self._look(last=last))
@@ -130,16 +138,15 @@ class Run:
         return self
 
     def _broken(self):
-        stopped = int(self.carry.outcome) != Outcome.RUNNING.value
+        stopped = int(self.driver.carry.outcome) != Outcome.RUNNING.value
         return stopped or (bool(self.path) and not np.isfinite(self.path[-1].averaged))
 
     def _look(self, *, last):
         def at(params):
             return float(bound(self.restore(params), self.held, jax.random.key(99)))
 
-        state = self.carry.state
-        answer = at(self.method.answer(state))
-        return Look(int(self.carry.step), self.seconds, at(state.params) if last else None, answer)
+        final = at(self.driver.carry.state.params) if last else None
+        return Look(self.step, self.seconds, final, at(self.driver.params(0)))
 
 
 def reached(path, target, *, clock="seconds", kind="averaged"):

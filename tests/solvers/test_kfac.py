@@ -7,11 +7,12 @@ import optax
 import pytest
 
 import curvi
+from curvi.engine import Resources
 from curvi.solvers._kfac import _backward, _inverse_root, layer_factors
 from curvi.solvers._kronecker import first_sides, kronecker_metric, renewed_sides
 from curvi.solvers._method import Layer
 from curvi.vae import Bernoulli, Gaussian, MLPObjective, initial_params
-from curvi.vae._problem import EpochProblem, EpochResources
+from curvi.vae._training import EpochProblem, ShuffledRows
 
 
 def problem_of(key, dtype, likelihood=None, variances=0, **options):
@@ -109,8 +110,10 @@ def test_curvature_that_is_not_finite_is_not_taken_over(key):
     """A batch of infinite images breaks the estimate: parameters and curvature stay."""
     objective, params, X = problem_of(key, np.float64)
     method, problem = curvi.KFAC(factor_every=1, root_every=1), EpochProblem(objective, 50)
-    state = method.init(problem, params, EpochResources(key, X, jnp.ones(1, jnp.uint32)))
-    broken = EpochResources(key, jnp.full_like(X, jnp.inf), jnp.ones(1, jnp.uint32))
+    state = method.init(
+        problem, params, Resources(key, ShuffledRows(X, jnp.ones(1, jnp.uint32)), None)
+    )
+    broken = Resources(key, ShuffledRows(jnp.full_like(X, jnp.inf), jnp.ones(1, jnp.uint32)), None)
     zero = jnp.asarray(0, jnp.int32)
     after, info = jax.jit(
         lambda state: method.step(problem, state, broken, zero, jnp.asarray(0.0))
@@ -165,9 +168,9 @@ def test_the_kronecker_metric_is_the_damped_product_of_the_factors(key, likeliho
 
 METHODS = {
     "kfac": curvi.KFAC(),
-    "hf": curvi.HessianFree(),
-    "hf-kronecker": curvi.HessianFree(preconditioner="kronecker", cg_steps=10),
-    "hf-hessian": curvi.HessianFree(curvature="hessian", preconditioner=None),
+    "hessian-free": curvi.HessianFree(),
+    "hessian-free-kronecker": curvi.HessianFree(preconditioner="kronecker", cg_steps=10),
+    "hessian-free-hessian": curvi.HessianFree(curvature="hessian", preconditioner=None),
     "adam": curvi.Averaged(curvi.FirstOrder(optax.adam(0.01))),
 }
 
@@ -176,9 +179,9 @@ METHODS = {
     "name",
     [
         "kfac",
-        pytest.param("hf", marks=pytest.mark.float64_only),
-        pytest.param("hf-kronecker", marks=pytest.mark.slow),
-        pytest.param("hf-hessian", marks=pytest.mark.slow),
+        pytest.param("hessian-free", marks=pytest.mark.float64_only),
+        pytest.param("hessian-free-kronecker", marks=pytest.mark.slow),
+        pytest.param("hessian-free-hessian", marks=pytest.mark.slow),
         pytest.param("adam", marks=pytest.mark.float64_only),
     ],
 )
@@ -201,7 +204,7 @@ def test_every_method_raises_the_bound(key, dtype, name):
 def test_factors_without_memory_are_the_last_estimate_and_values_hold_the_penalty(key):
     objective, params, X = problem_of(key, np.float64, decoder_l2=1.0)
     method, problem = curvi.KFAC(factor_memory=0.0, factor_every=1), EpochProblem(objective, 50)
-    resources = EpochResources(key, X, jnp.ones(1, jnp.uint32))
+    resources = Resources(key, ShuffledRows(X, jnp.ones(1, jnp.uint32)), None)
     state = method.init(problem, params, resources)
     zero = jnp.asarray(0.0)
     advance = jax.jit(lambda state, now: method.step(problem, state, resources, now, zero))

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from curvi.engine import Resources
 from curvi.linalg import gauss_newton
 from curvi.vae import Bernoulli, Gaussian, MLPObjective, VAEObjective, initial_params
-from curvi.vae._class_model import ClassObjective, initial_class_params
-from curvi.vae._likelihoods import bounded
-from curvi.vae._objective import kl_divergence
-from curvi.vae._problem import EpochProblem, EpochResources, shuffling_multipliers
-from curvi.vae._rotation import principal_rotation
+from curvi.vae._networks import principal_rotation
+from curvi.vae._objective import bounded, kl_divergence
+from curvi.vae._semi_supervised import ClassObjective
+from curvi.vae._training import EpochProblem, ShuffledRows, shuffling_multipliers
 
 
 def generator_of(key):
@@ -138,7 +138,7 @@ def test_an_epoch_visits_every_row_once(key, num_rows):
     rows = jnp.arange(num_rows)
     multipliers = jnp.asarray(shuffling_multipliers(num_rows, generator_of(key)))
     problem = EpochProblem(None, 1)
-    resources = EpochResources(key, rows, multipliers)
+    resources = Resources(key, ShuffledRows(rows, multipliers), None)
     for epoch in (0, 3):
         steps = epoch * num_rows + np.arange(num_rows)
         visit = jax.jit(jax.vmap(lambda s: problem.sample(resources, s)[0]))
@@ -149,18 +149,11 @@ def test_an_epoch_visits_every_row_once(key, num_rows):
 @pytest.mark.float64_only
 def test_the_bounds_of_all_classes_are_those_of_each_class(key):
     generator = generator_of(key)
-    params = initial_class_params(
-        generator,
-        inputs=5,
-        hidden=(4, 3),
-        latent=2,
-        classes=3,
-        variances=0,
-        output_bias=np.zeros(5),
-    )
     X = jnp.asarray(generator.random((6, 5)))
     objective = ClassObjective(Bernoulli(), 3, 0.1, 1.0)
-    every = objective.all_bounds(params, X, key)
+    params = objective.first_params(generator, np.asarray(X), (4, 3), 2)
+    noise = jax.random.normal(key, (6, 3, 2))
+    every = jax.jit(objective.all_elbos)(params, X, noise)
     repeated, classes = jnp.repeat(X, 3, axis=0), jnp.tile(jnp.eye(3), (6, 1))
-    each = objective.bounds(params, repeated, classes, key)  # the same shape, the same draws
+    each = jax.jit(objective.elbos)(params, repeated, classes, noise.reshape(18, 2))
     np.testing.assert_allclose(every, each.reshape(6, 3), rtol=1e-12)

@@ -69,7 +69,7 @@ def test_different_rows_call_for_one_draw_and_equal_rows_for_many():
     assert best_num_draws(objective, params._replace(heads=heads), different, batch_size=10) == 1
     equal = 0.5 + 1e-4 * generator.random((200, PIXELS))
     assert best_num_draws(objective, params, equal, batch_size=10) > 1
-    assert best_num_draws(objective, params, equal, batch_size=10, most=2) == 2
+    assert best_num_draws(objective, params, equal, batch_size=10, max_draws=2) == 2
     # More batches see smaller differences between them.
     assert best_num_draws(objective, params, equal, batch_size=10, num_batches=400) > 3
 

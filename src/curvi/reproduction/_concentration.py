@@ -108,7 +108,7 @@ def decoder_rows(seeds: Sequence[int], *, quick: bool, report: Callable[[str], N
     """
     from sklearn.datasets import load_digits
 
-    from curvi.vae._estimator import VAE
+    from curvi.vae import VAE
 
     images = (load_digits().data / 16).astype(np.float32)
     rows = []

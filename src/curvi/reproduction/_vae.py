@@ -18,9 +18,9 @@ from sklearn.base import clone
 from curvi import datasets
 from curvi.plots import plot_images, plot_sheet, plot_training
 from curvi.reproduction._tables import Row, as_markdown, write_files
-from curvi.vae._estimator import VAE
+from curvi.vae import VAE
 
-METHODS = ("kfac", "hf", "lbfgs", "adagrad")
+METHODS = ("kfac", "hessian_free", "lbfgs", "adagrad")
 _HELD_OUT = 0.1
 
 

@@ -1,48 +1,50 @@
-"""``curvi.VAE``: a variational auto-encoder that trains itself."""
+"""``curvi.VAE``: a variational auto-encoder that trains itself, as a scikit-learn transformer."""
 
 from __future__ import annotations
 
-import time
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Self
 
-import jax.numpy as jnp
 import numpy as np
 import optax
+from sklearn.base import TransformerMixin
+from sklearn.utils.validation import check_is_fitted
 
 from curvi._core import validation
-from curvi._core.errors import InputError
+from curvi._core.errors import InputError, warn_user
 from curvi._core.trees import precision_of
+from curvi.plots import plot_images, plot_sheet, plot_training
 from curvi.solvers import KFAC, LBFGS, Averaged, FirstOrder, HessianFree, Method
-from curvi.vae._likelihoods import Gaussian
-from curvi.vae._mlp import MLPObjective
-from curvi.vae._networks import VAEParams, initial_params
-from curvi.vae._train import Schedule, Trained, train
-from curvi.vae._training import TrainsVAE
-from curvi.vae._use import UsesVAE
-from curvi.vae._variance import best_num_draws
+from curvi.vae import _use as use
+from curvi.vae._base import AutoEncoder
+from curvi.vae._networks import MLPObjective, VAEParams, initial_params, with_output_bias
+from curvi.vae._objective import Gaussian, Likelihood
+from curvi.vae._training import Trained, train, with_measured_draws
+from curvi.vae._variance import ReconstructionVariance, reconstruction_variance
 
-_FEWEST_VALIDATION_ROWS = 10
+METHODS: dict[str, Callable[[], Method]] = {
+    "kfac": KFAC,
+    "hessian_free": HessianFree,
+    "lbfgs": lambda: LBFGS(history=10),
+    "adam": lambda: Averaged(FirstOrder(optax.adam(1e-3))),
+    "adagrad": lambda: FirstOrder(optax.adagrad(0.03)),
+}
+_MIN_VALIDATION_ROWS = 10  # an ELBO over a handful of rows would stop at random
 _FIRST_SIGNAL = 0.1  # size of the first decoded images around their mean, in sds of the data
-
-Model = TypeVar("Model", bound="VAE")
 
 
 @cache
-def _first_order(name: str) -> Method:
-    """A baseline by name, always the same object.
+def method_named(name: str) -> Method:
+    """A method by name, always the same object.
 
     A transformation of optax equals nothing but itself: a new one would be compiled by every fit.
     """
-    if name == "adam":
-        return Averaged(FirstOrder(optax.adam(1e-3)))
-    return FirstOrder(optax.adagrad(0.03))
+    return METHODS[name]()
 
 
-class VAE(TrainsVAE, UsesVAE):
+class VAE(TransformerMixin, AutoEncoder):
     r"""Variational auto-encoder with multilayer perceptrons, trained by curvature.
 
     The bound of section 3 of the paper,
@@ -72,13 +74,13 @@ class VAE(TrainsVAE, UsesVAE):
         Sd of the first weights (0.01 or 0.001 in the paper, with zero biases). By default
         1/sqrt(inputs) of each layer, and output biases at the data's mean.
     batch_size : int, optional
-        Rows per step: by default 100, and for "hf" a twentieth of the rows, 200 to 2000.
+        Rows per step: by default 100, and for "hessian_free" a twentieth of the rows, 200 to 2000.
     max_epochs, time_budget : int, float
         Passes over the data and seconds, at most.
     validation_fraction : float
-        Part of the rows held out; training stops after ``patience`` looks at their bound without
-        a new best, and the best parameters are kept. 0 trains to the end.
-    method : {"kfac", "hf", "lbfgs", "adam", "adagrad"} or a method of curvi
+        Part of the rows held out; training stops after ``patience`` evaluations of their bound
+        without a new best, and the best parameters are kept. 0 trains to the end.
+    method : {"kfac", "hessian_free", "lbfgs", "adam", "adagrad"} or a method of curvi
         How to go downhill. Under "kfac" the encoder reads principal coordinates of the images,
         at most the first 200: what it says about an image never depends on the other directions.
         ``KFAC(directions=None)`` keeps all of them, at the price of longer steps. The decoder
@@ -93,7 +95,7 @@ class VAE(TrainsVAE, UsesVAE):
     params_ : VAEParams
         Weights.
     history_ : dict of arrays
-        step, epoch, seconds, elbo, validation_elbo: one entry per look.
+        step, epoch, seconds, elbo, validation_elbo: one entry per evaluation.
     elbo_ : float
         Best validation bound per row, or the last training bound.
     num_draws_ : int
@@ -104,7 +106,7 @@ class VAE(TrainsVAE, UsesVAE):
     Examples
     --------
     >>> import numpy as np
-    >>> from curvi.vae._estimator import VAE
+    >>> from curvi import VAE
     >>> X = (np.random.default_rng(0).random((200, 16)) < 0.5).astype(np.float32)
     >>> model = VAE(latent=2, hidden=(8,), max_epochs=2, random_state=0).fit(X)
     >>> model.transform(X).shape, model.reconstruct(X[:3]).shape
@@ -148,120 +150,45 @@ class VAE(TrainsVAE, UsesVAE):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self: Model, X: Any, y: Any = None) -> Model:
-        """Train on rows; ``y`` is ignored.
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Train on rows.
+
+        Parameters
+        ----------
+        X : array, (rows, pixels)
+            Training rows.
+        y : ignored
+            For the interface of scikit-learn.
+
+        Returns
+        -------
+        VAE
+            Itself.
 
         Raises
         ------
         InputError
             For rows that are not finite or out of range, fewer than two, or all equal.
         NumericalError
-            If the bound turned non-finite again and again.
+            If the ELBO turned non-finite again and again.
         """
         del y
-        self._check_parameters()
+        self._check_options()
         X = self._rows(X, reset=True)
         self._check_data(X)
-        self.seed_ = self._seed()
         with precision_of(X.dtype):
-            trained = self._train(X)
+            trained = self._trained(X, self._seed())
         self._publish(trained)
+        self.num_draws_ = trained.objective.num_draws
         return self
 
-    def _train(self, X: np.ndarray) -> Trained:
-        order = np.random.default_rng([self.seed_, 1]).permutation(len(X))
-        held = round(self.validation_fraction * len(X))
-        if held and (held < _FEWEST_VALIDATION_ROWS or len(X) - held < 2):
-            held = 0  # a bound over a handful of rows would stop at random
-        kept = X[order[held:]]
-        self.objective_ = MLPObjective(
-            likelihood=self._likelihood(kept),
-            num_draws=1 if self.num_draws == "auto" else int(self.num_draws),
-            decoder_l2=float(self.decoder_l2),
-            activation=self.activation,
-        )
-        method, batch = self._method(len(kept))
-        schedule = Schedule(
-            batch_size=self.batch_size or batch,
-            max_epochs=self.max_epochs,
-            time_budget=self.time_budget,
-            patience=self.patience,
-            seed=self.seed_,
-            progress=bool(self.verbose),
-        )
-        start = self._start(kept)
-        if self.num_draws == "auto":
-            start, schedule = self._pilot(start, kept, method, schedule)
-        self.num_draws_ = self.objective_.num_draws
-        return train(
-            self.objective_,
-            start,
-            kept,
-            method=method,
-            schedule=schedule,
-            validation=X[order[:held]] if held else None,
-        )
-
-    def _pilot(
-        self, start: VAEParams, X: np.ndarray, method: Method, schedule: Schedule
-    ) -> tuple[VAEParams, Schedule]:
-        """One epoch with one draw, M from the noise at its end, and what is left of the budget."""
-        began = time.perf_counter()
-        one = replace(schedule, max_epochs=1)
-        params = train(self.objective_, start, X, method=method, schedule=one).params
-        draws = best_num_draws(
-            self.objective_, params, X, batch_size=schedule.batch_size, seed=self.seed_
-        )
-        self.objective_ = replace(self.objective_, num_draws=draws)
-        left = schedule.time_budget
-        if left is not None:
-            left = max(left - (time.perf_counter() - began), 0.0)
-        epochs = max(1, schedule.max_epochs - 1)
-        # Another seed: the noise of the pilot must not come again.
-        seed = (schedule.seed + 1) % (2**31 - 1)
-        return params, replace(schedule, max_epochs=epochs, time_budget=left, seed=seed)
-
-    def _start(self, X: np.ndarray) -> VAEParams:
-        """First weights; without ``init_scale`` the output biases explain the mean image."""
-        learned = self.objective_.likelihood.variances
-        params = initial_params(
-            np.random.default_rng([self.seed_, 2]),
-            inputs=X.shape[1],
-            hidden=tuple(self.hidden),
-            latent=self.latent,
-            variances=X.shape[1] if learned is None else learned,
-            scale=self.init_scale,
-            dtype=X.dtype,
-        )
-        if self.init_scale is not None:
-            return params
-        last = params.decoder[-1]
-        if isinstance(self.objective_.likelihood, Gaussian):
-            # Random weights of unit size would paint noise many times the data's own spread.
-            last = last * (_FIRST_SIGNAL * self.objective_.likelihood.scale)
-        last = last.at[-1].set(jnp.asarray(self._mean_output(X), X.dtype))
-        return params._replace(decoder=(*params.decoder[:-1], last))
-
-    def _method(self, rows: int) -> tuple[Method, int]:
-        """The method and its usual batch size."""
-        small = min(100, rows)
-        if isinstance(self.method, Method):
-            return self.method, small
-        if self.method == "kfac":
-            return KFAC(), small
-        if self.method == "hf":
-            return HessianFree(), min(rows, max(200, min(2000, rows // 20)))
-        if self.method == "lbfgs":
-            return LBFGS(history=10), small
-        return _first_order(self.method), small
-
-    def _check_parameters(self) -> None:
-        self._check_networks()
+    def _check_options(self) -> None:
+        super()._check_options()
         validation.positive_integer(self.patience, "patience")
         if self.num_draws != "auto":
             validation.positive_integer(self.num_draws, "num_draws")
         if not isinstance(self.method, Method):
-            validation.one_of(self.method, ("kfac", "hf", "lbfgs", "adam", "adagrad"), "method")
+            validation.one_of(self.method, tuple(METHODS), "method")
         if self.init_scale is not None:
             validation.positive_number(self.init_scale, "init_scale")
         if not 0 <= self.validation_fraction < 1:
@@ -271,13 +198,193 @@ class VAE(TrainsVAE, UsesVAE):
 
     def _check_data(self, X: np.ndarray) -> None:
         if len(X) < 2:
-            raise InputError("X has 1 row; an auto-encoder needs at least 2 different images")
+            raise InputError("X has 1 row (n_samples=1); an auto-encoder needs at least 2 of them")
         if np.all(X[0] == X):
             raise InputError("all rows of X are equal; there is nothing to encode")
         if self.latent > X.shape[1]:
-            warnings.warn(
-                f"latent is {self.latent} but X has {X.shape[1]} columns; codes that are not "
-                "needed will stay at the prior",
-                UserWarning,
-                stacklevel=3,
+            message = f"latent is {self.latent} but X has {X.shape[1]} columns; codes that are not "
+            warn_user(message + "needed will stay at the prior", UserWarning)
+
+    def _trained(self, X: np.ndarray, seed: int) -> Trained:
+        """Hold rows out, choose the first weights and the number of draws, and train."""
+        order = np.random.default_rng([seed, 1]).permutation(len(X))
+        held = round(self.validation_fraction * len(X))
+        if held < _MIN_VALIDATION_ROWS or len(X) - held < 2:
+            held = 0
+        rows = X[order[held:]]
+        objective = MLPObjective(
+            likelihood=self._likelihood(rows),
+            num_draws=1 if self.num_draws == "auto" else int(self.num_draws),
+            decoder_l2=float(self.decoder_l2),
+            activation=self.activation,
+        )
+        params = self._first_params(objective.likelihood, rows, seed)
+        method = self.method if isinstance(self.method, Method) else method_named(self.method)
+        usual = max(200, min(2000, len(rows) // 20)) if self.method == "hessian_free" else 100
+        batch_size = self.batch_size or min(usual, len(rows))
+        schedule = self._schedule(batch_size, seed, self.patience)
+        if self.num_draws == "auto":
+            objective, params, schedule = with_measured_draws(
+                objective, params, rows, method, schedule
             )
+        validation_rows = X[order[:held]] if held else None
+        return train(
+            objective, params, rows, method=method, schedule=schedule, validation=validation_rows
+        )
+
+    def _first_params(self, likelihood: Likelihood, X: np.ndarray, seed: int) -> VAEParams:
+        """First weights; without ``init_scale`` the output biases explain the mean image."""
+        learned = likelihood.variances
+        params = initial_params(
+            np.random.default_rng([seed, 2]),
+            inputs=X.shape[1],
+            hidden=tuple(self.hidden),
+            latent=self.latent,
+            variances=X.shape[1] if learned is None else learned,
+            scale=self.init_scale,
+            dtype=X.dtype,
+        )
+        if self.init_scale is not None:
+            return params
+        *hidden, last = params.decoder
+        if isinstance(likelihood, Gaussian):
+            # Random weights of unit size would decode to noise far above the data's own spread.
+            last = last * (_FIRST_SIGNAL * likelihood.scale)
+        bias = likelihood.outputs_for(X.mean(axis=0))
+        return params._replace(decoder=with_output_bias((*hidden, last), bias))
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Posterior means of the codes, (rows, latent)."""
+        X = self._rows(X)
+        return use.code_means(self.result_, X)
+
+    def inverse_transform(self, Z: Any) -> np.ndarray:
+        """Mean images E[x | z] of codes, (rows, pixels)."""
+        check_is_fitted(self)
+        Z = np.asarray(Z, use.dtype_of(self.result_))
+        if Z.ndim != 2 or Z.shape[1] != self.latent:
+            raise InputError(f"Z has shape {Z.shape}; codes have shape (rows, {self.latent})")
+        validation.refuse_non_finite(Z, "Z", "codes must be finite")
+        return use.mean_images(self.result_, Z)
+
+    def reconstruct(self, X: Any) -> np.ndarray:
+        """Rows through the bottleneck and back: the mean image of the mean code."""
+        return self.inverse_transform(self.transform(X))
+
+    def draw_report(self, X: Any, num_draws: int = 200) -> ReconstructionVariance:
+        """Variance of the reconstruction term due to one draw of the code: bound and measurement.
+
+        Theorem 2 with the constant of Lemma 4, carried through the decoder, beside the variance
+        over ``num_draws`` draws. A Gaussian likelihood has no bound.
+        """
+        validation.positive_integer(num_draws, "num_draws")
+        X = self._rows(X)
+        return reconstruction_variance(
+            self.objective_, self.params_, X, num_draws=max(2, num_draws), seed=self.result_.seed
+        )
+
+    def denoise(self, X: Any, num_draws: int = 20) -> np.ndarray:
+        """Posterior mean images E[E[x | z] | observed], averaged over draws of the code.
+
+        The rows may carry noise that the training rows did not have, as long as they are in range.
+        """
+        X = self._rows(X)
+        return use.denoised(self.result_, X, num_draws=num_draws)
+
+    def impute(self, X: Any, missing: Any = None, num_sweeps: int = 100) -> np.ndarray:
+        """Fill missing entries given the others.
+
+        A Markov chain draws a code given the current image and replaces what is missing by the
+        code's mean image; the result is the average over its second half.
+
+        Parameters
+        ----------
+        X : array, (rows, pixels)
+            Values at missing entries are ignored and may be NaN.
+        missing : boolean array of the same shape, optional
+            By default the NaN entries of X.
+        num_sweeps : int
+            Length of the chain, at least 2.
+
+        Returns
+        -------
+        array, (rows, pixels)
+            ``X`` with its missing entries filled.
+        """
+        check_is_fitted(self)
+        X = np.array(X, use.dtype_of(self.result_), ndmin=2)
+        missing = np.isnan(X) if missing is None else np.asarray(missing)
+        if missing.dtype != bool or missing.shape != X.shape:
+            raise InputError(
+                f"missing has dtype {missing.dtype} and shape {missing.shape}; it must be boolean "
+                f"of the shape of X, {X.shape}"
+            )
+        if validation.positive_integer(num_sweeps, "num_sweeps") < 2:
+            raise InputError("num_sweeps is 1; impute() needs at least 2")
+        X[missing] = 0.5
+        return use.imputed(self.result_, self._rows(X), missing, num_sweeps=num_sweeps)
+
+    def sample(self, num_draws: int, seed: int = 0, *, noise: bool = False) -> np.ndarray:
+        """Images of codes drawn from the prior; with ``noise`` pixels are drawn too."""
+        check_is_fitted(self)
+        validation.positive_integer(num_draws, "num_draws")
+        codes = np.random.default_rng(seed).standard_normal((num_draws, self.latent))
+        if noise:
+            codes = codes.astype(use.dtype_of(self.result_))
+            return use.drawn_images(replace(self.result_, seed=seed), codes)
+        return self.inverse_transform(codes)
+
+    def manifold(self, grid: int = 20) -> np.ndarray:
+        """Mean images on a grid x grid net of the code plane, (grid, grid, pixels).
+
+        Both coordinates are normal quantiles of equally spaced points in the unit interval, so
+        that every cell has the same prior probability. Needs ``latent=2``.
+        """
+        check_is_fitted(self)
+        if self.latent != 2:
+            raise InputError(f"latent is {self.latent}; manifold() needs a model with latent=2")
+        return self.inverse_transform(use.code_grid(grid)).reshape(grid, grid, -1)
+
+    def elbo(self, X: Any, num_draws: int = 10) -> np.ndarray:
+        """The evidence lower bound of every row, in nats."""
+        X = self._rows(X)
+        return use.elbos(self.result_, X, num_draws=num_draws)
+
+    def log_likelihood(self, X: Any, num_draws: int = 1000) -> np.ndarray:
+        """Importance-weighted estimate of log p(x) of every row: above the bound on average."""
+        X = self._rows(X)
+        return use.log_likelihoods(self.result_, X, num_draws=num_draws)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean bound per row: higher is better."""
+        del y
+        return float(np.mean(self.elbo(X)))
+
+    def plot_history(self) -> Any:
+        """The bound against time and epochs; returns a matplotlib figure."""
+        check_is_fitted(self)
+        name = self.method if isinstance(self.method, str) else type(self.method).__name__
+        return plot_training({name: self.history_})
+
+    def plot_reconstructions(
+        self, X: Any, image_shape: tuple[int, int] | None = None, count: int = 10
+    ) -> Any:
+        """Originals above their reconstructions; returns a matplotlib figure."""
+        X = self._rows(X)[:count]
+        return plot_images(
+            {"original": X, "reconstruction": self.reconstruct(X)}, image_shape or _square(X)
+        )
+
+    def plot_manifold(self, grid: int = 20, image_shape: tuple[int, int] | None = None) -> Any:
+        """The code plane as a sheet of images; returns a matplotlib figure."""
+        sheet = self.manifold(grid)
+        return plot_sheet(sheet, image_shape or _square(sheet[0]))
+
+
+def _square(X: np.ndarray) -> tuple[int, int]:
+    side = round(X.shape[-1] ** 0.5)
+    if side * side != X.shape[-1]:
+        raise InputError(
+            f"images of {X.shape[-1]} pixels are not square; pass image_shape=(height, width)"
+        )
+    return side, side

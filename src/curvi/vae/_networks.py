@@ -1,24 +1,33 @@
-"""The built-in networks: multilayer perceptrons as pure functions of matrices."""
+"""The built-in networks: multilayer perceptrons as pure functions of matrices.
+
+Their objective shows its layers for Kronecker curvature. :class:`~curvi.solvers.KFAC` trains them
+in principal coordinates of the images, in which the curvature factor of the first layer is known.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from curvi.solvers._method import Layer, Pass
+from curvi.vae._objective import Outputs, VAEObjective, bounded, reparameterise, split
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "tanh": jnp.tanh,
-    "sigmoid": jax.nn.sigmoid,
-    "softplus": jax.nn.softplus,
-    "elu": jax.nn.elu,
-    "gelu": jax.nn.gelu,
-    "silu": jax.nn.silu,
+    name: getattr(jax.nn, name) for name in ("tanh", "sigmoid", "softplus", "elu", "gelu", "silu")
 }
+Network = tuple[Float[Array, "_ _"], ...]
+
+_MAX_PIXELS = 1500  # beyond, directions come from the Gram matrix of a subset of rows
+_ROWS_OF_COVARIANCE = 10_000
+_ROWS_OF_GRAM = 2_000
+_CHUNK = 4096
 
 
 class VAEParams(NamedTuple):
@@ -39,44 +48,22 @@ class VAEParams(NamedTuple):
         scale; empty where nothing is learned.
     """
 
-    encoder: tuple[Float[Array, "_ _"], ...]
+    encoder: Network
     heads: Float[Array, "_ _"]
-    decoder: tuple[Float[Array, "_ _"], ...]
+    decoder: Network
     log_variance: Float[Array, "1 _"]
 
 
-def with_ones(rows: Float[Array, "rows inputs"]) -> Float[Array, "rows inputs+1"]:
-    """Rows with a last column of ones, which meets the bias."""
-    return jnp.concatenate([rows, jnp.ones((rows.shape[0], 1), rows.dtype)], axis=1)
-
-
-def affine(layer: Float[Array, "inputs+1 outputs"], rows: Float[Array, "rows inputs"]) -> Array:
-    """``rows W + b``."""
-    return rows @ layer[:-1] + layer[-1:]
-
-
-def encode(
-    params: VAEParams, rows: Float[Array, "rows inputs"], activation: str = "tanh"
-) -> tuple[Float[Array, "rows latent"], Float[Array, "rows latent"]]:
-    """Mean and log variance of q(z | x)."""
-    squash = ACTIVATIONS[activation]
-    hidden = rows
-    for layer in params.encoder:
-        hidden = squash(affine(layer, hidden))
-    both = affine(params.heads, hidden)
-    latent = both.shape[1] // 2
-    return both[:, :latent], both[:, latent:]
-
-
-def decode(
-    params: VAEParams, codes: Float[Array, "rows latent"], activation: str = "tanh"
-) -> Float[Array, "rows pixels"]:
-    """Logits or means of p(x | z)."""
-    squash = ACTIVATIONS[activation]
-    hidden = codes
-    for layer in params.decoder[:-1]:
-        hidden = squash(affine(layer, hidden))
-    return affine(params.decoder[-1], hidden)
+def initial_network(
+    generator: np.random.Generator, sizes: Sequence[int], dtype: Any, scale: float | None = None
+) -> Network:
+    """Random weights and zero biases, on the host: the same numbers whatever the device."""
+    layers = []
+    for rows, columns in itertools.pairwise(sizes):
+        sd = rows**-0.5 if scale is None else scale
+        weights = sd * generator.standard_normal((rows, columns))
+        layers.append(jnp.asarray(np.concatenate([weights, np.zeros((1, columns))]), dtype))
+    return tuple(layers)
 
 
 def initial_params(
@@ -90,21 +77,238 @@ def initial_params(
     scale: float | None = None,
     dtype: np.dtype | type = np.float32,
 ) -> VAEParams:
-    """Random weights and zero biases.
+    """Random weights and zero biases of both networks.
 
-    ``scale`` is the sd of every weight, as in the paper (0.01 or 0.001); None takes
-    1/sqrt(inputs of the layer), so that signals keep their size at any width. Made on the host:
-    the same numbers whatever the device.
+    Parameters
+    ----------
+    generator : numpy Generator
+        Source of the weights.
+    inputs, hidden, latent, outputs : int or sequence of int
+        Sizes of the layers; the decoder mirrors the encoder and has ``inputs`` outputs by default.
+    variances : int
+        Number of learned log variances.
+    scale : float, optional
+        Sd of every weight (0.01 or 0.001 in the paper). By default 1/sqrt(inputs of the layer), so
+        that signals keep their size at any width.
+    dtype : dtype
+        Precision of the parameters.
+
+    Returns
+    -------
+    VAEParams
+    """
+    *encoder, heads = initial_network(generator, [inputs, *hidden, 2 * latent], dtype, scale)
+    sizes = [latent, *reversed(hidden), inputs if outputs is None else outputs]
+    decoder = initial_network(generator, sizes, dtype, scale)
+    return VAEParams(tuple(encoder), heads, decoder, jnp.zeros((1, variances), dtype))
+
+
+def with_output_bias(decoder: Network, bias: np.ndarray) -> Network:
+    """The decoder with these biases of its output layer."""
+    last = decoder[-1].at[-1].set(jnp.asarray(bias, decoder[-1].dtype))
+    return (*decoder[:-1], last)
+
+
+def with_ones(rows: Float[Array, "rows inputs"]) -> Float[Array, "rows inputs+1"]:
+    """Rows with a last column of ones, which meets the bias."""
+    return jnp.concatenate([rows, jnp.ones((rows.shape[0], 1), rows.dtype)], axis=1)
+
+
+def affine(layer: Float[Array, "inputs+1 outputs"], rows: Float[Array, "rows inputs"]) -> Array:
+    """``rows W + b``."""
+    return rows @ layer[:-1] + layer[-1:]
+
+
+def run_network(network: Network, rows: Array, activation: str) -> Array:
+    """Outputs of a perceptron; the last layer is affine."""
+    for layer in network[:-1]:
+        rows = ACTIVATIONS[activation](affine(layer, rows))
+    return affine(network[-1], rows)
+
+
+def code_from(heads: Float[Array, "rows twice"]) -> tuple[Array, Array]:
+    """Mean and bounded log variance of q(z | x), which the encoder returns side by side."""
+    latent = heads.shape[1] // 2
+    return heads[:, :latent], bounded(heads[:, latent:])
+
+
+def decoder_weights(params: Any) -> PyTree:
+    """What the L2 penalty acts on: the decoder's weights without the biases."""
+    return [layer[:-1] for layer in params.decoder]
+
+
+@dataclass(frozen=True)
+class MLPObjective(VAEObjective):
+    """``objective(params, batch, key)`` for :class:`VAEParams`.
+
+    Parameters
+    ----------
+    likelihood, num_draws, decoder_l2
+        As for :class:`VAEObjective`.
+    activation : str
+        Name of the nonlinearity of hidden layers.
+    white : bool
+        The encoder's rows end with the constant that meets the bias, and their columns are
+        uncorrelated and scaled (see :func:`principal_rotation`).
     """
 
-    def layer(rows: int, columns: int) -> Array:
-        sd = rows**-0.5 if scale is None else scale
-        weights = sd * generator.standard_normal((rows, columns))
-        return jnp.asarray(np.concatenate([weights, np.zeros((1, columns))]), dtype)
+    encode: Any = None
+    decode: Any = None
+    penalised: Callable[[PyTree], PyTree] | None = decoder_weights
+    activation: str = "tanh"
+    white: bool = False
 
-    sizes = [inputs, *hidden]
-    encoder = tuple(layer(a, b) for a, b in itertools.pairwise(sizes))
-    heads = layer(sizes[-1], 2 * latent)
-    sizes = [latent, *reversed(hidden), inputs if outputs is None else outputs]
-    decoder = tuple(layer(a, b) for a, b in itertools.pairwise(sizes))
-    return VAEParams(encoder, heads, decoder, jnp.zeros((1, variances), dtype))
+    def code(self, params: VAEParams, features: Array) -> tuple[Array, Array]:
+        """Mean and bounded log variance of q(z | x)."""
+        return code_from(self._encoded(params, features, None)[0])
+
+    def decoded(self, params: VAEParams, codes: Array) -> Any:
+        """Outputs of the decoder."""
+        return self._decoded(params, codes, None)[0]
+
+    def tapped(self, params: VAEParams, taps: Any, batch: Any, key: PRNGKeyArray) -> Pass:
+        """Forward pass; ``taps`` may be None."""
+        features, _ = split(batch)
+        depth = len(params.encoder) + 1
+        first, second = (None, None) if taps is None else (taps[:depth], taps[depth:])
+        heads, inputs = self._encoded(params, features, first)
+        mean, log_variance = code_from(heads)
+        codes = reparameterise(mean, log_variance, self.noise(key, mean))
+        decoded, more = self._decoded(params, codes, second)
+        return Pass(Outputs(mean, log_variance, decoded), (*inputs, *more))
+
+    def _encoded(self, params: VAEParams, features: Array, taps: Any) -> tuple[Array, list[Array]]:
+        """Both heads side by side, and the rows that entered each layer."""
+        inputs = self._inputs(params.encoder, features if self.white else with_ones(features), taps)
+        return _tap(inputs[-1] @ params.heads, taps, len(params.encoder)), inputs
+
+    def _decoded(self, params: VAEParams, codes: Array, taps: Any) -> tuple[Any, list[Array]]:
+        inputs = self._inputs(params.decoder[:-1], with_ones(codes), taps)
+        last = len(params.decoder) - 1
+        mean = _tap(inputs[-1] @ params.decoder[-1], taps, last)
+        if self.likelihood.variances == 0:
+            return mean, inputs
+        ones = jnp.ones((mean.shape[0], 1), mean.dtype)
+        spread = _tap(ones @ params.log_variance, taps, last + 1)
+        return (mean, jnp.broadcast_to(spread, mean.shape)), [*inputs, ones]
+
+    def _inputs(self, hidden: Network, rows: Array, taps: Any) -> list[Array]:
+        """The rows, ones appended, that enter each hidden layer and the layer after them."""
+        inputs = [rows]
+        for index, layer in enumerate(hidden):
+            sums = _tap(inputs[-1] @ layer, taps, index)
+            inputs.append(with_ones(ACTIVATIONS[self.activation](sums)))
+        return inputs
+
+    def layers(self, params: VAEParams) -> tuple[Layer, ...]:
+        """The pixel factor is diagonal: pixels are independent given the code."""
+        encoder = [Layer(white_input=self.white and i == 0) for i in range(len(params.encoder))]
+        decoder = [Layer(decay=self.decoder_l2)] * (len(params.decoder) - 1)
+        pixels = Layer(diagonal_output=True, decay=self.decoder_l2)
+        learned = [Layer(white_input=True, diagonal_output=True)] * (self.likelihood.variances != 0)
+        return (*encoder, Layer(), *decoder, pixels, *learned)
+
+    def matrices(self, params: VAEParams) -> tuple[Array, ...]:
+        """Encoder, heads, decoder, and log variances where they are learned."""
+        learned = (params.log_variance,) * (self.likelihood.variances != 0)
+        return (*params.encoder, params.heads, *params.decoder, *learned)
+
+    def assemble(self, params: VAEParams, matrices: tuple[Array, ...]) -> VAEParams:
+        """Parameters like ``params`` with these matrices."""
+        depth, end = len(params.encoder), len(params.encoder) + 1 + len(params.decoder)
+        learned = matrices[end] if self.likelihood.variances != 0 else params.log_variance
+        return VAEParams(
+            tuple(matrices[:depth]), matrices[depth], tuple(matrices[depth + 1 : end]), learned
+        )
+
+    def tap_shapes(self, params: VAEParams, batch: Any) -> tuple[tuple[int, int], ...]:
+        """(rows, outputs) of every layer; the decoder has M rows for each of the encoder's."""
+        rows, depth = split(batch)[0].shape[0], len(params.encoder) + 1
+        return tuple(
+            (rows if index < depth else rows * self.num_draws, matrix.shape[1])
+            for index, matrix in enumerate(self.matrices(params))
+        )
+
+
+def _tap(rows: Array, taps: Any, index: int) -> Array:
+    return rows if taps is None else rows + taps[index]
+
+
+class Rotation(NamedTuple):
+    """Principal coordinates of images, ``features = ((x - centre) V S, c)``.
+
+    Attributes
+    ----------
+    centre : array, (pixels,)
+    map : array, (pixels, directions)
+        V S.
+    back : array, (pixels, directions)
+        V / S.
+    constant : float
+        c, the column that meets the bias.
+    """
+
+    centre: np.ndarray
+    map: np.ndarray
+    back: np.ndarray
+    constant: float
+
+    def features(self, X: np.ndarray) -> np.ndarray:
+        """Rows in principal coordinates, the constant in the last column."""
+        out = np.empty((len(X), self.map.shape[1] + 1), X.dtype)
+        for first in range(0, len(X), _CHUNK):  # a centred copy of everything is not needed
+            part = slice(first, first + _CHUNK)
+            out[part, :-1] = (X[part] - self.centre) @ self.map
+        out[:, -1] = self.constant
+        return out
+
+    def rotated(self, params: VAEParams) -> VAEParams:
+        """Parameters for features from parameters for pixels; what V leaves out is dropped."""
+        first = np.asarray(params.encoder[0])
+        weights = self.back.T @ first[:-1]
+        bias = (first[-1] + self.centre @ first[:-1]) / self.constant
+        return self._with_first(params, weights, bias)
+
+    def restored(self, params: VAEParams) -> VAEParams:
+        """Parameters for pixels from parameters for features."""
+        first = np.asarray(params.encoder[0])
+        weights = self.map @ first[:-1]
+        bias = self.constant * first[-1] - self.centre @ weights
+        return self._with_first(params, weights, bias)
+
+    def _with_first(self, params: VAEParams, weights: np.ndarray, bias: np.ndarray) -> VAEParams:
+        layer = jnp.asarray(np.concatenate([weights, bias[None]]), params.encoder[0].dtype)
+        return params._replace(encoder=(layer, *params.encoder[1:]))
+
+
+def principal_rotation(
+    X: np.ndarray, *, directions: int | None = 200, damping: float = 0.01, seed: int = 0
+) -> Rotation:
+    r"""Principal directions V of rows, scaled by :math:`S = (\Lambda + \rho \bar\lambda)^{-1/4}`.
+
+    Images never change, so neither does the input factor of the first layer. In these coordinates
+    a plain gradient step on the first layer is a step preconditioned by the -1/2 power of that
+    factor, and fewer directions than pixels save most of that layer's time.
+
+    At most ``directions`` are kept, at most the rank, and none at the level of rounding;
+    ``directions=None`` sets no limit of its own. Beyond 1,500 pixels the directions are those of
+    2,000 rows, so that there are fewer than that.
+    """
+    limit = X.shape[1] if directions is None else directions
+    rows = np.random.default_rng(seed).permutation(len(X))
+    wide = X.shape[1] > _MAX_PIXELS
+    X = X[np.sort(rows[: _ROWS_OF_GRAM if wide else _ROWS_OF_COVARIANCE])]
+    centre = X.mean(axis=0)
+    centred = X - centre
+    gram = wide or len(X) < X.shape[1]
+    values, vectors = np.linalg.eigh(centred @ centred.T if gram else centred.T @ centred)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    above_rounding = int(np.sum(values > values[0] * 100 * np.finfo(values.dtype).eps))
+    kept = max(1, min(above_rounding, limit, len(X) - 1 if gram else X.shape[1]))
+    vectors = vectors[:, :kept]
+    if gram:
+        vectors = centred.T @ (vectors / np.sqrt(values[:kept]))
+    variances = values[:kept] / len(X)
+    lift = damping * (variances.sum() + 1) / (kept + 1)
+    scale = ((variances + lift) ** -0.25).astype(X.dtype)
+    return Rotation(centre, vectors * scale, vectors / scale, float((1 + lift) ** -0.25))

@@ -1,29 +1,166 @@
-r"""The negative bound of a variational auto-encoder, per row (section 3 of the paper).
+r"""The negative ELBO of a variational auto-encoder, per row (section 3 of the paper).
 
 .. math::
     F(\theta) = \frac1B \sum_i \Big[ -\frac1M \sum_m \log p(x_i \mid z_{im})
         + \tfrac12 \sum_k \big(\mu_k^2 + e^{s_k} - s_k - 1\big) \Big] + \frac\lambda2 |W_d|^2,
     \qquad z = \mu + e^{s/2} \epsilon
+
+A likelihood says what the decoder's outputs mean: p(x | z), its mean, and its curvature in the
+outputs, which is the Fisher information of a row. It is diagonal for both likelihoods; for the
+Bernoulli in its logits and for the Gaussian in its mean it is also the Hessian of -log p, which is
+the remark of section 3 that ties Gauss-Newton to Fisher.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
+from curvi._core.errors import InputError
 from curvi.linalg import Definiteness, FunctionMap
-from curvi.vae._likelihoods import Bernoulli, Likelihood, bounded
+
+_MARGIN = 0.02  # first guesses of probabilities stay this far from 0 and 1
+_LIMIT = 12.0  # log variances beyond this are bent back: exp(13) and exp(-13) are safe to square
+
+
+def bounded(log_variance: Array, limit: float = _LIMIT) -> Array:
+    r"""The identity within ``[-limit, limit]``, bent to within one unit of it outside.
+
+    :math:`\pm(\ell + \tanh(|s| - \ell))` beyond: twice continuously differentiable, and the
+    gradient never vanishes at once, so that a runaway variance can come back.
+    """
+    over = jnp.maximum(jnp.abs(log_variance) - limit, 0.0)
+    outside = jnp.sign(log_variance) * (limit + jnp.tanh(over))
+    return jnp.where(over > 0, outside, log_variance)
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    r"""Pixels in [0, 1] as probabilities: :math:`\log p = \sum_j x_j s_j - \log(1 + e^{s_j})`."""
+
+    variances: int | None = 0
+
+    def log_prob(self, outputs: Float[Array, "rows pixels"], x: Array) -> Float[Array, " rows"]:
+        """Log likelihood of rows, on logits: no probability is ever formed."""
+        return jnp.sum(x * outputs - jax.nn.softplus(outputs), axis=-1)
+
+    def mean(self, outputs: Float[Array, "rows pixels"]) -> Float[Array, "rows pixels"]:
+        """E[x | z]."""
+        return jax.nn.sigmoid(outputs)
+
+    def outputs_for(self, mean: np.ndarray) -> np.ndarray:
+        """Logits of a mean image, kept away from infinity."""
+        safe = np.clip(mean, _MARGIN, 1 - _MARGIN)
+        return np.log(safe) - np.log1p(-safe)
+
+    def curvature(self, outputs: Float[Array, "rows pixels"]) -> Float[Array, "rows pixels"]:
+        """Fisher information in the logits, p (1 - p)."""
+        probability = jax.nn.sigmoid(outputs)
+        return probability * (1 - probability)
+
+    def draw(self, key: Array, outputs: Float[Array, "rows pixels"]) -> Array:
+        """Binary images."""
+        flips = jax.random.bernoulli(key, jax.nn.sigmoid(outputs))
+        return flips.astype(outputs.dtype)
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    r"""Real pixels: :math:`\log p = -\frac12 \sum_j s_j + \log 2\pi + (x_j - m_j)^2 e^{-s_j}`.
+
+    Outputs are means, or a pair (means, log variances) where variances are learned; the log
+    variances broadcast over rows or pixels and are bounded. They count from ``scale^2``.
+
+    Parameters
+    ----------
+    variance : {"pixel", "one"} or float
+        Learned for every pixel, learned once, or fixed at the number.
+    scale : float
+        Size of the data, from which learned log variances count: a variance stays above
+        ``scale^2 exp(-13)`` even where all images agree.
+    """
+
+    variance: str | float = "pixel"
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Validate the choice of variance, and the scale."""
+        if isinstance(self.variance, str):
+            validation.one_of(self.variance, ("pixel", "one"), "variance")
+        else:
+            validation.positive_number(self.variance, "variance")
+        validation.positive_number(self.scale, "scale")
+
+    @property
+    def variances(self) -> int | None:
+        """How many variances are learned; None means one per pixel."""
+        return {"pixel": None, "one": 1}.get(str(self.variance), 0)
+
+    def parts(self, outputs: Any) -> tuple[Array, Array]:
+        """Means and log variances, of one shape."""
+        if isinstance(outputs, tuple):
+            mean, raw = outputs
+            shift = 2 * math.log(self.scale)
+            return mean, jnp.broadcast_to(bounded(raw) + shift, mean.shape)
+        if isinstance(self.variance, str):
+            raise InputError(
+                f"variance is {self.variance!r} but decode() returned one array; return "
+                "(mean, log_variance), or fix the variance at a number"
+            )
+        return outputs, jnp.full_like(outputs, math.log(self.variance))
+
+    def log_prob(self, outputs: Any, x: Array) -> Float[Array, " rows"]:
+        """Log likelihood of rows."""
+        mean, log_variance = self.parts(outputs)
+        squares = (x - mean) ** 2 * jnp.exp(-log_variance)
+        return -0.5 * jnp.sum(log_variance + math.log(2 * math.pi) + squares, axis=-1)
+
+    def mean(self, outputs: Any) -> Float[Array, "rows pixels"]:
+        """E[x | z]."""
+        return self.parts(outputs)[0]
+
+    def outputs_for(self, mean: np.ndarray) -> np.ndarray:
+        """Outputs of a mean image: the image itself."""
+        return mean
+
+    def curvature(self, outputs: Any) -> Any:
+        """Fisher information: 1/variance in the mean, 1/2 in the log variance."""
+        mean, log_variance = self.parts(outputs)
+        precision = jnp.exp(-log_variance)
+        if isinstance(outputs, tuple):
+            return precision, jnp.full_like(mean, 0.5)
+        return precision
+
+    def draw(self, key: Array, outputs: Any) -> Array:
+        """Images with pixel noise."""
+        mean, log_variance = self.parts(outputs)
+        noise = jax.random.normal(key, mean.shape, mean.dtype)
+        return mean + jnp.exp(0.5 * log_variance) * noise
+
+
+Likelihood = Bernoulli | Gaussian
+
+
+def likelihood_for(X: np.ndarray, name: str, variance: str | float) -> Likelihood:
+    """The likelihood by name, in the units of the data."""
+    if name == "bernoulli":
+        return Bernoulli()
+    scale = float(np.sqrt(X.var(axis=0, dtype=np.float64).mean()))
+    # Three digits: nearby data sets share what is compiled.
+    return Gaussian(variance, float(f"{scale:.3g}"))
 
 
 class Outputs(NamedTuple):
-    """What the networks say about a batch: the code's q, and the decoder at its draws."""
+    """What the networks compute for a batch: q(z | x), and the decoder at its draws."""
 
     mean: Array
     log_variance: Array
@@ -48,6 +185,11 @@ def reparameterise(
     """``mu + sigma eps`` for every draw, draws and rows in one axis, draws first."""
     codes = mean[None] + jnp.exp(0.5 * log_variance)[None] * noise
     return codes.reshape(-1, mean.shape[1])
+
+
+def l2_penalty(weight: float, weights: PyTree) -> Float[Array, ""]:
+    """Half the weight times the sum of squares of all entries."""
+    return 0.5 * weight * optax.tree.sum(jax.tree.map(lambda w: jnp.sum(w * w), weights))
 
 
 @dataclass(frozen=True)
@@ -90,7 +232,7 @@ class VAEObjective:
     penalised: Callable[[PyTree], PyTree] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no count or no weight."""
+        """Validate the count of draws and the weight of the penalty."""
         validation.positive_integer(self.num_draws, "num_draws")
         if self.decoder_l2 != 0:
             validation.positive_number(self.decoder_l2, "decoder_l2")
@@ -107,6 +249,10 @@ class VAEObjective:
             mean, log_variance = outputs
             return mean, jnp.broadcast_to(log_variance, mean.shape)
         return outputs
+
+    def image(self, params: PyTree, codes: Array) -> Float[Array, "rows pixels"]:
+        """E[x | z] of codes."""
+        return self.likelihood.mean(self.decoded(params, codes))
 
     def noise(self, key: PRNGKeyArray, mean: Array) -> Float[Array, "draws rows latent"]:
         """Standard normal draws for a batch."""
@@ -130,8 +276,7 @@ class VAEObjective:
         """The L2 term."""
         if self.penalised is None or self.decoder_l2 == 0:
             return jnp.zeros((), optax.tree.dtype(params))
-        squares = optax.tree.sum(jax.tree.map(lambda w: jnp.sum(w * w), self.penalised(params)))
-        return 0.5 * self.decoder_l2 * squares
+        return l2_penalty(self.decoder_l2, self.penalised(params))
 
     def __call__(self, params: PyTree, batch: Any, key: PRNGKeyArray) -> Float[Array, ""]:
         """The objective on a batch."""

@@ -1,48 +1,172 @@
-"""``curvi.SemiSupervisedVAE``: a classifier that also learns from rows without labels."""
+r"""``curvi.SemiSupervisedVAE``: a classifier that also learns from rows without labels.
+
+The generative model has a class, p(y) p(z) p(x | z, y). For a labelled row the ELBO is
+
+.. math:: L(x, y) = E_{q(z \mid x, y)}[\log p(x \mid z, y)] - KL(q(z \mid x, y) \| p(z)) + \log p(y)
+
+and for an unlabelled one :math:`U(x) = \sum_y q(y \mid x) L(x, y) + H(q(y \mid x))`, the class
+being summed out exactly. The classifier also learns from labels directly (Kingma and others, 2014).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from jaxtyping import Array, Float, PRNGKeyArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
 
 from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi._core.trees import precision_of
 from curvi.solvers import Averaged, FirstOrder, Method
-from curvi.vae._class_model import ClassObjective, ClassParams, MixedRows, initial_class_params
-from curvi.vae._evaluate import in_blocks
-from curvi.vae._train import Schedule, Trained, train
-from curvi.vae._training import TrainsVAE
-
-_DTYPES = (np.float64, np.float32)
-
-Model = TypeVar("Model", bound="SemiSupervisedVAE")
+from curvi.vae import _networks as networks
+from curvi.vae._base import AutoEncoder
+from curvi.vae._objective import Likelihood, kl_divergence, l2_penalty, reparameterise
+from curvi.vae._training import Trained, train
+from curvi.vae._use import by_blocks
 
 
-class SemiSupervisedVAE(TrainsVAE, ClassifierMixin, BaseEstimator):
+class ClassParams(NamedTuple):
+    """Networks as tuples of matrices, last rows being biases."""
+
+    classifier: networks.Network
+    encoder: networks.Network
+    decoder: networks.Network
+    log_variance: Array
+
+
+class MixedRows(NamedTuple):
+    """A row without its label, and a labelled partner."""
+
+    x: Any
+    labelled_x: Any
+    label: Any
+
+
+@dataclass(frozen=True)
+class ClassObjective:
+    """``objective(params, MixedRows, key)``: the negative ELBO per row, labels included.
+
+    Parameters
+    ----------
+    likelihood : Bernoulli or Gaussian
+        Of pixels.
+    classes : int
+        Number of classes.
+    labelled_fraction : float
+        Part of the rows that have labels.
+    label_weight : float
+        Weight of the classifier's own loss on labelled rows.
+    decoder_l2 : float
+        L2 penalty on the decoder.
+    activation : str
+        Nonlinearity of hidden layers.
+    """
+
+    likelihood: Likelihood
+    classes: int
+    labelled_fraction: float
+    label_weight: float
+    decoder_l2: float = 0.0
+    activation: str = "tanh"
+
+    def first_params(
+        self, generator: np.random.Generator, X: np.ndarray, hidden: tuple[int, ...], latent: int
+    ) -> ClassParams:
+        """Fan-in weights and zero biases; the output biases explain the mean of the rows."""
+        network = partial(networks.initial_network, generator, dtype=X.dtype)
+        inputs, learned = X.shape[1], self.likelihood.variances
+        decoder = network([latent + self.classes, *reversed(hidden), inputs])
+        return ClassParams(
+            network([inputs, *hidden, self.classes]),
+            network([inputs + self.classes, *hidden, 2 * latent]),
+            networks.with_output_bias(decoder, self.likelihood.outputs_for(X.mean(axis=0))),
+            jnp.zeros((1, inputs if learned is None else learned), X.dtype),
+        )
+
+    def log_probabilities(self, params: ClassParams, x: Array) -> Float[Array, "rows classes"]:
+        """Log q(y | x)."""
+        return jax.nn.log_softmax(
+            networks.run_network(params.classifier, x, self.activation), axis=-1
+        )
+
+    def penalty(self, params: ClassParams) -> Array:
+        """The L2 term, which is no part of the ELBO."""
+        return l2_penalty(self.decoder_l2, networks.decoder_weights(params))
+
+    def elbos(
+        self, params: ClassParams, x: Array, one_hot: Array, noise: Array
+    ) -> Float[Array, " rows"]:
+        """L(x, y) of rows with their classes, one row of noise each; one class may serve all."""
+        first, one_hot = params.encoder[0], jnp.broadcast_to(one_hot, (len(x), self.classes))
+        # Apart, so that the product with x is shared where classes vary and x does not.
+        sums = x @ first[: x.shape[1]] + networks.affine(first[x.shape[1] :], one_hot)
+        hidden = networks.ACTIVATIONS[self.activation](sums)
+        heads = networks.run_network(params.encoder[1:], hidden, self.activation)
+        mean, log_variance = networks.code_from(heads)
+        codes = reparameterise(mean, log_variance, noise[None])
+        fit = self.likelihood.log_prob(self.outputs(params, codes, one_hot), x)
+        return fit - kl_divergence(mean, log_variance) - math.log(self.classes)
+
+    def all_elbos(
+        self, params: ClassParams, x: Array, noise: Float[Array, "rows classes latent"]
+    ) -> Float[Array, "rows classes"]:
+        """L(x, y) of rows for every class."""
+        each = jnp.eye(self.classes, dtype=x.dtype)[:, None]
+        over_classes = jax.vmap(self.elbos, in_axes=(None, None, 0, 1), out_axes=1)
+        return over_classes(params, x, each, noise)
+
+    def outputs(self, params: ClassParams, codes: Array, one_hot: Array) -> Any:
+        """Outputs of the decoder."""
+        inputs = jnp.concatenate([codes, one_hot], axis=1)
+        mean = networks.run_network(params.decoder, inputs, self.activation)
+        if self.likelihood.variances == 0:
+            return mean
+        return mean, jnp.broadcast_to(params.log_variance, mean.shape)
+
+    def __call__(self, params: ClassParams, batch: MixedRows, key: PRNGKeyArray) -> Array:
+        """Negative ELBO of both kinds of rows, plus the classifier's loss and the penalty."""
+        first, second = jax.random.split(key)
+        labelled = jnp.eye(self.classes, dtype=batch.x.dtype)[batch.label]
+        rows, latent = len(batch.x), params.encoder[-1].shape[1] // 2
+        noise = jax.random.normal(first, (rows, latent), batch.x.dtype)
+        known = jnp.mean(self.elbos(params, batch.labelled_x, labelled, noise))
+        log_q = self.log_probabilities(params, batch.labelled_x)
+        classified = -jnp.mean(jnp.sum(labelled * log_q, axis=1))
+        noise = jax.random.normal(second, (rows, self.classes, latent), batch.x.dtype)
+        each = self.all_elbos(params, batch.x, noise)
+        log_q = self.log_probabilities(params, batch.x)
+        unknown = jnp.mean(jnp.sum(jnp.exp(log_q) * (each - log_q), axis=1))
+        share = self.labelled_fraction
+        elbo = share * known + (1 - share) * unknown
+        return self.label_weight * classified - elbo + self.penalty(params)
+
+
+class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
     """Classify with a generative model p(y) p(z) p(x | z, y) when few rows have labels.
 
     The class of an unlabelled row is summed out exactly, so that all rows shape the classifier
     q(y | x).
 
     Images are best turned into codes first, which is both faster and more accurate:
-    ``make_pipeline(VAE(latent=50), SemiSupervisedVAE(likelihood="gaussian"))``, in the words of
-    scikit-learn; Kingma and others (2014) call it M1 + M2.
+    ``make_pipeline(VAE(latent=50), SemiSupervisedVAE(likelihood="gaussian"))`` in
+    scikit-learn's terms; Kingma and others (2014) call it M1 + M2.
 
     Parameters
     ----------
     latent, hidden, activation, likelihood, variance, decoder_l2
-        The networks, as for :class:`~curvi.vae._estimator.VAE`.
+        The networks, as for :class:`~curvi.VAE`.
     batch_size, max_epochs, time_budget, random_state, verbose
         Training, likewise; a step sees ``batch_size`` unlabelled and as many labelled rows.
     label_weight : float
@@ -56,7 +180,7 @@ class SemiSupervisedVAE(TrainsVAE, ClassifierMixin, BaseEstimator):
     classes_ : array
         Labels, in order.
     params_, history_, elbo_, n_iter_, outcome_, message_, result_
-        As for :class:`~curvi.vae._estimator.VAE`; ``elbo_`` is the last training bound, less
+        As for :class:`~curvi.VAE`; ``elbo_`` is the last training bound, less
         ``label_weight`` times the classifier's own loss.
     """
 
@@ -91,94 +215,70 @@ class SemiSupervisedVAE(TrainsVAE, ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self: Model, X: Any, y: Any) -> Model:
-        """Train on rows and labels; -1, "-1", None and NaN mean that there is none.
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on rows and labels.
+
+        Parameters
+        ----------
+        X : array, (rows, pixels)
+            Training rows.
+        y : array, (rows,)
+            Labels; -1, "-1", None and NaN mark rows without one.
+
+        Returns
+        -------
+        SemiSupervisedVAE
+            Itself.
 
         Raises
         ------
         InputError
             For options or rows that cannot be used, or fewer than two classes.
         NumericalError
-            If the bound turned non-finite again and again.
+            If the ELBO turned non-finite again and again.
         """
-        self._check_networks()
+        self._check_options()
         validation.positive_number(self.label_weight, "label_weight")
         if self.method is not None and not isinstance(self.method, Method):
             raise InputError(f"method is {self.method!r}; give a method such as curvi.LBFGS()")
         X = self._rows(X, reset=True)
-        labels = np.asarray(y)
-        if labels.shape != (len(X),):
-            raise InputError(f"y has shape {labels.shape}; it needs one label per row, ({len(X)},)")
-        known = ~_missing(labels)
+        labels = column_or_1d(np.asarray(y), warn=True)
+        if len(labels) != len(X):
+            raise InputError(f"y has {len(labels)} labels but X has {len(X)} rows; give one each")
+        known = ~np.asarray([_is_missing(label) for label in labels.tolist()], bool)
         self.classes_, encoded = _classes(labels[known])
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        generator = np.random.default_rng(seed)
-        # Every row has a labelled partner; labelled rows take turns.
-        partner = np.resize(generator.permutation(int(known.sum())), len(X))
-        rows = MixedRows(X, X[known][partner], encoded[partner].astype(np.int32))
         with precision_of(X.dtype):
-            trained = self._train(rows, generator, seed, int(known.sum()))
+            trained = self._trained(X, known, encoded, self._seed())
         self._publish(trained)
         return self
 
-    def _train(
-        self, rows: MixedRows, generator: np.random.Generator, seed: int, labels: int
-    ) -> Trained:
-        X = np.asarray(rows.x)
-        likelihood = self._likelihood(X)
-        self.objective_ = ClassObjective(
-            likelihood,
+    def _trained(self, X: np.ndarray, known: np.ndarray, encoded: np.ndarray, seed: int) -> Trained:
+        generator = np.random.default_rng(seed)
+        # Every row has a labelled partner; labelled rows take turns.
+        partner = np.resize(generator.permutation(len(encoded)), len(X))
+        rows = MixedRows(X, X[known][partner], encoded[partner].astype(np.int32))
+        objective = ClassObjective(
+            self._likelihood(X),
             len(self.classes_),
-            labels / len(X),
+            len(encoded) / len(X),
             float(self.label_weight),
             float(self.decoder_l2),
             self.activation,
         )
-        learned = likelihood.variances
-        params = initial_class_params(
-            generator,
-            inputs=X.shape[1],
-            hidden=tuple(self.hidden),
-            latent=self.latent,
-            classes=len(self.classes_),
-            variances=X.shape[1] if learned is None else learned,
-            output_bias=self._mean_output(X).astype(X.dtype),
-        )
-        return train(
-            self.objective_,
-            params,
-            rows,
-            method=self.method or _default_method(),
-            schedule=Schedule(
-                batch_size=self.batch_size or 50,
-                max_epochs=self.max_epochs,
-                time_budget=self.time_budget,
-                seed=seed,
-                progress=bool(self.verbose),
-            ),
-        )
+        params = objective.first_params(generator, X, tuple(self.hidden), self.latent)
+        schedule = self._schedule(self.batch_size or 50, seed)
+        method = self.method or _default_method()
+        return train(objective, params, rows, method=method, schedule=schedule)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """q(y | x), one column per class."""
-        check_is_fitted(self)
-        X = self._rows(X).astype(self.params_.log_variance.dtype)
-        with precision_of(X.dtype):
-            return in_blocks(lambda _, x: _probabilities(self.objective_, self.params_, x), x=X)
+        X = self._rows(X)
+        return _probabilities(self.result_, X)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
-
-    def _rows(self, X: Any, *, reset: bool = False) -> np.ndarray:
-        X = validate_data(self, X, dtype=_DTYPES, ensure_all_finite=False, reset=reset)
-        validation.refuse_non_finite(X, "X", "pixels must be finite")
-        if self.likelihood == "bernoulli" and ((X < 0) | (X > 1)).any():
-            row, column = (int(i) for i in np.argwhere((X < 0) | (X > 1))[0])
-            raise InputError(
-                f"X[{row}, {column}] is {X[row, column]}; likelihood='bernoulli' needs values "
-                "in [0, 1]: divide grey levels by their maximum, or use likelihood='gaussian'"
-            )
-        return X
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(axis=1)]
 
 
 @cache
@@ -187,23 +287,12 @@ def _default_method() -> Method:
     return Averaged(FirstOrder(optax.adam(2e-3)))
 
 
-def _missing(labels: np.ndarray) -> np.ndarray:
-    """Rows without a label; NumPy turns the -1 of a mixed list into a string."""
-    if labels.dtype.kind in "US":
-        return labels == np.asarray("-1", labels.dtype.kind)
-    if labels.dtype.kind == "f":
-        return np.isnan(labels) | (labels == -1)
-    if labels.dtype.kind == "O":
-        return np.asarray([_is_missing(label) for label in labels], bool)
-    return labels == -1
-
-
 def _is_missing(label: Any) -> bool:
-    try:
-        nan = isinstance(label, float | np.floating) and bool(np.isnan(label))
-        return label is None or nan or bool(label == -1) or bool(label == "-1")
-    except TypeError:  # a missing value of pandas has no truth
-        return True
+    """Whether a label is left out; NumPy turns the -1 of a list with strings into a string."""
+    with contextlib.suppress(TypeError):  # a missing value of pandas has no truth value
+        not_a_number = isinstance(label, float) and math.isnan(label)
+        return not_a_number or label in (None, -1, "-1", b"-1")
+    return True
 
 
 def _classes(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -215,10 +304,13 @@ def _classes(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         labels = np.asarray(labels.tolist())  # strings or numbers again
     classes, encoded = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
-        raise InputError("y names fewer than two classes; -1 marks rows without a label")
+        count = "1 class" if len(classes) else "no class"
+        raise InputError(f"y names {count}; give labels of two or more, and -1 where there is none")
+    check_classification_targets(classes)
     return classes, encoded
 
 
-@partial(jax.jit, static_argnames=("objective",))
-def _probabilities(objective: ClassObjective, params: ClassParams, x: Array) -> Array:
+@by_blocks()
+def _probabilities(objective: ClassObjective, params: ClassParams, key: Array, x: Array) -> Array:
+    del key
     return jnp.exp(objective.log_probabilities(params, x))

@@ -1,81 +1,338 @@
-"""What the auto-encoders share around their training: gates before it, what it left after it."""
+"""Training: epochs of shuffled rows through the engine's loop, early stopping on held-out rows."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
-from typing import Any
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from curvi._core import validation
-from curvi._core.errors import InputError, NotConvergedWarning, NumericalError
-from curvi.vae._likelihoods import Bernoulli, Gaussian
-from curvi.vae._networks import ACTIVATIONS
-from curvi.vae._train import Trained
+from curvi._core.errors import Outcome
+from curvi.engine import Budget, ObjectiveProblem, Progress, Resources, hooks_for, run
+from curvi.engine._problems import step_key
+from curvi.solvers import KFAC, Method
+from curvi.vae._networks import MLPObjective, principal_rotation
+from curvi.vae._variance import best_num_draws
 
-_MARGIN = 0.02  # first guesses of probabilities stay this far from 0 and 1
+Evaluator = Callable[[PyTree], float]
+
+_MULTIPLIERS = 256
+_MIN_STEPS_BETWEEN_EVALUATIONS = 50  # on small data an epoch is only a few steps
+_MAX_VALIDATION_ROWS = 10_000
+_MAX_TRAINING_ROWS = 5_000  # of the ELBO on training rows
 
 
-class TrainsVAE:
-    """Check the networks and the schedule; publish a run or say how it failed."""
+@dataclass(frozen=True)
+class Schedule:
+    """How long to train, and when to stop.
 
-    latent: int
-    hidden: Sequence[int]
-    activation: str
-    likelihood: str
-    variance: str | float
-    decoder_l2: float
-    batch_size: int | None
-    max_epochs: int
-    time_budget: float | None
+    Attributes
+    ----------
+    batch_size : int
+        Rows per step.
+    max_epochs : int
+        Passes over the rows, at most.
+    time_budget : float, optional
+        Seconds, compilation included.
+    patience : int
+        Evaluations of the validation ELBO without a new best before training stops.
+    seed : int
+        Of shuffling and noise.
+    progress : bool
+        Draw a bar on a terminal.
+    """
 
-    def _check_networks(self) -> None:
-        """Everything that both auto-encoders are told about networks and schedule."""
-        for name in ("latent", "max_epochs"):
-            validation.positive_integer(getattr(self, name), name)
-        hidden: Any = self.hidden
-        if isinstance(hidden, str) or not isinstance(hidden, Sequence) or not hidden:
-            raise InputError(f"hidden is {hidden!r}; give a sequence of sizes, as in (500,)")
-        for size in hidden:
-            validation.positive_integer(size, "a size in hidden")
-        validation.one_of(self.activation, tuple(ACTIVATIONS), "activation")
-        validation.one_of(self.likelihood, ("bernoulli", "gaussian"), "likelihood")
-        if self.time_budget is not None:
-            validation.positive_number(self.time_budget, "time_budget")
-        if self.batch_size is not None:
-            validation.positive_integer(self.batch_size, "batch_size")
-        if self.decoder_l2 != 0:
-            validation.positive_number(self.decoder_l2, "decoder_l2")
+    batch_size: int = 100
+    max_epochs: int = 50
+    time_budget: float | None = None
+    patience: int = 10
+    seed: int = 0
+    progress: bool = False
 
-    def _likelihood(self, X: np.ndarray) -> Bernoulli | Gaussian:
-        if self.likelihood == "bernoulli":
-            return Bernoulli()
-        scale = float(np.sqrt(X.var(axis=0, dtype=np.float64).mean()))
-        return Gaussian(self.variance, float(f"{scale:.3g}"))
 
-    def _mean_output(self, X: np.ndarray) -> np.ndarray:
-        """Outputs of a decoder that paints the mean image: logits, or the image itself."""
-        mean = X.mean(axis=0)
-        if self.likelihood != "bernoulli":
-            return mean
-        safe = np.clip(mean, _MARGIN, 1 - _MARGIN)
-        return np.log(safe) - np.log1p(-safe)
+@dataclass(frozen=True)
+class Trained:
+    """A trained model: everything needed to use it, and how the training went.
 
-    def _publish(self, trained: Trained) -> None:
-        """Attributes of a run; a failed one warns, or raises if it left nothing to use."""
-        self.result_, self.params_ = trained, trained.params
-        self.history_, self.n_iter_ = trained.history, trained.steps
-        self.outcome_, self.message_ = trained.outcome, trained.outcome.sentence
-        bounds = trained.history["validation_elbo"]
-        known = bounds[np.isfinite(bounds)]
-        last = trained.history["elbo"][-1] if len(trained.history["elbo"]) else float("nan")
-        self.elbo_ = float(known.max()) if len(known) else float(last)
-        leaves = jax.tree.leaves(trained.params)
-        if not all(bool(np.isfinite(np.asarray(leaf)).all()) for leaf in leaves):
-            raise NumericalError("the weights are not finite after training", trained)
-        if trained.outcome.is_failure:
-            if len(known) == 0:
-                raise NumericalError(self.message_, trained)
-            warnings.warn(self.message_, NotConvergedWarning, stacklevel=3)
+    Attributes
+    ----------
+    objective : VAEObjective or callable
+        What was minimised; with the parameters it is the model.
+    params : pytree of NumPy arrays
+        The best parameters by the validation ELBO, or the last ones without validation rows.
+    seed : int
+        Seed of the schedule.
+    outcome : Outcome
+        How the training ended.
+    history : dict of arrays
+        One entry per evaluation: step, epoch, seconds, elbo, validation_elbo. Both ELBOs are per
+        row and without the penalty, ``elbo`` on the same 5,000 training rows at most.
+    steps : int
+        Steps taken.
+    seconds : float
+        Time spent.
+    trace : dict of arrays
+        One entry per step.
+    """
+
+    objective: Any
+    params: PyTree
+    seed: int
+    outcome: Outcome
+    history: dict[str, np.ndarray]
+    steps: int
+    seconds: float
+    trace: dict[str, np.ndarray]
+
+    @property
+    def elbo(self) -> float:
+        """Best validation ELBO per row, or the last training ELBO without one."""
+        held_out, trained = self.history["validation_elbo"], self.history["elbo"]
+        known = held_out[np.isfinite(held_out)]
+        last = trained[-1] if len(trained) else np.nan
+        return float(known.max() if len(known) else last)
+
+
+class ShuffledRows(NamedTuple):
+    """Rows, shuffled once, and the multipliers that shuffle them again in every epoch."""
+
+    rows: PyTree
+    multipliers: Array
+
+
+def shuffling_multipliers(num_rows: int, generator: np.random.Generator) -> np.ndarray:
+    """Numbers a, coprime to n, for which i -> a i + c mod n fits 32 bits: each is a permutation."""
+    most = max(2, min(num_rows, (2**32 - 1) // max(num_rows, 1) - 1))
+    drawn = generator.integers(1, most, size=16 * _MULTIPLIERS)
+    coprime = [int(a) for a in drawn if math.gcd(int(a), num_rows) == 1] or [1]
+    return np.resize(np.asarray(coprime, np.uint32), _MULTIPLIERS)
+
+
+@dataclass(frozen=True)
+class EpochProblem(ObjectiveProblem):
+    """An objective over batches that visit every row once per epoch.
+
+    ``resources.rows`` are :class:`ShuffledRows`. Epoch e visits them in the order
+    ``(a_e i + c_e) mod n``, a permutation that is a function of seed and epoch alone: it costs
+    nothing, keeps no state, and a run can resume at any step. Other streams draw rows at random.
+    """
+
+    fixed_key: bool = False
+
+    def sample(
+        self, resources: Resources, step: Array, stream: int = 0, size: int | None = None
+    ) -> tuple[PyTree, PRNGKeyArray]:
+        """Batch and key of a step."""
+        rows, multipliers = resources.rows
+        plain = resources._replace(rows=rows)
+        if stream != 0 or size is not None:
+            return super().sample(plain, step, stream, size)
+        index = self._visited(resources.key, multipliers, step, jax.tree.leaves(rows)[0].shape[0])
+        batch = jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0), rows)
+        return batch, step_key(plain, step, stream)
+
+    def _visited(self, key: PRNGKeyArray, multipliers: Array, step: Array, num_rows: int) -> Array:
+        size = self.batch_size or num_rows
+        per_epoch = -(-num_rows // size)
+        epoch, within = step // per_epoch, step % per_epoch
+        # The last batch of an epoch is filled up from its beginning.
+        place = (within * size + jnp.arange(size, dtype=jnp.int32)) % num_rows
+        key = jax.random.fold_in(jax.random.fold_in(key, 2), epoch)
+        choice = jax.random.randint(key, (), 0, multipliers.shape[0])
+        offset = jax.random.randint(jax.random.fold_in(key, 1), (), 0, num_rows, jnp.int32)
+        product = multipliers[choice] * place.astype(jnp.uint32)
+        spread = (product % jnp.uint32(num_rows)).astype(jnp.int32)
+        return (spread + offset) % num_rows
+
+
+def train(
+    objective: Any,
+    params: PyTree,
+    X: Any,
+    *,
+    method: Method,
+    schedule: Schedule,
+    validation: Any = None,
+) -> Trained:
+    """Minimise an objective over epochs of rows.
+
+    The built-in networks under :class:`~curvi.solvers.KFAC` are trained in principal coordinates
+    of the images and mapped back afterwards; the encoder reads only ``method.directions`` of them.
+
+    Parameters
+    ----------
+    objective : callable
+        ``objective(params, batch, key)``, such as a :class:`VAEObjective`.
+    params : pytree of arrays
+        Where to start.
+    X : array or pytree of arrays that share their leading axis
+        Training rows.
+    method : Method
+        What takes the steps.
+    schedule : Schedule
+        How long to train, and when to stop.
+    validation : like ``X``, optional
+        Held-out rows for early stopping.
+
+    Returns
+    -------
+    Trained
+    """
+    began = time.perf_counter()
+    if not (isinstance(objective, MLPObjective) and isinstance(method, KFAC)) or objective.white:
+        return _trained(objective, params, X, validation, method, schedule)
+    X = np.asarray(X)
+    rotation = principal_rotation(X, directions=method.directions, damping=method.damping)
+    if validation is not None:
+        validation = (rotation.features(np.asarray(validation)), np.asarray(validation))
+    white, rows = replace(objective, white=True), (rotation.features(X), X)
+    spent = time.perf_counter() - began  # part of the training time, and of its budget
+    schedule = replace(schedule, time_budget=_remaining(schedule.time_budget, spent))
+    found = _trained(white, rotation.rotated(params), rows, validation, method, schedule)
+    return replace(
+        found,
+        objective=objective,
+        params=jax.tree.map(np.asarray, rotation.restored(found.params)),
+        history={**found.history, "seconds": found.history["seconds"] + spent},
+        seconds=found.seconds + spent,
+    )
+
+
+def with_measured_draws(
+    objective: MLPObjective, params: PyTree, X: np.ndarray, method: Method, schedule: Schedule
+) -> tuple[MLPObjective, PyTree, Schedule]:
+    """One epoch with one draw, then M from the noise at its end.
+
+    Returns the objective with that M, the parameters after the epoch, and what is left of the
+    schedule.
+    """
+    began = time.perf_counter()
+    pilot = train(objective, params, X, method=method, schedule=replace(schedule, max_epochs=1))
+    draws = best_num_draws(
+        objective, pilot.params, X, batch_size=schedule.batch_size, seed=schedule.seed
+    )
+    rest = replace(
+        schedule,
+        max_epochs=max(1, schedule.max_epochs - 1),
+        time_budget=_remaining(schedule.time_budget, time.perf_counter() - began),
+        seed=(schedule.seed + 1) % (2**31 - 1),  # the pilot's noise must not be repeated
+    )
+    return replace(objective, num_draws=draws), pilot.params, rest
+
+
+def _remaining(budget: float | None, spent: float) -> float | None:
+    return None if budget is None else max(budget - spent, 0.0)
+
+
+def _trained(
+    objective: Any, params: PyTree, X: Any, validation: Any, method: Method, schedule: Schedule
+) -> Trained:
+    """Run the engine's loop in the coordinates given."""
+    generator = np.random.default_rng(schedule.seed)
+    num_rows = jax.tree.leaves(X)[0].shape[0]
+    order = generator.permutation(num_rows)
+    rows = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[order]), X)
+    multipliers = jnp.asarray(shuffling_multipliers(num_rows, generator))
+    key = jax.random.key(schedule.seed)
+    batch_size = min(schedule.batch_size, num_rows)
+    per_epoch = -(-num_rows // batch_size)
+    elbo = _evaluator(objective, params, rows, _MAX_TRAINING_ROWS, key)
+    held_out = None
+    if validation is not None:
+        held_out = _evaluator(objective, params, validation, _MAX_VALIDATION_ROWS, key)
+    every = per_epoch * max(1, -(-_MIN_STEPS_BETWEEN_EVALUATIONS // per_epoch))
+    stopping = EarlyStopping(elbo, held_out, schedule.patience, every)
+    max_steps = schedule.max_epochs * per_epoch
+    with hooks_for(schedule.progress, "ELBO", sign=-1.0) as hooks:
+        budget = Budget(1e-30, max_steps, schedule.time_budget, (*hooks, stopping))
+        resources = Resources(key, ShuffledRows(rows, multipliers), None)
+        ended = run(EpochProblem(objective, batch_size), method, params, resources, budget)
+    best = ended.params if stopping.best is None else stopping.best
+    return Trained(
+        objective,
+        jax.tree.map(np.asarray, best),
+        schedule.seed,
+        ended.outcome,
+        stopping.history(per_epoch),
+        ended.steps,
+        ended.seconds,
+        ended.trace,
+    )
+
+
+class EarlyStopping:
+    """Hook of the loop: evaluates the ELBO, keeps the best parameters, says when to stop.
+
+    Parameters
+    ----------
+    elbo, held_out_elbo : callable
+        ELBO per training row and per held-out row at parameters; the second may be None.
+    patience : int
+        Evaluations without a new best before training stops.
+    every : int
+        Steps between evaluations.
+    """
+
+    def __init__(
+        self, elbo: Evaluator, held_out_elbo: Evaluator | None, patience: int, every: int
+    ) -> None:
+        self.elbo, self.held_out_elbo = elbo, held_out_elbo
+        self.patience, self.every = patience, every
+        self.best: Any = None
+        self.table: list[tuple[int, float, float, float]] = []
+
+    def next_call(self, step: int) -> int:
+        """The next multiple of ``every``."""
+        return (step // self.every + 1) * self.every
+
+    def __call__(self, progress: Progress) -> Outcome | None:
+        """One evaluation; the run has converged after ``patience`` of them without a new best."""
+        params = progress.params(0)
+        value = float("nan") if self.held_out_elbo is None else self.held_out_elbo(params)
+        self.table.append((progress.step, progress.seconds, self.elbo(params), value))
+        if self.held_out_elbo is None:
+            return None
+        values = np.asarray([row[-1] for row in self.table])
+        values = np.where(np.isfinite(values), values, -np.inf)
+        if values[-1] > max(values[:-1], default=-np.inf):
+            self.best = params
+        top = int(np.argmax([-np.inf, *values]))
+        return Outcome.CONVERGED if len(values) - top >= self.patience else None
+
+    def history(self, per_epoch: int) -> dict[str, np.ndarray]:
+        """The evaluations as a table."""
+        step, seconds, elbo, held_out = np.asarray(self.table, float).reshape(-1, 4).T
+        return {
+            "step": step.astype(int),
+            "epoch": step / per_epoch,
+            "seconds": seconds,
+            "elbo": elbo,
+            "validation_elbo": held_out,
+        }
+
+
+def _evaluator(
+    objective: Any, params: PyTree, data: Any, limit: int, key: PRNGKeyArray
+) -> Evaluator:
+    """The ELBO per row on the first rows of the data; compiled here, before the clock starts.
+
+    The draws of the code are always the same: differences are due to the parameters.
+    """
+    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[:limit]), data)
+    noise_key = jax.random.fold_in(key, 3)
+    _elbo(objective, params, rows, noise_key)
+    return lambda p: float(_elbo(objective, p, rows, noise_key))
+
+
+@partial(jax.jit, static_argnums=0)
+def _elbo(objective: Any, params: PyTree, batch: Any, key: PRNGKeyArray) -> Array:
+    """The ELBO per row, without the penalty."""
+    penalty = objective.penalty(params) if hasattr(objective, "penalty") else 0.0
+    return penalty - objective(params, batch, key)

@@ -8,6 +8,7 @@ Gradients have no such bound here; their variance is measured.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,10 +18,8 @@ from jax.flatten_util import ravel_pytree
 
 from curvi._core.trees import precision_of
 from curvi.concentration import reconstruction_lipschitz
-from curvi.vae._likelihoods import Bernoulli
-from curvi.vae._mlp import MLPObjective
-from curvi.vae._networks import VAEParams
-from curvi.vae._objective import VAEObjective
+from curvi.vae._networks import MLPObjective, VAEParams
+from curvi.vae._objective import Bernoulli, VAEObjective
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,12 @@ def reconstruction_variance(
         device = jnp.asarray(rows)
         mean, log_variance = objective.code(params, device)
         sd = jnp.exp(0.5 * log_variance)
-        terms = _terms(objective, params, device, mean, sd, jax.random.key(seed), num_draws)
+
+        def term(key: jax.Array) -> jax.Array:
+            codes = mean + sd * jax.random.normal(key, mean.shape, mean.dtype)
+            return objective.likelihood.log_prob(objective.decoded(params, codes), device)
+
+        terms = jax.lax.map(term, jax.random.split(jax.random.key(seed), num_draws))
         layers = [np.asarray(layer[:-1]).T for layer in params.decoder]
     constants = reconstruction_lipschitz(
         layers,
@@ -75,23 +79,17 @@ def relative_gradient_error(
 ) -> float:
     r"""``sqrt(tr Cov g) / |E g|`` of the gradient over all given rows from one draw per row."""
     rows = np.asarray(X)
+    mean: Any = 0.0
+    square: Any = 0.0
     with precision_of(rows.dtype):
-        keys = jax.random.split(jax.random.key(seed), num_draws)
         device = jnp.asarray(rows)
-
-        def gradient(key: jax.Array) -> jax.Array:
-            return ravel_pytree(jax.grad(objective)(params, device, key))[0]
-
-        mean = jnp.zeros_like(ravel_pytree(params)[0])
-        square = mean
-        step = jax.jit(gradient)
-        for key in keys:
-            here = step(key)
+        for key in jax.random.split(jax.random.key(seed), num_draws):
+            here = np.asarray(_gradient(objective, params, device, key), np.float64)
             mean, square = mean + here / num_draws, square + here**2 / num_draws
-        spread = jnp.sum(jnp.maximum(square - mean**2, 0.0)) * num_draws / (num_draws - 1)
-        # The squared length of an average holds its own variance: take it out.
-        length = jnp.sum(mean**2) - spread / num_draws
-        return float(jnp.sqrt(spread / jnp.maximum(length, jnp.finfo(length.dtype).tiny)))
+    spread = np.sum(np.maximum(square - mean**2, 0.0)) * num_draws / (num_draws - 1)
+    # The squared length of an average holds its own variance: take it out.
+    length = np.sum(mean**2) - spread / num_draws
+    return float(np.sqrt(spread / max(length, np.finfo(np.float64).tiny)))
 
 
 def best_num_draws(
@@ -101,7 +99,7 @@ def best_num_draws(
     *,
     batch_size: int = 100,
     num_batches: int = 16,
-    most: int = 16,
+    max_draws: int = 16,
     seed: int = 0,
 ) -> int:
     r"""Draws M per row for which the work times the variance of a gradient is least.
@@ -127,53 +125,35 @@ def best_num_draws(
         Training rows.
     batch_size, num_batches, seed : int
         Of the batches.
-    most : int
+    max_draws : int
         M stays between 1 and this.
 
     Returns
     -------
     int
-        M; ``most`` where batches do not differ at all, 1 where gradients are not finite.
+        M; ``max_draws`` where batches do not differ at all, 1 where gradients are not finite.
     """
     rows, generator = np.asarray(X), np.random.default_rng(seed)
     size, single = min(batch_size, len(rows)), replace(objective, num_draws=1)
+    means, spreads = [], []
     with precision_of(rows.dtype):
-
-        @jax.jit
-        def pair(batch: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-            first, second = (
-                ravel_pytree(jax.grad(single)(params, batch, k))[0] for k in jax.random.split(key)
-            )
-            return 0.5 * (first + second), 0.5 * jnp.sum((first - second) ** 2)
-
-        means, spreads = [], []
         for number in range(num_batches):
             batch = jnp.asarray(rows[generator.choice(len(rows), size, replace=False)])
-            mean, spread = pair(batch, jax.random.fold_in(jax.random.key(seed), number))
-            means.append(np.asarray(mean))
-            spreads.append(float(spread))
+            keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), number))
+            first, second = (np.asarray(_gradient(single, params, batch, key)) for key in keys)
+            means.append(0.5 * (first + second))
+            spreads.append(0.5 * float(np.sum((first - second) ** 2, dtype=np.float64)))
     due_to_draws = float(np.mean(spreads))
     centre = np.mean(means, axis=0, dtype=np.float64)
     total = sum(float(np.sum((mean - centre) ** 2)) for mean in means) / (num_batches - 1)
     due_to_batches = total - 0.5 * due_to_draws
     if not np.isfinite(total + due_to_draws):
         return 1
-    if due_to_draws >= most**2 * due_to_batches:
-        return most
+    if due_to_draws >= max_draws**2 * due_to_batches:
+        return max_draws
     return max(1, round((due_to_draws / due_to_batches) ** 0.5))
 
 
-def _terms(
-    objective: MLPObjective,
-    params: VAEParams,
-    rows: jax.Array,
-    mean: jax.Array,
-    sd: jax.Array,
-    key: jax.Array,
-    num_draws: int,
-) -> jax.Array:
-    def one(key: jax.Array) -> jax.Array:
-        codes = mean + sd * jax.random.normal(key, mean.shape, mean.dtype)
-        return objective.likelihood.log_prob(objective.decoded(params, codes), rows)
-
-    return jax.lax.map(one, jax.random.split(key, num_draws))
+@partial(jax.jit, static_argnums=0)
+def _gradient(objective: Any, params: Any, batch: jax.Array, key: jax.Array) -> jax.Array:
+    return ravel_pytree(jax.grad(objective)(params, batch, key))[0]
