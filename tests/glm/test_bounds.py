@@ -24,9 +24,9 @@ from curvi.glm import (
     SparseDesign,
     fit_glm,
 )
-from curvi.glm._sampled import SampledResources
-from curvi.glm._softmax import SoftmaxRows, logit_draws
-from curvi.glm._tables import WholeTable
+from curvi.glm._bound import Batch, SampledResources
+from curvi.glm._rows import WholeTable
+from curvi.glm._softmax import logit_draws
 
 pytestmark = pytest.mark.float64_only
 ROWS, COLUMNS, CLASSES = 25, 3, 3
@@ -76,26 +76,26 @@ def test_the_dense_hessian_is_that_of_the_compiled_bound(name, relevance):
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
-def test_every_coordinate_takes_its_derivatives_in_its_own_chart(name):
+def test_every_coordinate_takes_its_derivatives_in_its_own_parameterisation(name):
     likelihood, noise = LIKELIHOODS[name]
     rows = rows_of(likelihood, noise)
     problem = GLMProblem(likelihood, MeanField(), relevance=True)
     table = WholeTable(rows.design.matrix, rows.y, rows.weight)
     bound = DenseBound(True, rows.precision, likelihood, table, noise)
     params = np.array([0.3, -9.0, 6.0, -0.7, -3.0, -2.5])  # the first alpha is small
-    known = jnp.asarray([False, True, True])
+    in_mean = jnp.asarray([False, True, True])
 
     def moved(step):
         (alpha, rho), (first, second) = jnp.split(jnp.asarray(params), 2), jnp.split(step, 2)
         by_mean = (alpha * jnp.exp(rho) + first) * jnp.exp(-rho - second)
-        return jnp.concatenate([jnp.where(known, by_mean, alpha + first), rho + second])
+        return jnp.concatenate([jnp.where(in_mean, by_mean, alpha + first), rho + second])
 
     def value(step):
         flat = moved(step)
         return problem.value(Params(flat[:COLUMNS], flat[COLUMNS:]), device(rows))
 
     step = 0.1 * np.random.default_rng(2).normal(size=params.size)
-    np.testing.assert_array_equal(bound.chart(params), known)
+    np.testing.assert_array_equal(bound.in_mean(params), in_mean)
     np.testing.assert_allclose(bound.moved(params, step), moved(jnp.asarray(step)), rtol=1e-12)
     found, still = bound.second_order(params), jnp.zeros(params.size)
     np.testing.assert_allclose(found.gradient, jax.grad(value)(still), rtol=1e-8, atol=1e-9)
@@ -141,11 +141,10 @@ def test_the_dense_hessian_of_a_softmax_is_that_of_the_compiled_bound(relevance)
     rows = rows_of(Bernoulli())
     labels = np.random.default_rng(3).integers(0, CLASSES, ROWS)
     draws = logit_draws(CLASSES, 0)
-    bound = SoftmaxBound(
-        relevance, np.tile(rows.precision, CLASSES), rows.design.matrix, labels, rows.weight, draws
-    )
+    table = WholeTable(rows.design.matrix, labels, rows.weight)
+    bound = SoftmaxBound(relevance, np.tile(rows.precision, CLASSES), table, draws)
     problem = SoftmaxProblem(MeanField(), relevance, CLASSES)
-    sample = SoftmaxRows(device(rows._replace(y=labels)), jnp.asarray(draws), jnp.asarray(1.0))
+    sample = Batch(device(rows._replace(y=labels)), jnp.asarray(draws), jnp.asarray(1.0))
     params = 0.5 * np.random.default_rng(1).normal(size=2 * COLUMNS * CLASSES)
 
     def value(flat):

@@ -78,7 +78,7 @@ def test_richer_covariances_of_several_classes_have_a_higher_bound(several):
 
 @pytest.mark.slow
 @pytest.mark.float64_only
-@pytest.mark.parametrize("method", ["hf", "lbfgs", "dsvi"])
+@pytest.mark.parametrize("method", ["hfsgvi", "lbfgs", "dsvi"])
 def test_stochastic_methods_come_near_the_bound_of_several_classes(several, method):
     X, y, plain = several
     with warnings.catch_warnings():
@@ -99,7 +99,7 @@ def test_richer_covariances_have_a_higher_bound_and_the_same_answer(binary, cova
 
 
 @pytest.mark.float64_only
-@pytest.mark.parametrize(("method", "steps"), [("hf", 60), ("lbfgs", 60), ("dsvi", 2000)])
+@pytest.mark.parametrize(("method", "steps"), [("hfsgvi", 60), ("lbfgs", 60), ("dsvi", 2000)])
 def test_the_methods_of_the_paper_come_close_or_say_that_they_do_not(binary, method, steps):
     X, y, exact = binary
     with warnings.catch_warnings(record=True) as caught:
