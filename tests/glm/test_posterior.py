@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 
 import numpy as np
@@ -88,11 +89,23 @@ def test_stochastic_methods_come_near_the_bound_of_several_classes(several, meth
     assert not model.converged_ or abs(model.elbo_ - plain.elbo_) < 1.0
 
 
+@pytest.fixture(scope="module", params=["full", "low-rank"])
+def rich(binary, request):
+    X, y, _ = binary
+    return curvi.BayesianLogisticRegression(covariance=request.param, rank=2).fit(X, y)
+
+
 @pytest.mark.float64_only
-@pytest.mark.parametrize("covariance", ["full", "low-rank"])
-def test_richer_covariances_have_a_higher_bound_and_the_same_answer(binary, covariance):
-    X, y, plain = binary
-    rich = curvi.BayesianLogisticRegression(covariance=covariance, rank=2).fit(X, y)
+def test_richer_covariances_survive_pickling(binary, rich):
+    X, _, _ = binary
+    restored = pickle.loads(pickle.dumps(rich))  # noqa: S301  made here
+    np.testing.assert_array_equal(restored.predict_proba(X), rich.predict_proba(X))
+    np.testing.assert_array_equal(restored.sample(3).coef, rich.sample(3).coef)
+
+
+@pytest.mark.float64_only
+def test_richer_covariances_have_a_higher_bound_and_the_same_answer(binary, rich):
+    _, _, plain = binary
     assert rich.converged_
     assert plain.elbo_ - 1e-6 <= rich.elbo_ < plain.elbo_ + 1
     np.testing.assert_allclose(rich.coef_, plain.coef_, atol=0.1)
