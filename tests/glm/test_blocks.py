@@ -10,8 +10,8 @@ from scipy import sparse
 
 import curvi
 from curvi._core.errors import InputError
-from curvi.glm import _base as base
-from curvi.glm._columns import Moments
+from curvi.glm._design import Moments
+from curvi.glm._rows import Streaming
 
 pytestmark = pytest.mark.float64_only
 ROWS, FEATURES = 90, 3
@@ -67,18 +67,42 @@ def test_how_rows_are_cut_does_not_change_their_moments(cuts):
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
-def test_a_memory_mapped_table_is_fitted_where_it_lies(tmp_path, monkeypatch):
+class InSmallBlocks(curvi.BayesianLogisticRegression):
+    """Reads a table that is not copied in blocks of seven rows, and keeps what it was given."""
+
+    _streaming = Streaming(numbers_per_block=7 * FEATURES)
+
+    def _fit_observations(self, data):
+        self.data = data
+        return super()._fit_observations(data)
+
+
+def test_a_memory_mapped_table_is_fitted_where_it_lies(tmp_path):
     X, y, weight = table("logistic")
     path = tmp_path / "table.dat"
     mapped = np.memmap(path, np.float64, "w+", shape=X.shape)
     mapped[:] = X
-    monkeypatch.setattr(base, "_BLOCK_NUMBERS", 7 * FEATURES)
-    copied = []
-    monkeypatch.setattr(base, "Arrays", lambda *items: copied.append(items))
-    from_disk = curvi.BayesianLogisticRegression().fit(mapped, y, weight)
-    monkeypatch.undo()
-    assert not copied
-    assert_same_fit(from_disk, curvi.BayesianLogisticRegression().fit(X, y, weight))
+    one = np.ones(ROWS)
+    from_disk = InSmallBlocks().fit(mapped, y, one)
+    assert from_disk.data.streamed
+    assert len(from_disk.data.blocks) == -(-ROWS // 7)
+    assert all(np.shares_memory(block.X, mapped) for block in from_disk.data.blocks)
+    assert_same_fit(from_disk, curvi.BayesianLogisticRegression().fit(X, y, one))
+    weighted = InSmallBlocks().fit(mapped, y, weight)
+    assert weighted.data.streamed
+    assert_same_fit(weighted, curvi.BayesianLogisticRegression().fit(X, y, weight))
+
+
+def test_a_table_in_memory_is_read_in_blocks_once_a_copy_would_be_too_large():
+    X, y, weight = table("logistic")
+
+    class NeverCopied(InSmallBlocks):
+        _streaming = Streaming(largest_copy=X.nbytes // 3, numbers_per_block=7 * FEATURES)
+
+    large, small = NeverCopied().fit(X, y, weight), NeverCopied().fit(X[::4], y[::4], weight[::4])
+    assert large.data.streamed
+    assert not small.data.streamed
+    assert_same_fit(large, curvi.BayesianLogisticRegression().fit(X, y, weight))
 
 
 def test_sparse_blocks_are_fitted():
@@ -140,7 +164,7 @@ def test_a_pass_that_gives_other_rows_than_the_first_is_refused():
         curvi.BayesianLinearRegression().fit_blocks(source)
 
 
-@pytest.mark.parametrize("options", [{"method": "hf"}, {"covariance": "full"}])
+@pytest.mark.parametrize("options", [{"method": "hfsgvi"}, {"covariance": "full"}])
 def test_blocks_are_for_newton_steps_with_a_diagonal_covariance(options):
     X, y, _ = table("logistic")
     with pytest.raises(InputError, match="need method='newton'"):

@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from curvi.glm._likelihoods import Gaussian, Poisson, expected_log_sigmoid
-from curvi.glm._rowwise import expected_sigmoid, log_sigmoid_expectations
+from curvi.glm._likelihoods import (
+    Gaussian,
+    Poisson,
+    expected_log_sigmoid,
+    expected_sigmoid,
+    log_sigmoid_expectations,
+)
 
 MEANS = np.array([-8.0, -2.0, -0.3, 0.0, 0.7, 3.0, 12.0])
 SDS = (0.01, 0.3, 0.99, 1.01, 2.0, 7.0, 30.0)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.exceptions import ConvergenceWarning
 
 import curvi
-from curvi.glm import _dense as dense
 
 ESTIMATORS = (
     curvi.BayesianLogisticRegression,
@@ -140,24 +138,3 @@ def test_without_an_intercept_a_far_away_response_is_still_explained():
     best = np.linalg.lstsq(X, y, rcond=None)[0]
     assert model.converged_
     np.testing.assert_allclose(model.predict(X), X @ best, rtol=0.02)
-
-
-@pytest.mark.float64_only
-def test_a_budget_of_steps_holds_over_all_stages(monkeypatch):
-    monkeypatch.setattr(dense, "_FEW_ROWS", 8)
-    rng = np.random.default_rng(10)
-    X = rng.normal(size=(90, 3))
-    y = rng.logistic(size=90) < X[:, 0]
-    coarse = curvi.BayesianLogisticRegression().fit(X, y)
-    blocks = [(X[:37], y[:37]), (X[37:], y[37:])]
-    streamed = curvi.BayesianLogisticRegression().fit_blocks(blocks)
-    for budget in (1, 2, 5):
-        model = curvi.BayesianLogisticRegression(max_iter=budget)
-        with pytest.warns(ConvergenceWarning):
-            model.fit(X, y)
-        assert model.n_iter_ <= budget
-    monkeypatch.undo()
-    fine = curvi.BayesianLogisticRegression().fit(X, y)
-    for model in (coarse, streamed):
-        assert model.converged_
-        np.testing.assert_allclose(model.coef_, fine.coef_, rtol=1e-4, atol=1e-6)

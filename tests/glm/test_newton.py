@@ -1,4 +1,4 @@
-"""Newton steps on the host: rough Hessians, charts, shortcuts, threads."""
+"""Newton steps on the host: rough Hessians, parameterisations, shortcuts, threads."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from curvi.glm import (
     DenseBound,
     DenseDesign,
     Gaussian,
+    Options,
     Poisson,
     Rows,
+    StreamedRows,
+    StreamedTables,
     WholeTable,
     fit_glm,
 )
@@ -49,18 +52,18 @@ def test_powers_of_a_feature_defeat_rounded_hessians_but_not_the_fit():
     assert -bound.value(again.params) - found.elbo < 1e-6
 
 
-def test_uncentred_columns_end_no_worse_than_in_one_chart():
+def test_uncentred_columns_end_no_worse_than_in_one_parameterisation():
     random = np.random.default_rng(1)
     Z = random.normal(size=(1500, 8))
     X = np.column_stack([Z + 30, np.ones(1500)])
     rows = rows_of(X, Z[:, 0] + random.normal(size=1500), noise=FREE_NOISE)
     found = fit_glm(Gaussian(), MeanField(), rows, relevance=True)
     table = WholeTable(X, rows.y, rows.weight)
-    bound = DenseBound(True, rows.precision, Gaussian(), table, FREE_NOISE, known=np.inf)
+    bound = DenseBound(True, rows.precision, Gaussian(), table, FREE_NOISE, well_known=np.inf)
     start = bound.join(np.zeros(9), np.full(9, 1 / 3))
-    one_chart = minimise_dense(bound, start, tolerance=1e-6, max_steps=1000)
+    single = minimise_dense(bound, start, tolerance=1e-6, max_steps=1000)
     assert found.outcome is Outcome.CONVERGED
-    assert found.elbo > -bound.value(one_chart.params) - 0.01
+    assert found.elbo > -bound.value(single.params) - 0.01
 
 
 @pytest.mark.parametrize("noise", [1e-2, 1e-5])
@@ -115,3 +118,27 @@ def test_fits_in_several_threads_leave_the_blas_as_it_was():
         found = list(pool.map(lambda _: fit_glm(Bernoulli(), MeanField(), rows).elbo, range(8)))
     assert limits() == before
     assert len(set(found)) == 1
+
+
+def test_a_budget_of_steps_holds_over_all_stages():
+    random = np.random.default_rng(10)
+    X = np.column_stack([random.normal(size=(90, 3)), np.ones(90)])
+    rows = rows_of(X, binary_labels(random, X[:, 0]))
+    blocks = [(X[part], rows.y[part], rows.weight[part]) for part in (slice(37), slice(37, None))]
+    streamed_rows = StreamedRows(StreamedTables(lambda: iter(blocks), 90), rows.precision, 1.0)
+
+    def fitted(rows, **options):
+        return fit_glm(Bernoulli(), MeanField(), rows, options=Options(**options))
+
+    coarse, streamed = (fitted(data, coarse_rows=8) for data in (rows, streamed_rows))
+    for budget in (1, 2, 5):
+        found = fitted(rows, coarse_rows=8, max_steps=budget)
+        assert found.outcome is Outcome.BUDGET
+        assert found.steps <= budget
+    fine = fitted(rows)
+    assert fine.outcome is Outcome.CONVERGED
+    assert len(fine.trace["step"]) == fine.steps
+    for found in (coarse, streamed):
+        assert found.outcome is Outcome.CONVERGED
+        assert len(found.trace["step"]) < found.steps  # some were on few rows
+        np.testing.assert_allclose(found.q.mean, fine.q.mean, rtol=1e-4, atol=1e-6)

@@ -1,6 +1,6 @@
 """Generalised linear models: exact one-dimensional expectations, exact Newton."""
 
-from curvi.glm._bound import GLMProblem, Rows, predictor_variance
+from curvi.glm._bound import GLMProblem, Rows, SampledGLMProblem, predictor_variance
 from curvi.glm._dense import DenseBound
 from curvi.glm._design import DenseDesign, Design, SparseDesign
 from curvi.glm._fit import LARGEST_DENSE, GLMFit, Options, fit_glm
@@ -8,11 +8,8 @@ from curvi.glm._likelihoods import Bernoulli, Gaussian, Likelihood, Poisson
 from curvi.glm._linear import BayesianLinearRegression
 from curvi.glm._logistic import BayesianLogisticRegression
 from curvi.glm._poisson import BayesianPoissonRegression
-from curvi.glm._sampled import SampledGLMProblem
-from curvi.glm._softmax import SoftmaxProblem
-from curvi.glm._softmax_dense import SoftmaxBound
-from curvi.glm._softmax_fit import fit_softmax
-from curvi.glm._tables import StreamedRows, StreamedTables, WholeTable
+from curvi.glm._rows import StreamedRows, StreamedTables, WholeTable
+from curvi.glm._softmax import SoftmaxBound, SoftmaxProblem, fit_softmax
 
 __all__ = [
     "LARGEST_DENSE",

@@ -1,4 +1,4 @@
-"""What the linear estimators share: parameters, the way through a fit, and its results."""
+"""What the linear estimators share: parameters, validation, the order of a fit, its results."""
 
 from __future__ import annotations
 
@@ -16,19 +16,13 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi.families import Family, FullRank, LowRank, MeanField
-from curvi.glm._blocks import RowBlocks, cut
-from curvi.glm._columns import Columns, canonical, columns_of
+from curvi.glm._design import Columns, Posterior, is_selected
 from curvi.glm._fit import LARGEST_DENSE, GLMFit, Options
-from curvi.glm._observations import Arrays, Observations, Stream
-from curvi.glm._posterior import posterior_of
+from curvi.glm._rows import DTYPES, Block, Observations, Streaming, UserBlocks, canonical
 from curvi.plots import plot_coefficients
 from curvi.solvers import DSVI, HFSGVI, LBFGS, Method
 
-_DTYPES = (np.float64, np.float32)
-_LARGEST_COPY = 2**29  # bytes of a dense table beyond which no fitted copy of it is made
-_BLOCK_NUMBERS = 2**22  # numbers in a block of a table that is not copied
 _LARGE = 1e8  # rows times squared columns, from which a start takes seconds
-PRUNED = 1e-3  # a feature that moves the predictor by less, typically, is switched off
 
 Model = TypeVar("Model", bound="BayesianLinearModel")
 
@@ -42,6 +36,8 @@ class CoefficientDraws(NamedTuple):
 
 class BayesianLinearModel(BaseEstimator, abc.ABC):
     """Base of the linear estimators: everything but the likelihood."""
+
+    _streaming = Streaming()
 
     def __init__(
         self,
@@ -83,11 +79,11 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
 
     @abc.abstractmethod
     def _fit_rows(self, data: Observations, columns: Columns) -> GLMFit:
-        """Fit checked rows of positive weight."""
+        """Fit validated rows of positive weight."""
 
     @abc.abstractmethod
     def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
-        """Check the responses and bring them into the form that is fitted."""
+        """Validate the responses and bring them into the form that is fitted."""
 
     def _labels(self, y: np.ndarray) -> np.ndarray:
         """The classes that occur in y; regressors have none."""
@@ -122,10 +118,9 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         self._check_parameters()
         on_disk = isinstance(X, np.memmap)
         X, y, weight = self._check_rows(X, y, sample_weight)
-        if self._streams(X, on_disk) and self._labels(y).shape[0] <= 2:
-            blocks = cut(X, y, weight, max(1, _BLOCK_NUMBERS // X.shape[1]))
-            return self._fit_observations(Stream(blocks, self._labels))
-        return self._fit_observations(Arrays(X, y, weight, self._labels))
+        streamed = self._streams(X, on_disk) and self._labels(y).shape[0] <= 2
+        blocks = self._streaming.blocks(X, y, weight) if streamed else [Block(X, y, weight)]
+        return self._fit_observations(Observations(blocks, self._labels, streamed=streamed))
 
     def fit_blocks(self: Model, blocks: Any) -> Model:
         """Fit rows that come in blocks, beyond memory: exact sums, one block at a time.
@@ -150,7 +145,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         self._check_parameters()
         if self.method != "newton" or self.covariance != "diagonal":
             raise InputError("rows in blocks need method='newton' and covariance='diagonal'")
-        data = Stream(RowBlocks(blocks), self._labels)
+        data = Observations(UserBlocks(blocks), self._labels, streamed=True)
         self.n_features_in_ = data.columns.mean.shape[0]
         if hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
@@ -158,7 +153,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
 
     def _fit_observations(self: Model, data: Observations) -> Model:
         self._learn(data.labels)
-        columns = columns_of(
+        columns = Columns.of(
             data.columns,
             data.dtype,
             standardize=self.standardize,
@@ -166,21 +161,35 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         )
         fitted = self._fit_rows(data, columns)
         self.result_ = fitted
-        self._posterior = posterior_of(columns, fitted.family, fitted.q)
+        self._posterior = Posterior.of(columns, fitted.family, fitted.q)
         self._publish(data.dtype)
         if not self.converged_:
             warnings.warn(self._failure(), ConvergenceWarning, stacklevel=3)
         return self
 
     def _streams(self, X: Any, on_disk: bool) -> bool:
-        """Whether a checked table is left where it is and read in blocks, instead of copied."""
+        """Whether a validated table is read in blocks where it is, instead of copied."""
         plain = self.method == "newton" and self.covariance == "diagonal"
         if not plain or sparse.issparse(X) or X.shape[1] >= LARGEST_DENSE // 2:
             return False
-        return on_disk or X.nbytes > _LARGEST_COPY
+        return on_disk or X.nbytes > self._streaming.largest_copy
 
     def sample(self, num_draws: int, seed: int = 0) -> CoefficientDraws:
-        """Draw coefficients and intercepts from the posterior, in the user's units."""
+        """Draw coefficients and intercepts from the posterior, in the user's units.
+
+        Parameters
+        ----------
+        num_draws : int
+            Number of draws.
+        seed : int
+            The same seed gives the same draws.
+
+        Returns
+        -------
+        CoefficientDraws
+            ``coef`` and ``intercept`` in the shapes of the fitted attributes, after an axis of
+            draws.
+        """
         check_is_fitted(self)
         validation.positive_integer(num_draws, "num_draws")
         slopes, offsets = self._posterior.sample(num_draws, seed)
@@ -200,7 +209,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
     def _check_parameters(self) -> None:
         validation.one_of(self.prior, ("normal", "ard"), "prior")
         validation.one_of(self.covariance, ("diagonal", "full", "low-rank"), "covariance")
-        validation.one_of(self.method, ("newton", "hf", "lbfgs", "dsvi"), "method")
+        validation.one_of(self.method, ("newton", "hfsgvi", "lbfgs", "dsvi"), "method")
         validation.positive_number(self.prior_scale, "prior_scale")
         validation.positive_integer(self.rank, "rank")
         for name in ("intercept_prior_scale", "tol"):
@@ -212,13 +221,13 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         if self.batch_size is not None and self.method == "newton":
             raise InputError(
                 "batch_size needs a stochastic method; method='newton' uses all rows, "
-                "choose method='hf', 'lbfgs' or 'dsvi'"
+                "choose method='hfsgvi', 'lbfgs' or 'dsvi'"
             )
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
-        """The gate: finite numbers of matching lengths, and only rows that count."""
+        """Validate a table: finite numbers, matching lengths; rows of weight zero are dropped."""
         X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype=_DTYPES, y_numeric=False, multi_output=False
+            self, X, y, accept_sparse="csr", dtype=DTYPES, y_numeric=False, multi_output=False
         )
         if sparse.issparse(X):
             if self.batch_size is not None:
@@ -227,7 +236,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         weight = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
         used = weight > 0
         if not used.any():
-            raise InputError("sample_weight is zero for every row; at least one must count")
+            raise InputError("sample_weight is zero for every row; at least one must be positive")
         if not used.all():
             X, y, weight = X[used], y[used], weight[used]
         return X, y, weight
@@ -255,7 +264,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         )
 
     def _engine(self, columns: Columns, curvature: float) -> Method | None:
-        if self.method == "hf":
+        if self.method == "hfsgvi":
             return HFSGVI()
         if self.method == "lbfgs":
             return LBFGS()
@@ -289,9 +298,9 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
                 delattr(self, name)
         if self.prior == "ard":
             self.relevance_ = self.coef_sd_**2 + self.coef_**2
-            moment = (self._posterior.variance + mean**2)[:, : columns.scale.shape[0]]
-            kept = np.sqrt(moment * columns.mean_square) > PRUNED
-            self.selected_ = kept.reshape(self.coef_.shape)
+            features = columns.scale.shape[0]
+            moments = mean[:, :features], self._posterior.variance[:, :features]
+            self.selected_ = is_selected(*moments, columns.mean_square).reshape(self.coef_.shape)
 
     def _has_converged(self) -> bool:
         arrays = (self._posterior.mean, self._posterior.variance, self.result_.elbo)
@@ -316,5 +325,20 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
     def _predictor(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the linear predictors of new rows, in float64."""
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=_DTYPES, reset=False)
+        X = validate_data(self, X, accept_sparse="csr", dtype=DTYPES, reset=False)
         return self._posterior.predictor(canonical(X) if sparse.issparse(X) else X)
+
+
+def as_numbers(y: np.ndarray, dtype: Any) -> np.ndarray:
+    """Responses in a floating dtype."""
+    try:
+        return y.astype(dtype)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"y must hold numbers ({error})") from error
+
+
+def checked_level(level: float) -> float:
+    """Validate the probability of an interval."""
+    if validation.positive_number(level, "level") >= 1:
+        raise InputError(f"level is {level}; it must be below one")
+    return float(level)

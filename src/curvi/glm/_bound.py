@@ -1,4 +1,4 @@
-r"""The exact evidence lower bound of a generalised linear model.
+r"""The evidence lower bound of a generalised linear model, exactly or on draws.
 
 .. math::
 
@@ -17,24 +17,88 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core.trees import stable_sum
 from curvi.families import Family, Params
-from curvi.glm._design import AnyArray, Design
+from curvi.glm._design import AnyArray, DenseDesign, Design
 from curvi.glm._likelihoods import Gaussian, Likelihood
 from curvi.linalg import FunctionMetric, Metric
 from curvi.solvers import Problem
 
+_SMALLEST_PADDED = 16
+_FINE = 6  # above 1024 rows, padding stays below 1 / 2^5 of them
+
 
 class Rows(NamedTuple):
-    """The data of a fit: design, responses, weights, prior precisions, noise variance."""
+    """The data of a fit: design, responses, weights, prior precisions, noise variance.
+
+    A noise variance that is not positive is maximised in the bound, but not below ``-noise``.
+    """
 
     design: Design
     y: Float[AnyArray, " rows"]
     weight: Float[AnyArray, " rows"]
     precision: Float[AnyArray, " columns"]
     noise: Float[AnyArray, ""]
+
+
+def padded(rows: Rows) -> Rows:
+    """Add rows of weight zero (and zeros to a sparse design) up to a length of which few exist."""
+    count = rows.y.shape[0]
+    extra = _padded_length(count) - count
+    design: Any = rows.design
+    if isinstance(design, DenseDesign):
+        design = DenseDesign(np.pad(design.matrix, ((0, extra), (0, 0))))
+    else:
+        design = design.padded(count + extra, _padded_length(design.values.shape[0]))
+    return rows._replace(
+        design=design, y=np.pad(rows.y, (0, extra)), weight=np.pad(rows.weight, (0, extra))
+    )
+
+
+def _padded_length(count: int) -> int:
+    """A length at least as large, of which there are few: each new one is compiled anew."""
+    exponent = max(count - 1, 1).bit_length()
+    if count <= 2**10:
+        return max(_SMALLEST_PADDED, 2**exponent)
+    step = 2 ** max(exponent - _FINE, 1)
+    return -(-count // step) * step
+
+
+def on_device(tree: Any) -> Any:
+    """The same arrays as JAX arrays, of the same dtypes."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), tree)
+
+
+class SampledResources(NamedTuple):
+    """A key for draws and batches, and the rows."""
+
+    key: PRNGKeyArray
+    rows: Rows
+
+
+class Batch(NamedTuple):
+    """The rows of a step, draws of its noise, and how many times the rows stand for all."""
+
+    rows: Rows
+    noise: Float[Array, "draws noise"]
+    multiple: Float[Array, ""]
+
+
+def sampled_rows(
+    resources: SampledResources, step: Array, stream: int, batch_size: int | None
+) -> tuple[PRNGKeyArray, Rows, Float[Array, ""]]:
+    """The key of a step, its rows, and how many times these stand for all; sparse ones all do."""
+    key = jax.random.fold_in(jax.random.fold_in(resources.key, stream), step)
+    rows = resources.rows
+    count = rows.y.shape[0]
+    if batch_size is not None and isinstance(rows.design, DenseDesign):
+        index = jax.random.randint(jax.random.fold_in(key, 1), (batch_size,), 0, count)
+        design = DenseDesign(rows.design.matrix[index])
+        rows = rows._replace(design=design, y=rows.y[index], weight=rows.weight[index])
+    return key, rows, jnp.asarray(count / rows.y.shape[0], rows.weight.dtype)
 
 
 def predictor_variance(family: Family, scale: Any, design: Design) -> Float[Array, " rows"]:
@@ -48,7 +112,7 @@ def predictor_variance(family: Family, scale: Any, design: Design) -> Float[Arra
 
 @dataclass(frozen=True)
 class GLMProblem(Problem):
-    """The negative bound as a deterministic problem of the engine.
+    """The negative ELBO as a deterministic problem of the engine.
 
     With the relevance prior the first block of the parameters is not the mean but
     ``alpha = mu / sqrt(C_jj)``: at fixed alpha the prior term does not depend on the scales of a
@@ -64,47 +128,50 @@ class GLMProblem(Problem):
         """There is no randomness at all."""
         return True
 
+    def sampled(self, num_draws: int, batch_size: int | None) -> Problem:
+        """The same bound on fresh draws."""
+        return SampledGLMProblem(
+            self.likelihood, self.family, self.relevance, num_draws, batch_size
+        )
+
     def sample(self, resources: Any, step: Array, stream: int = 0, size: int | None = None) -> Any:
         """All rows, always."""
         del step, stream, size
         return resources
 
     def to_mean(self, params: Params) -> Params:
-        """From the chart of the problem to (mean, scale)."""
+        """From the parameterisation of the problem to (mean, scale)."""
         if not self.relevance:
             return params
         sd = jnp.sqrt(self.family.scale.variance(params.scale))
         return Params(params.mean * sd, params.scale)
 
     def from_mean(self, params: Params) -> Params:
-        """From (mean, scale) to the chart of the problem."""
+        """From (mean, scale) to the parameterisation of the problem."""
         if not self.relevance:
             return params
         sd = jnp.sqrt(self.family.scale.variance(params.scale))
         return Params(params.mean / sd, params.scale)
 
     def value(self, params: Params, sample: Rows) -> Float[Array, ""]:
-        """The negative bound."""
-        q = self.to_mean(params)
-        return self.neg_log_likelihood(q, sample) + self.divergence(params, sample)
-
-    def neg_log_likelihood(self, q: Params, sample: Rows) -> Float[Array, ""]:
-        """``-sum_i w_i E[log p(y_i | t_i)]``."""
-        mean = sample.design.linear(q.mean)
-        variance = predictor_variance(self.family, q.scale, sample.design)
+        """The negative ELBO."""
+        mean, variance = self._predictor(self.to_mean(params), sample)
         noise = self._noise(mean, variance, sample)
         rows = self.likelihood.expected(mean, variance, sample.y, noise)
-        return -stable_sum(sample.weight * rows)
+        return -stable_sum(sample.weight * rows) + self.divergence(params, sample)
 
     def noise_variance(self, q: Params, sample: Rows) -> Float[Array, ""]:
-        """The noise variance of a Gaussian likelihood; for others a number nobody reads."""
+        """The noise variance of a Gaussian likelihood; others do not use it."""
         if not isinstance(self.likelihood, Gaussian):
             return sample.noise
-        mean = sample.design.linear(q.mean)
-        return self._noise(mean, predictor_variance(self.family, q.scale, sample.design), sample)
+        return self._noise(*self._predictor(q, sample), sample)
+
+    def _predictor(self, q: Params, sample: Rows) -> tuple[Array, Array]:
+        """Mean and variance of every linear predictor."""
+        design = sample.design
+        return design.linear(q.mean), predictor_variance(self.family, q.scale, design)
 
     def _noise(self, mean: Array, variance: Array, sample: Rows) -> Array:
-        """Fixed noise variance, or (when it is not positive) its maximiser, at least ``-noise``."""
         if not isinstance(self.likelihood, Gaussian):
             return sample.noise
         square = stable_sum(sample.weight * ((sample.y - mean) ** 2 + variance))
@@ -124,7 +191,7 @@ class GLMProblem(Problem):
         return 0.5 * jnp.sum(moment - 1 - jnp.log(sample.precision)) - log_det
 
     def metric(self, params: Params) -> Metric:
-        """The family's natural metric, pulled back through the chart."""
+        """The family's natural metric, pulled back to the parameterisation of the problem."""
         natural = self.family.metric(self.to_mean(params))
         if not self.relevance:
             return natural
@@ -148,3 +215,39 @@ class GLMProblem(Problem):
     def from_raw(self, raw: Params) -> Params:
         """Back from entries of R."""
         return self.from_mean(self.family.from_raw(raw))
+
+
+@dataclass(frozen=True)
+class SampledGLMProblem(GLMProblem):
+    """The bound on fresh draws of the coefficients, which the paper's stochastic methods see.
+
+    A step uses all rows, or a batch of them.
+    """
+
+    num_draws: int = 1
+    batch_size: int | None = None
+
+    @property
+    def fixed(self) -> bool:
+        """Fresh draws at every step."""
+        return False
+
+    def sample(self, resources: Any, step: Array, stream: int = 0, size: int | None = None) -> Any:
+        """Fresh draws, and fresh rows if there are batches."""
+        key, rows, multiple = sampled_rows(resources, step, stream, size or self.batch_size)
+        width = self.family.num_noise(rows.design.num_columns)
+        noise = self.family.base.sample(key, (self.num_draws, width), rows.y.dtype)
+        return Batch(rows, noise, multiple)
+
+    def value(self, params: Params, sample: Any) -> Float[Array, ""]:
+        """The negative ELBO on the draws of a batch."""
+        q = self.to_mean(params)
+        rows = sample.rows
+        draws = jax.vmap(lambda e: self.family.transform(q, e))(sample.noise)
+        noise = self.noise_variance(q, rows)
+
+        def of_draw(t: Array) -> Array:
+            return stable_sum(rows.weight * self.likelihood.log_density(t, rows.y, noise))
+
+        total = jnp.mean(jax.vmap(of_draw, in_axes=1)(rows.design.linear(draws.T)))
+        return -sample.multiple * total + self.divergence(params, rows)

@@ -3,32 +3,40 @@ r"""The exact bound of a dense table with a diagonal R, with its dense Hessian, 
 In :math:`(\mu, s = \sigma^2)` the expected log likelihood has the Hessian blocks
 :math:`X' c_{mm} X`, :math:`X' c_{mv} X^2` and :math:`{X^2}' c_{vv} X^2` by equations (1)-(3):
 three weighted Gram matrices.
+
+NumPy releases the interpreter's lock inside its loops and products, so plain threads keep all
+cores busy on blocks of rows that fit into their caches. Blocks are gathered in a fixed number of
+groups and added in a fixed order: the number of threads changes the time, never the bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from curvi.glm._diagonal_bound import DiagonalBound, Energy
-from curvi.glm._likelihoods import Gaussian, Likelihood
-from curvi.glm._rowwise import RowTerms, row_terms
-from curvi.glm._tables import Table, Tables, WholeTable
-from curvi.glm._threads import added, summed
+from curvi.glm._likelihoods import Gaussian, Likelihood, RowTerms
+from curvi.glm._rows import Table, Tables, WholeTable
 
-_FEW_ROWS = 4000  # on which the first steps towards a solution are taken
-_ROWS_PER_PARAMETER, _FEWEST = (
-    32,
-    4,
-)  # of a Hessian of a share of the rows, which is a fourth at least
-_ROUGH = 0.1  # nats that may be left on them: the optimum of all rows is further away
-_REMEMBERED = 2**20  # rows whose terms are kept from one pass to the next
+COARSE_ROWS = 4000  # on which the first steps towards a solution are taken, at least
+# Hessians of a coarse stage take a share of the rows: each k-th, k at most LARGEST_STRIDE, and
+# at least so many per parameter.
+_ROWS_PER_PARAMETER, _LARGEST_STRIDE = 32, 4
+_ROUGH = 0.1  # nats that a start on few rows may leave: the optimum of all rows is further away
+_CACHED_ROWS = 2**20  # rows whose terms are kept from one pass to the next
 _PART = 2**18  # rows whose terms are held together
 _AT_ONCE = 2048  # rows of a product of matrices whose factors stay in the cache
+_GROUPS = 16
+
+Terms = list[np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -38,8 +46,8 @@ class DenseBound(DiagonalBound):
     ``noise`` is the noise variance of a Gaussian likelihood where it is positive; otherwise it
     is maximised in the bound, but not below ``-noise``. With ``single`` the Hessian, and it
     alone, is made of float32 products: good enough for steps, not for the last digits. So is a
-    Hessian of each ``every``-th row. Sums over rows run on so many ``threads``, and have the same
-    bits on any number of them.
+    Hessian of each ``every``-th row. Sums over rows run on ``threads`` threads. With four times
+    ``coarse_rows`` rows or more the first steps are taken on about so many.
     """
 
     likelihood: Likelihood
@@ -48,6 +56,7 @@ class DenseBound(DiagonalBound):
     single: bool = False
     threads: int = 1
     every: int = 1
+    coarse_rows: int = COARSE_ROWS
 
     @property
     def work(self) -> float:
@@ -64,12 +73,12 @@ class DenseBound(DiagonalBound):
 
         Under a relevance prior few rows would switch off too much.
         """
-        every = self.tables.num_rows // _FEW_ROWS
+        every = self.tables.num_rows // self.coarse_rows
         if every == 0:
             return super().coarser()
         single = replace(self, single=True)
         share = self.tables.num_rows // (_ROWS_PER_PARAMETER * 2 * self.precision.shape[0])
-        sparing = replace(single, every=min(max(share, 1), _FEWEST))
+        sparing = replace(single, every=min(max(share, 1), _LARGEST_STRIDE))
         stages = super(DenseBound, sparing).coarser()
         if every >= 4 and not self.relevance:
             few = self.tables.thinned(every)
@@ -94,8 +103,7 @@ class DenseBound(DiagonalBound):
             self._parts(part, mu, sd) for table in self.tables for part in table.blocks(_PART)
         )
         value, by_mean, by_variance, *grams = unit
-        blocks = dict(zip(Energy._fields[3:], grams, strict=False))
-        return self._profiled(Energy(float(value), by_mean, by_variance, **blocks))  # type: ignore[arg-type]
+        return self._profiled(Energy(float(value), by_mean, by_variance, *grams))  # type: ignore[arg-type]
 
     def noise_variance(self, mu: np.ndarray, sd: np.ndarray) -> float:
         """The noise variance in use."""
@@ -106,12 +114,12 @@ class DenseBound(DiagonalBound):
     def _unit_energy(self, mu: np.ndarray, sd: np.ndarray) -> float:
         """The energy, of unit noise where there is noise."""
 
-        def of_rows(table: Table) -> list[np.ndarray]:
+        def of_rows(table: Table) -> Terms:
             return [np.asarray(-(table.weight @ self._terms(table, mu, sd).value))]
 
         return float(self._over_rows(of_rows)[0])
 
-    def _over_rows(self, function: Callable[[Table], list[np.ndarray]]) -> list[np.ndarray]:
+    def _over_rows(self, function: Callable[[Table], Terms]) -> Terms:
         """The sum of the terms of all rows, block by block."""
         return added(function(part) for table in self.tables for part in table.blocks(_AT_ONCE))
 
@@ -124,29 +132,23 @@ class DenseBound(DiagonalBound):
 
         Those of the last parameters are kept: an accepted step needs its slopes after its value.
         """
-        asked = np.concatenate([mu, sd])
-        notes = self._notes()
-        place = (self.likelihood, table.first)
-        kept = notes.get(place)
-        if kept is not None and np.array_equal(kept[0], asked):
-            return kept[1]
-        mean, variance = _predictor(table, mu, sd)
-        if isinstance(self.likelihood, Gaussian):
-            flat, zero = np.ones_like(mean), np.zeros_like(mean)
-            value = -0.5 * ((table.y - mean) ** 2 + variance)
-            terms = RowTerms(value, table.y - mean, -0.5 * flat, -flat, zero, zero)
-        else:
-            terms = row_terms(self.likelihood, mean, variance, table.y)
-        notes[place] = (asked, terms)
+        params, key = np.concatenate([mu, sd]), (self.likelihood, table.first)
+        last, terms = self._cache.get(key, (None, None))
+        if last is not None and np.array_equal(last, params):
+            return terms
+        terms = self.likelihood.row_terms(*_predictor(table, mu, sd), table.y)
+        self._cache[key] = (params, terms)
         return terms
 
-    def _notes(self) -> dict[Any, tuple[np.ndarray, RowTerms]]:
+    @property
+    def _cache(self) -> dict[Any, Any]:
         """Where terms are kept; nowhere for rows that are many or come in a stream."""
-        if isinstance(self.tables, WholeTable) and self.tables.num_rows <= _REMEMBERED:
-            return self.tables.notes
+        tables = self.tables
+        if isinstance(tables, WholeTable) and tables.num_rows <= _CACHED_ROWS:
+            return tables.cache
         return {}
 
-    def _parts(self, table: Table, mu: np.ndarray, sd: np.ndarray) -> list[np.ndarray]:
+    def _parts(self, table: Table, mu: np.ndarray, sd: np.ndarray) -> Terms:
         """Value, slopes and Hessian blocks of some rows; of unit noise where there is noise.
 
         Only the Gram matrices are shared among threads: their products are long enough for it,
@@ -158,20 +160,15 @@ class DenseBound(DiagonalBound):
         pairs = list(zip(blocks, terms, strict=True))
         return [*slopes, *summed(lambda pair: self._curvature(*pair), pairs, self.threads)]
 
-    def _curvature(self, table: Table, terms: RowTerms) -> list[np.ndarray]:
+    def _curvature(self, table: Table, terms: RowTerms) -> Terms:
         """Hessian blocks of some rows."""
-        slopes = [terms.mean_mean]
-        if not isinstance(self.likelihood, Gaussian):
-            slopes += [terms.mean_variance, terms.variance_variance]
         weight = table.weight.astype(np.float64)
-        grams = _grams(
-            table.thinned(self.every),
-            [-(weight * slope)[:: self.every] for slope in slopes],
-            single=self.single,
-        )
+        second = (term for term in terms[3:] if term is not None)
+        weights = [-(weight * term)[:: self.every] for term in second]
+        grams = _grams(table.thinned(self.every), weights, single=self.single)
         return [self.every * gram for gram in grams] if self.every > 1 else grams
 
-    def _slopes(self, table: Table, terms: RowTerms) -> list[np.ndarray]:
+    def _slopes(self, table: Table, terms: RowTerms) -> Terms:
         """Value and slopes of some rows."""
         weight = table.weight.astype(np.float64)
         value = np.asarray(-(weight @ terms.value))
@@ -210,7 +207,7 @@ def _predictor(table: Table, mu: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray
     return mean.astype(np.float64), variance.astype(np.float64)
 
 
-def _pull(table: Table, by_mean: np.ndarray, by_variance: np.ndarray) -> list[np.ndarray]:
+def _pull(table: Table, by_mean: np.ndarray, by_variance: np.ndarray) -> Terms:
     """Minus the gradients of the weighted sum of rows in (mu, s)."""
     slopes = np.stack([by_mean, by_variance]).astype(table.matrix.dtype)
     if table.is_binary:
@@ -219,7 +216,7 @@ def _pull(table: Table, by_mean: np.ndarray, by_variance: np.ndarray) -> list[np
     return [-(slope @ matrix).astype(np.float64) for slope, matrix in pairs]
 
 
-def _grams(table: Table, weights: list[np.ndarray], *, single: bool) -> list[np.ndarray]:
+def _grams(table: Table, weights: list[np.ndarray], *, single: bool) -> Terms:
     """``X'aX``, and ``X'b(X*X)`` and ``(X*X)'c(X*X)`` where there are three weights."""
     dtype = np.float32 if single else table.matrix.dtype
     matrix = table.matrix.astype(dtype, copy=False)
@@ -231,3 +228,69 @@ def _grams(table: Table, weights: list[np.ndarray], *, single: bool) -> list[np.
         for weight, (left, right) in zip(weights, pairs, strict=False)
     )
     return [product.astype(np.float64) for product in products]
+
+
+_LOCK = threading.Lock()
+_HOLDERS: list[None] = []
+_LIMITS: list[Any] = []
+
+
+def available_threads() -> int:
+    """As many as the BLAS would take, which is what users and job schedulers limit."""
+    pools = (pool for pool in _controller().info() if pool["user_api"] == "blas")
+    return max((int(pool["num_threads"]) for pool in pools), default=1)
+
+
+def summed(function: Callable[[Any], Terms], blocks: Sequence[Any], threads: int) -> Terms:
+    """The sum of the terms of all blocks."""
+    size = max(1, -(-len(blocks) // _GROUPS))
+    groups = [blocks[start : start + size] for start in range(0, len(blocks), size)]
+
+    def of_group(group: Sequence[Any]) -> Terms:
+        with np.errstate(all="ignore"):  # the caller checks that the sum is finite
+            return added(function(block) for block in group)
+
+    # One thread of the BLAS for each of ours: its own would wait for each other.
+    with one_blas_thread():
+        if threads == 1 or len(groups) == 1:
+            return added(of_group(group) for group in groups)
+        with ThreadPoolExecutor(threads) as pool:
+            return added(pool.map(of_group, groups))
+
+
+def added(parts: Iterable[Terms]) -> Terms:
+    """Term by term, in order, without keeping the parts."""
+    total: Terms = []
+    for part in parts:
+        if not total:
+            total = [np.array(term) for term in part]
+            continue
+        for place, term in enumerate(part):
+            total[place] += term
+    return total
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Hold the BLAS of the process to one thread until the last user of this is done.
+
+    Its limit belongs to the process: fits in several threads that each restored what they found
+    would leave the limit of another behind.
+    """
+    with _LOCK:
+        if not _HOLDERS:
+            _LIMITS.append(_controller().limit(limits=1, user_api="blas"))
+        _HOLDERS.append(None)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _HOLDERS.pop()
+            if not _HOLDERS:
+                _LIMITS.pop().restore_original_limits()
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    """Scans the loaded libraries, once."""
+    return ThreadpoolController()

@@ -1,17 +1,29 @@
-"""The design matrix: dense or sparse, standardised without being densified, with an intercept."""
+"""The units in which a model is fitted: design matrices, columns, and the posterior in them.
+
+A dense table is standardised in a copy with its intercept column in place. A sparse table stays
+sparse: centring and scaling are applied to products.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
+from scipy import sparse
 
-AnyArray = Any  # NumPy until a compiled fit needs it on its device, then JAX
+from curvi._core.errors import InputError
+from curvi.families import Family, Params
+
+AnyArray = Any  # NumPy on the host, JAX in compiled fits
+
+_SWITCHED_OFF = 1e-3  # typical contribution to the predictor, up to which a feature is off
+_SAFE = 1e-4  # share of the root of the largest number up to which squares can be summed
+_ROWS_AT_ONCE = 2048
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["matrix"], meta_fields=[])
@@ -26,11 +38,11 @@ class DenseDesign:
         """Columns, the intercept included."""
         return int(self.matrix.shape[1])
 
-    def linear(self, weights: Float[Array, "columns ..."]) -> Float[Array, "rows ..."]:
+    def linear(self, weights: Float[AnyArray, "columns ..."]) -> Float[AnyArray, "rows ..."]:
         """``X w``."""
         return self.matrix @ weights
 
-    def squares(self, variances: Float[Array, " columns"]) -> Float[Array, " rows"]:
+    def squares(self, variances: Float[AnyArray, "columns ..."]) -> Float[AnyArray, "rows ..."]:
         """``(X * X) s``."""
         return (self.matrix * self.matrix) @ variances
 
@@ -72,34 +84,236 @@ class SparseDesign:
             num_rows=num_rows,
         )
 
-    def _product(self, values: Array, weights: Array) -> Array:
-        picked = weights[self.columns]
-        scaled = values * picked if picked.ndim == 1 else values[:, None] * picked
+    def linear(self, weights: Float[AnyArray, "columns ..."]) -> Float[AnyArray, "rows ..."]:
+        """``X~ w``, plus the intercept."""
+        slopes, intercept = self._split(weights)
+        scaled = slopes * _beside(self.inverse_scale, slopes)
+        product = self._product(self.values, scaled)
+        return product + _in_every_row(intercept - self.centre @ scaled)
+
+    def squares(self, variances: Float[AnyArray, "columns ..."]) -> Float[AnyArray, "rows ..."]:
+        """``(X~ * X~) s``, plus the intercept's."""
+        slopes, intercept = self._split(variances)
+        scaled = slopes * _beside(self.inverse_scale**2, slopes)
+        centred = _beside(self.centre, slopes) * scaled
+        total = self._product(self.values**2, scaled) - 2 * self._product(self.values, centred)
+        total = total + _in_every_row(self.centre @ centred)
+        return total.clip(0) + _in_every_row(intercept)
+
+    def _product(self, values: Any, weights: Any) -> Any:
+        if isinstance(values, np.ndarray):
+            ends = np.searchsorted(self.rows, np.arange(self.num_rows + 1))
+            shape = (self.num_rows, weights.shape[0])
+            return sparse.csr_array((values, self.columns, ends), shape=shape) @ weights
+        scaled = _beside(values, weights) * weights[self.columns]
         return jax.ops.segment_sum(
             scaled, self.rows, num_segments=self.num_rows, indices_are_sorted=True
         )
 
-    def _split(self, weights: Array) -> tuple[Array, Array]:
+    def _split(self, weights: Any) -> tuple[Any, Any]:
         features = self.centre.shape[0]
-        last = weights[features] if self.intercept else jnp.zeros_like(weights[0])
-        return weights[:features], last
-
-    def linear(self, weights: Float[Array, "columns ..."]) -> Float[Array, "rows ..."]:
-        """``X~ w``, plus the intercept."""
-        slopes, intercept = self._split(weights)
-        scale = self.inverse_scale if slopes.ndim == 1 else self.inverse_scale[:, None]
-        scaled = slopes * scale
-        shift = intercept - self.centre @ scaled
-        product = self._product(self.values, scaled)
-        return product + (shift if product.ndim == 1 else shift[None, :])
-
-    def squares(self, variances: Float[Array, " columns"]) -> Float[Array, " rows"]:
-        """``(X~ * X~) s``, plus the intercept's."""
-        slopes, intercept = self._split(variances)
-        scaled = slopes * self.inverse_scale**2
-        centred = self.centre * scaled
-        total = self._product(self.values**2, scaled) - 2 * self._product(self.values, centred)
-        return jnp.maximum(total + self.centre @ centred, 0) + intercept
+        return weights[:features], weights[features] if self.intercept else 0 * weights[0]
 
 
 Design = DenseDesign | SparseDesign
+
+
+def _beside(vector: Any, weights: Any) -> Any:
+    """A vector as one column next to weights that may have several."""
+    return vector if weights.ndim == 1 else vector[:, None]
+
+
+def _in_every_row(shift: Any) -> Any:
+    """A scalar, or one number for each column of weights, to be added to all rows."""
+    return shift if shift.ndim == 0 else shift[None, :]
+
+
+class Moments(NamedTuple):
+    """Total weight, weighted means and variances of columns, in float64."""
+
+    total: float
+    mean: np.ndarray
+    variance: np.ndarray
+
+    @classmethod
+    def of(cls, X: Any, weight: np.ndarray) -> Moments:
+        """Of the columns of a table, whatever its precision."""
+        weight = weight.astype(np.float64)
+        moments = _sparse_moments if sparse.issparse(X) else _dense_moments
+        with np.errstate(over="ignore", invalid="ignore"):
+            return cls(float(weight.sum()), *moments(X, weight))
+
+    def merged(self, other: Moments) -> Moments:
+        """Of the rows of both, exactly."""
+        total = self.total + other.total
+        share = other.total / total
+        gap = other.mean - self.mean
+        variance = (1 - share) * self.variance + share * other.variance
+        return Moments(total, self.mean + share * gap, variance + share * (1 - share) * gap**2)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """``x~ = (x - centre) / scale``, and a column of ones at the end for the intercept.
+
+    ``mean_square`` of each fitted column says how much a coefficient moves the predictor.
+    """
+
+    centre: np.ndarray
+    scale: np.ndarray
+    intercept: bool
+    mean_square: np.ndarray
+
+    @classmethod
+    def of(cls, moments: Moments, dtype: Any, *, standardize: bool, intercept: bool) -> Columns:
+        """How columns of these moments are fitted; a constant column keeps the scale one.
+
+        Without an intercept columns are scaled by their root mean square and not centred, since
+        nothing could take up the shift.
+        """
+        mean, variance = moments.mean, moments.variance
+        centre, scale = np.zeros_like(mean), np.ones_like(mean)
+        if standardize:
+            # What is not centred has the size of its root mean square, not of its sd.
+            square = variance if intercept else variance + mean**2
+            constant = square <= (10 * np.finfo(dtype).eps * np.abs(mean)) ** 2
+            scale = np.where(constant, 1.0, np.sqrt(square))
+            centre = mean if intercept else centre
+        with np.errstate(over="ignore"):
+            mean_square = (variance + (mean - centre) ** 2) / scale**2
+        columns = cls(centre, scale, intercept, mean_square)
+        columns._check_squares(dtype)
+        return columns
+
+    @property
+    def count(self) -> int:
+        """Fitted columns, the intercept included."""
+        return self.centre.shape[0] + self.intercept
+
+    def design(self, X: Any) -> Design:
+        """The fitted matrix: dense, or sparse with implicit centring."""
+        if not sparse.issparse(X):
+            return DenseDesign(self.dense(X))
+        table = sparse.csr_array(X)
+        dtype = table.dtype
+        return SparseDesign(
+            values=np.asarray(table.data),
+            rows=np.repeat(np.arange(table.shape[0], dtype=np.int32), np.diff(table.indptr)),
+            columns=table.indices.astype(np.int32),
+            centre=self.centre.astype(dtype),
+            inverse_scale=(1 / self.scale).astype(dtype),
+            num_rows=int(table.shape[0]),
+            intercept=self.intercept,
+        )
+
+    def dense(self, X: np.ndarray) -> np.ndarray:
+        """The fitted matrix of a dense table, in the table's precision."""
+        features = X.shape[1]
+        fitted = np.ones((X.shape[0], features + self.intercept), X.dtype)
+        for part in _parts(X.shape[0]):
+            fitted[part, :features] = (X[part].astype(np.float64) - self.centre) / self.scale
+        return fitted
+
+    def slopes(self, weights: np.ndarray) -> np.ndarray:
+        """Coefficients of the user's columns, from (..., columns) in fitted units."""
+        return weights[..., : self.scale.shape[0]] / self.scale
+
+    def offsets(self, weights: np.ndarray) -> np.ndarray:
+        """The intercept in the user's units; zero where there is none."""
+        if not self.intercept:
+            return np.zeros(weights.shape[:-1])
+        return weights[..., -1] - self.slopes(weights) @ self.centre
+
+    def _check_squares(self, dtype: Any) -> None:
+        """Fitted columns must be small enough to be squared and summed in their precision."""
+        limit = _SAFE * float(np.sqrt(np.finfo(dtype).max))
+        size = np.sqrt(self.mean_square)
+        bad = ~(np.isfinite(size) & (size < limit) & np.isfinite(self.scale))
+        if bad.any():
+            column = int(np.flatnonzero(bad)[0])
+            raise InputError(
+                f"column {column} of X is too large for {np.dtype(dtype)} (root mean square "
+                f"{size[column]:.3g} in fitted units, {limit:.3g} is possible); use "
+                "standardize=True or rescale it"
+            )
+
+
+def is_selected(mean: np.ndarray, variance: np.ndarray, mean_square: np.ndarray) -> np.ndarray:
+    """Whether a coefficient moves the predictor, typically: ``sqrt(E[w^2] E[x^2]) > 1e-3``."""
+    return np.sqrt((variance + mean**2) * mean_square) > _SWITCHED_OFF
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """K independent blocks ``w_k = mean_k + diagonal_k e + factor_k e'`` in fitted units.
+
+    Mean-field posteriors have no factor, full-rank ones a diagonal of zeros.
+    """
+
+    columns: Columns
+    mean: np.ndarray  # (blocks, columns)
+    diagonal: np.ndarray  # (blocks, columns)
+    factor: np.ndarray | None  # (blocks, columns, rank)
+
+    @classmethod
+    def of(cls, columns: Columns, family: Family, q: Params) -> Posterior:
+        """The posterior of a fit, with a leading axis of blocks."""
+        lift = (None,) if q.mean.ndim == 1 else ()
+        mean, scale = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[lift], tuple(q))
+        blocks = [jax.tree.map(lambda leaf, k=k: leaf[k], scale) for k in range(mean.shape[0])]
+        parts = [family.scale.diagonal_and_factor(block, np) for block in blocks]
+        diagonals, factors = zip(*parts, strict=True)
+        return cls(
+            columns,
+            mean,
+            np.zeros_like(mean) if diagonals[0] is None else np.stack(diagonals),
+            None if factors[0] is None else np.stack(factors),
+        )
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Marginal variances in fitted units."""
+        variance = self.diagonal**2
+        return variance if self.factor is None else variance + np.sum(self.factor**2, axis=2)
+
+    def predictor(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of every linear predictor, both (rows, blocks), in float64."""
+        design = self.columns.design(X.astype(np.float64, copy=False))
+        variance = design.squares((self.diagonal**2).T)
+        if self.factor is not None:
+            for block, factor in enumerate(self.factor):
+                variance[:, block] += np.sum(design.linear(factor) ** 2, axis=1)
+        return design.linear(self.mean.T), variance
+
+    def sample(self, num_draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Slopes (draws, blocks, features) and intercepts (draws, blocks) in user's units."""
+        random = np.random.default_rng(seed)
+        weights = self.mean + self.diagonal * random.standard_normal((num_draws, *self.mean.shape))
+        if self.factor is not None:
+            blocks, _, rank = self.factor.shape
+            noise = random.standard_normal((num_draws, blocks, rank))
+            weights = weights + np.einsum("kpr,dkr->dkp", self.factor, noise)
+        return self.columns.slopes(weights), self.columns.offsets(weights)
+
+
+def _sparse_moments(X: Any, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    table, total = sparse.csr_array(X).astype(np.float64), weight.sum()
+    mean = table.T @ weight / total
+    filled = (table != 0).T @ weight
+    squares = np.where(table.data != 0, (table.data - mean[table.indices]) ** 2, 0.0)
+    of_filled = sparse.csr_array((squares, table.indices, table.indptr), table.shape).T @ weight
+    return mean, (of_filled + np.maximum(total - filled, 0) * mean**2) / total
+
+
+def _dense_moments(X: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    mean, square, total = np.zeros(X.shape[1]), np.zeros(X.shape[1]), weight.sum()
+    for part in _parts(X.shape[0]):
+        mean += weight[part] @ X[part].astype(np.float64) / total
+    for part in _parts(X.shape[0]):
+        square += weight[part] @ (X[part].astype(np.float64) - mean) ** 2
+    return mean, square / total
+
+
+def _parts(rows: int) -> Iterator[slice]:
+    """Slices of rows that fit into the cache."""
+    return (slice(start, start + _ROWS_AT_ONCE) for start in range(0, rows, _ROWS_AT_ONCE))

@@ -1,4 +1,4 @@
-r"""What every bound with a diagonal R has in common on the host: prior, chart and metric.
+r"""What every bound with a diagonal R has in common on the host: prior, parameterisation, metric.
 
 A likelihood gives its energy :math:`-\sum_i w_i E[\ell_i]` as a function of
 :math:`(\mu, s = \sigma^2)`, with gradient and Hessian blocks. The map from the parameters
@@ -18,7 +18,7 @@ from curvi.glm._newton import SecondOrder
 
 _FADING = 0.05  # ratio of mean to sd below which a coefficient can be switched off at the end
 _OFF = 1e-10  # its sd then
-_ONE_CHART = 1.0  # nats of a step down to which the relevance prior has one chart
+_ROUGH = 1.0  # nats that a start in one parameterisation may leave
 
 
 class Energy(NamedTuple):
@@ -38,15 +38,16 @@ class Energy(NamedTuple):
 
 @dataclass(frozen=True)
 class DiagonalBound(abc.ABC):
-    """A negative bound as a function of the vector (a, rho).
+    """A negative ELBO as a function of the vector (a, rho).
 
-    Derivatives, metric and steps are those of a chart that each coordinate chooses for itself.
+    Derivatives, metric and steps are those of a parameterisation that each coordinate chooses for
+    itself.
     """
 
     relevance: bool
     precision: np.ndarray  # of the prior, one per coordinate of mu
     has_all_rows: bool = field(default=True, kw_only=True)  # or only a share that stands for them
-    known: float = field(default=4.0, kw_only=True)  # |mu| / sigma from which steps are in mu
+    well_known: float = field(default=4.0, kw_only=True)  # |mu| / sigma from which steps are in mu
     rough: float = field(default=0.0, kw_only=True)  # nats that may be left, if only for a start
 
     @property
@@ -62,10 +63,10 @@ class DiagonalBound(abc.ABC):
     def coarser(self) -> list[DiagonalBound]:
         """Bounds that lead to a good start, the cheapest first.
 
-        Under a relevance prior the first steps are all in (alpha, rho): with charts mixed from the
-        beginning, uncentred columns were seen to end in optima hundreds of nats worse.
+        Under a relevance prior the first steps are all in (alpha, rho): with parameterisations
+        mixed from the beginning, uncentred columns can end in optima hundreds of nats worse.
         """
-        return [replace(self, known=np.inf, rough=_ONE_CHART)] if self.relevance else []
+        return [replace(self, well_known=np.inf, rough=_ROUGH)] if self.relevance else []
 
     @abc.abstractmethod
     def energy(self, mu: np.ndarray, sd: np.ndarray) -> float:
@@ -90,11 +91,11 @@ class DiagonalBound(abc.ABC):
         return np.concatenate([mu / sd if self.relevance else mu, np.log(sd)])
 
     def value(self, params: np.ndarray) -> float:
-        """The negative bound."""
+        """The negative ELBO."""
         _, mu, sd = self.split(params)
         return self.energy(mu, sd) + self._divergence(params)
 
-    def chart(self, params: np.ndarray) -> np.ndarray:
+    def in_mean(self, params: np.ndarray) -> np.ndarray:
         """Which coordinates take their steps in (mu, rho); the others take them in (alpha, rho).
 
         A coordinate that is switched off goes to sigma = 0 at a fixed alpha, which is a straight
@@ -102,17 +103,17 @@ class DiagonalBound(abc.ABC):
         would be a curve there, of ever shorter steps as alpha grows.
         """
         a, _, _ = self.split(params)
-        return np.abs(a) > self.known if self.relevance else np.ones(a.size, bool)
+        return np.abs(a) > self.well_known if self.relevance else np.ones(a.size, bool)
 
     def moved(self, params: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """The parameters after a step in the chart of where it starts."""
+        """The parameters after a step in the parameterisation of where it starts."""
         if not self.relevance:
             return params + step
         a, mu, _ = self.split(params)
         by_mean, by_rho = np.split(step, 2)
         rho = params[a.size :] + by_rho
         return np.concatenate(
-            [np.where(self.chart(params), (mu + by_mean) * np.exp(-rho), a + by_mean), rho]
+            [np.where(self.in_mean(params), (mu + by_mean) * np.exp(-rho), a + by_mean), rho]
         )
 
     def shortcut(self, params: np.ndarray) -> np.ndarray:
@@ -126,30 +127,30 @@ class DiagonalBound(abc.ABC):
         return np.concatenate([np.where(fading, 0.0, a), rho])
 
     def metric(self, params: np.ndarray) -> np.ndarray:
-        """The diagonal of the Fisher metric of q in the chart."""
+        """The diagonal of the Fisher metric of q."""
         a, _, sd = self.split(params)
-        known = self.chart(params)
-        return np.concatenate([np.where(known, sd**-2.0, 1.0), np.where(known, 2.0, 2 + a**2)])
+        in_mean = self.in_mean(params)
+        return np.concatenate([np.where(in_mean, sd**-2.0, 1.0), np.where(in_mean, 2.0, 2 + a**2)])
 
     def first_order(self, params: np.ndarray) -> tuple[float, np.ndarray]:
-        """Value, and gradient in the chart."""
+        """Value, and gradient in the parameterisation of each coordinate."""
         _, mu, sd = self.split(params)
         energy = self.energy_first_order(mu, sd)
         gradient = self._energy_gradient(params, energy) + self._divergence_gradient(params)
         return energy.value + self._divergence(params), gradient
 
     def second_order(self, params: np.ndarray) -> SecondOrder:
-        """Value, gradient and Hessian in the chart."""
+        """Value, gradient and Hessian in the parameterisation of each coordinate."""
         a, mu, sd = self.split(params)
         s, size = sd**2, a.size
         energy = self.energy_second_order(mu, sd)
         gradient = self._energy_gradient(params, energy)
-        by_a, by_rho = self._chart_slopes(params)
+        by_a, by_rho = self._mean_slopes(params)
         hessian = _pulled_back(energy, by_a, by_rho, 2 * s)
         if energy.rank_one:
             hessian += energy.rank_one * np.outer(gradient, gradient)
         first, mixed, last = self._divergence_hessian(params)
-        curved = np.where(self.chart(params), 0.0, energy.by_mean)  # where mu = alpha exp(rho)
+        curved = np.where(self.in_mean(params), 0.0, energy.by_mean)  # where mu = alpha exp(rho)
         index = np.arange(size)
         hessian[index, index] += first
         hessian[index, size + index] += mixed + curved * sd
@@ -158,15 +159,15 @@ class DiagonalBound(abc.ABC):
         gradient = gradient + self._divergence_gradient(params)
         return SecondOrder(energy.value + self._divergence(params), gradient, hessian)
 
-    def _chart_slopes(self, params: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Slopes of mu in the two coordinates of the chart."""
+    def _mean_slopes(self, params: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Slopes of mu in the two coordinates of its parameterisation."""
         _, mu, sd = self.split(params)
-        known = self.chart(params)
-        return np.where(known, 1.0, sd), np.where(known, 0.0, mu)
+        in_mean = self.in_mean(params)
+        return np.where(in_mean, 1.0, sd), np.where(in_mean, 0.0, mu)
 
     def _energy_gradient(self, params: np.ndarray, energy: Energy) -> np.ndarray:
-        """The slopes of an energy, from (mu, s) to the chart."""
-        by_a, by_rho = self._chart_slopes(params)
+        """The slopes of an energy, from (mu, s) to the parameterisation of each coordinate."""
+        by_a, by_rho = self._mean_slopes(params)
         _, _, sd = self.split(params)
         slope = energy.by_mean
         return np.concatenate([slope * by_a, slope * by_rho + 2 * sd**2 * energy.by_variance])
@@ -175,19 +176,19 @@ class DiagonalBound(abc.ABC):
         a, mu, sd = self.split(params)
         if not self.relevance:
             return np.concatenate([self.precision * mu, self.precision * sd**2 - 1])
-        known, share = self.chart(params), a / (1 + a**2)
-        by_mean, by_rho = np.where(known, share / sd, share), np.where(known, -a * share, 0.0)
+        in_mean, share = self.in_mean(params), a / (1 + a**2)
+        by_mean, by_rho = np.where(in_mean, share / sd, share), np.where(in_mean, -a * share, 0.0)
         return np.concatenate([by_mean, by_rho])
 
     def _divergence_hessian(self, params: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Second derivatives in the chart, each coordinate with itself: (1, 1), (1, 2), (2, 2)."""
+        """Second derivatives of each coordinate with itself: (1, 1), (1, 2), (2, 2)."""
         a, _, sd = self.split(params)
         if not self.relevance:
             return self.precision, np.zeros_like(a), 2 * self.precision * sd**2
-        known, square = self.chart(params), (1 + a**2) ** -2.0
-        first = (1 - a**2) * square * np.where(known, sd**-2.0, 1.0)
-        mixed = np.where(known, -2 * a * square / sd, 0.0)
-        return first, mixed, np.where(known, 2 * a**2 * square, 0.0)
+        in_mean, square = self.in_mean(params), (1 + a**2) ** -2.0
+        first = (1 - a**2) * square * np.where(in_mean, sd**-2.0, 1.0)
+        mixed = np.where(in_mean, -2 * a * square / sd, 0.0)
+        return first, mixed, np.where(in_mean, 2 * a**2 * square, 0.0)
 
     def _divergence(self, params: np.ndarray) -> float:
         """KL(q || prior), the prior's own variances optimised where it is a relevance prior."""
@@ -201,7 +202,7 @@ class DiagonalBound(abc.ABC):
 def _pulled_back(
     energy: Energy, by_a: np.ndarray, by_rho: np.ndarray, widen: np.ndarray
 ) -> np.ndarray:
-    """The Hessian blocks of an energy, from (mu, s) to a chart."""
+    """The Hessian blocks of an energy, from (mu, s) to the parameterisation of each coordinate."""
     first = energy.mean_mean
     if first is None:
         raise RuntimeError("this energy came without its Hessian")

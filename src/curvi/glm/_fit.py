@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,27 +15,27 @@ import numpy as np
 
 from curvi._core.errors import InputError, Outcome
 from curvi._core.trees import precision_of
-from curvi.engine import Budget, RunResult, hooks_for
+from curvi.engine import Budget, Hook, RunResult, hooks_for
 from curvi.engine import run as run_loop
 from curvi.families import Family, Params
-from curvi.glm._bound import GLMProblem, Rows
-from curvi.glm._dense import DenseBound
+from curvi.glm._bound import GLMProblem, Rows, SampledResources, on_device, padded
+from curvi.glm._dense import COARSE_ROWS, DenseBound, available_threads, one_blas_thread
 from curvi.glm._design import DenseDesign
 from curvi.glm._diagonal_bound import DiagonalBound
 from curvi.glm._likelihoods import Likelihood
 from curvi.glm._newton import minimise_dense
-from curvi.glm._sampled import SampledGLMProblem, SampledResources
-from curvi.glm._starts import on_device, padded, starting_moments
-from curvi.glm._tables import StreamedRows, Tables, WholeTable
-from curvi.glm._threads import available_threads, one_blas_thread
+from curvi.glm._rows import StreamedRows, WholeTable
 from curvi.inference._inputs import default_tolerance
-from curvi.solvers import Method, Problem, TrustRegion
+from curvi.solvers import Method, TrustRegion
 
 LARGEST_DENSE = 1600  # parameters up to which the Hessian is formed and factorised
 _NOISE_LEFT = 0.05  # nats per root of a parameter that may be left after a stochastic run
 _HOST_STEPS = 1000
 _ROUGH_STEPS = 50  # at most, on a bound that only leads to a start
 _THREADED_WORK = 1e10  # multiplications of one step from which several threads pay
+
+Hooks = tuple[Hook, ...]
+Moments = tuple[np.ndarray, np.ndarray]  # mean and sds of a start
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ class Options:
     """How a bound is maximised.
 
     With ``method=None`` it is the exact bound, by Newton steps in a trust region; any other
-    method sees fresh draws, as in the paper, and its answer is judged by the exact bound.
+    method sees fresh draws, as in the paper, and its result is judged by the exact bound. Of a
+    long dense table the first Newton steps see ``coarse_rows`` rows or a few more.
     """
 
     method: Method | None = None
@@ -94,6 +96,11 @@ class Options:
     max_steps: int | None = None
     seed: int = 0
     progress: bool = False
+    coarse_rows: int = COARSE_ROWS
+
+    def accuracy(self, dtype: Any) -> float:
+        """The gain in nats that may be left."""
+        return default_tolerance(dtype) if self.tolerance is None else self.tolerance
 
 
 def fit_glm(
@@ -107,38 +114,64 @@ def fit_glm(
 ) -> GLMFit:
     """Maximise the bound of one linear predictor from one or several starts.
 
-    ``rows`` holds NumPy arrays of one floating dtype. Dense tables of moderate width with a
-    diagonal covariance are fitted on the host, without compilation; everything else by the
-    compiled engine. ``centre`` is where the mean starts.
+    Dense tables of moderate width with a diagonal covariance are fitted on the host, without
+    compilation; everything else by the compiled engine.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        Of a response given its linear predictor.
+    family : Family
+        Structure of the posterior covariance.
+    rows : Rows or StreamedRows
+        NumPy arrays of one floating dtype.
+    relevance : bool
+        Whether the prior is the relevance prior; otherwise it is normal.
+    options : Options, optional
+        How the bound is maximised.
+    centre : array, (columns,), optional
+        Where the mean starts; zero by default.
+
+    Returns
+    -------
+    GLMFit
+        The fit from the best start.
+
+    Raises
+    ------
+    InputError
+        For streamed rows that only a compiled fit could take.
     """
     options = Options() if options is None else options
     began = time.perf_counter()
     columns, dtype = rows.precision.shape[0], rows.precision.dtype
 
-    def starts(start: int) -> tuple[np.ndarray, np.ndarray]:
-        return starting_moments(columns, options.seed, start, centre)
+    def starts(index: int) -> Moments:
+        return starting_moments(columns, options.seed, index, centre)
 
     if isinstance(rows, StreamedRows):
         _check_streamed(family, options, columns)
     if isinstance(rows, StreamedRows) or (
         options.method is None and dense_is_cheap(family, rows, 2 * columns)
     ):
-        noise = float(rows.noise)
         bound = DenseBound(
             relevance,
             rows.precision,
             likelihood,
-            _tables(rows),
-            noise,
+            rows.tables if isinstance(rows, StreamedRows) else whole_table(rows),
+            float(rows.noise),
             threads=available_threads(),
+            coarse_rows=options.coarse_rows,
         )
         found = fit_on_host(bound, family, dtype, starts, options)
-        sd = np.exp(found.q.scale)
-        found = replace(found, noise=bound.noise_variance(np.asarray(found.q.mean), sd))
+        noise = bound.noise_variance(np.asarray(found.q.mean), np.exp(found.q.scale))
     else:
+        exact = GLMProblem(likelihood, family, relevance)
         with precision_of(dtype):
-            found = _fit_compiled(likelihood, family, rows, relevance, starts, options)
-    return replace(found, seconds=time.perf_counter() - began)
+            device = on_device(padded(rows) if options.batch_size is None else rows)
+            found = fit_compiled(exact, device, device, starts, options)
+            noise = float(_noise(exact, found.q, device))
+    return replace(found, noise=noise, seconds=time.perf_counter() - began)
 
 
 def dense_is_cheap(family: Family, rows: Rows, size: int) -> bool:
@@ -147,9 +180,8 @@ def dense_is_cheap(family: Family, rows: Rows, size: int) -> bool:
     return is_dense and family.scale.is_diagonal and size <= LARGEST_DENSE
 
 
-def _tables(rows: Rows | StreamedRows) -> Tables:
-    if isinstance(rows, StreamedRows):
-        return rows.tables
+def whole_table(rows: Rows) -> WholeTable:
+    """The rows of a dense design as a table on the host."""
     assert isinstance(rows.design, DenseDesign)  # noqa: S101  for the type checker
     return WholeTable(*(np.asarray(x) for x in (rows.design.matrix, rows.y, rows.weight)))
 
@@ -165,72 +197,58 @@ def _check_streamed(family: Family, options: Options, columns: int) -> None:
         )
 
 
-def _fit_compiled(
-    likelihood: Likelihood,
-    family: Family,
-    rows: Rows,
-    relevance: bool,
-    starts: Callable[[int], tuple[np.ndarray, np.ndarray]],
-    options: Options,
-) -> GLMFit:
-    exact = GLMProblem(likelihood, family, relevance)
-    dtype = rows.y.dtype
-    rows = on_device(padded(rows) if options.batch_size is None else rows)
-    problem: Problem = exact
-    resources: Any = rows
-    if options.method is not None:
-        problem = SampledGLMProblem(
-            likelihood, family, relevance, options.num_draws, options.batch_size
-        )
-        resources = SampledResources(jax.random.key(options.seed), rows)
+def starting_moments(
+    columns: int, seed: int, start: int, centre: np.ndarray | None = None
+) -> Moments:
+    """Mean and sds of a start: zero and about ``1 / sqrt(columns)``; later ones are jittered.
 
-    def start(index: int) -> Params:
-        mean, sd = (jnp.asarray(x, dtype) for x in starts(index))
-        return exact.from_mean(family.init(mean, sd))
-
-    found = fit_compiled(exact, rows, problem, resources, family, start, options)
-    noise = _noise(exact, found.q, rows)
-    return replace(found, noise=float(noise))
+    Wider starts drown the likelihood in noise: the variance of a predictor is the sum over
+    columns. ``centre`` is where the mean starts instead of zero.
+    """
+    width = 1 / math.sqrt(max(columns, 1))
+    mean = np.zeros(columns) if centre is None else np.array(centre, np.float64)
+    if start > 0:
+        random = np.random.default_rng([seed, start])
+        width *= math.exp(random.uniform(-1.0, 1.0))
+        mean = mean + 0.3 * width * random.standard_normal(columns)
+    return mean, np.full(columns, width)
 
 
 def fit_on_host(
     bound: DiagonalBound,
     family: Family,
     dtype: Any,
-    starts: Callable[[int], tuple[np.ndarray, np.ndarray]],
+    starts: Callable[[int], Moments],
     options: Options,
 ) -> GLMFit:
     """Newton steps with the dense Hessian from every start; the best bound is kept."""
-    accuracy = default_tolerance(dtype) if options.tolerance is None else options.tolerance
-    steps = _HOST_STEPS if options.max_steps is None else options.max_steps
-    eps = float(np.finfo(dtype).eps)
-    runs, elbos = [], []
+    shape = starts(0)[0].shape
+
+    def run_from(index: int, hooks: Hooks) -> tuple[RunResult, float]:
+        mean, sd = starts(index)
+        start = bound.join(mean.ravel(), sd.ravel())
+        run = _from_coarse_to_fine(bound, start, dtype, options)
+        return run, -bound.value(run.params)
+
+    def moments(params: np.ndarray) -> Params:
+        _, mean, sd = bound.split(params)
+        parts: Any = (mean.reshape(shape), np.log(sd).reshape(shape))
+        return Params(*parts)
+
     # On small matrices, or a busy machine, threads of a BLAS wait for each other for longer than
     # one thread needs for the work: measured 20 times on two busy cores.
-    threads = one_blas_thread() if bound.work < _THREADED_WORK else nullcontext()
-    with threads:
-        for index in range(options.num_starts):
-            run = _from_coarse_to_fine(bound, bound.join(*starts(index)), accuracy, steps, eps)
-            runs.append(run)
-            elbos.append(-bound.value(run.params))
-    kept, elbo = best_run(runs, elbos)
-    _, mean, sd = bound.split(kept.params)
-    moments: Any = (mean, np.log(sd))
-    q = Params(*moments)
-    return _assembled(family, q, kept, elbo, elbos)
+    with one_blas_thread() if bound.work < _THREADED_WORK else nullcontext():
+        return _best_start(family, run_from, moments, options)
 
 
 def _from_coarse_to_fine(
-    bound: DiagonalBound,
-    start: np.ndarray,
-    accuracy: float,
-    steps: int,
-    eps: float,
+    bound: DiagonalBound, start: np.ndarray, dtype: Any, options: Options
 ) -> RunResult:
     """Newton steps on cheaper bounds first, for a good start at a fraction of the price.
 
     The trace holds the steps on all rows, and the time of all steps; ``steps`` counts them all.
     """
+    steps = _HOST_STEPS if options.max_steps is None else options.max_steps
     spent, used, traces = 0.0, 0, []
     for stage in (*bound.coarser(), bound):
         if stage is not bound and used + 1 >= steps:
@@ -239,9 +257,9 @@ def _from_coarse_to_fine(
         run = minimise_dense(
             stage,
             start,
-            tolerance=max(accuracy, stage.rough),
+            tolerance=max(options.accuracy(dtype), stage.rough),
             max_steps=min(left, _ROUGH_STEPS) if stage.rough else left,
-            eps=eps,
+            eps=float(np.finfo(dtype).eps),
             hessian_eps=stage.hessian_eps,
             rough=stage.rough > 0,
         )
@@ -259,33 +277,41 @@ def _from_coarse_to_fine(
 
 
 def fit_compiled(
-    exact: Any,
-    sample: Any,
-    problem: Problem,
-    resources: Any,
-    family: Family,
-    start: Callable[[int], Params],
-    options: Options,
+    exact: Any, rows: Rows, sample: Any, starts: Callable[[int], Moments], options: Options
 ) -> GLMFit:
-    """Run a method of the engine from every start; the best exact bound is kept."""
+    """Run a method of the engine from every start; the best exact bound is kept.
+
+    ``exact`` is evaluated on ``sample``; a stochastic method draws its own samples of ``rows``.
+    Both are on the device.
+    """
+    dtype, family = rows.weight.dtype, exact.family
     method = TrustRegion() if options.method is None else options.method
-    steps = method.default_max_steps if options.max_steps is None else options.max_steps
-    begin = [start(index) for index in range(options.num_starts)]
-    dtype = begin[0].mean.dtype
-    accuracy = default_tolerance(dtype) if options.tolerance is None else options.tolerance
-    runs, elbos = [], []
-    with hooks_for(options.progress, "ELBO", sign=-1.0) as hooks:
-        for params in begin:
-            budget = Budget(accuracy, steps, hooks=hooks)
-            run = run_loop(problem, method, params, resources, budget)
-            elbos.append(-float(neg_bound(exact, run.params, sample)))
-            if options.method is not None:
-                first = -float(neg_bound(exact, params, sample))
-                run = run._replace(outcome=_verdict(exact, sample, run, first, elbos[-1]))
-            runs.append(run)
-    kept, elbo = best_run(runs, elbos)
-    q = jax.tree.map(np.asarray, exact.to_mean(kept.params))
-    return _assembled(family, q, kept, elbo, elbos)
+    problem, resources = exact, sample
+    if options.method is not None:
+        problem = exact.sampled(options.num_draws, options.batch_size)
+        resources = SampledResources(jax.random.key(options.seed), rows)
+
+    def run_from(index: int, hooks: Hooks) -> tuple[RunResult, float]:
+        mean, sd = (jnp.asarray(part, dtype) for part in starts(index))
+        if mean.ndim == 1:
+            q = family.init(mean, sd)
+        else:
+            blocks = [family.init(*moments) for moments in zip(mean, sd, strict=True)]
+            q = jax.tree.map(lambda *leaves: jnp.stack(leaves), *blocks)
+        params = exact.from_mean(q)
+        steps = method.default_max_steps if options.max_steps is None else options.max_steps
+        budget = Budget(options.accuracy(dtype), steps, hooks=hooks)
+        run = run_loop(problem, method, params, resources, budget)
+        elbo = -float(neg_elbo(exact, run.params, sample))
+        if options.method is not None:
+            first = -float(neg_elbo(exact, params, sample))
+            run = run._replace(outcome=_verdict(exact, sample, run, first, elbo))
+        return run, elbo
+
+    def moments(params: Params) -> Params:
+        return jax.tree.map(np.asarray, exact.to_mean(params))
+
+    return _best_start(family, run_from, moments, options)
 
 
 def _verdict(exact: Any, sample: Any, run: RunResult, first: float, last: float) -> Outcome:
@@ -300,20 +326,22 @@ def _verdict(exact: Any, sample: Any, run: RunResult, first: float, last: float)
     return Outcome.CONVERGED if left < _NOISE_LEFT * size**0.5 else Outcome.BUDGET
 
 
-def best_run(runs: list[RunResult], elbos: list[float]) -> tuple[RunResult, float]:
-    """The run with the highest bound; one that is not finite loses against any other."""
-    best = int(np.argmax(np.where(np.isfinite(elbos), elbos, -np.inf)))
-    return runs[best], elbos[best]
-
-
-def _assembled(
-    family: Family, q: Params, kept: RunResult, elbo: float, elbos: list[float]
+def _best_start(
+    family: Family,
+    run_from: Callable[[int, Hooks], tuple[RunResult, float]],
+    moments: Callable[[Any], Params],
+    options: Options,
 ) -> GLMFit:
+    """Run from every start; a bound that is not finite loses against any other."""
+    with hooks_for(options.progress, "ELBO", sign=-1.0) as hooks:
+        found = [run_from(index, hooks) for index in range(options.num_starts)]
+    elbos = np.array([elbo for _, elbo in found])
+    kept, elbo = found[int(np.argmax(np.where(np.isfinite(elbos), elbos, -np.inf)))]
     return GLMFit(
         family=family,
-        q=q,
+        q=moments(kept.params),
         elbo=elbo,
-        elbos=np.asarray(elbos),
+        elbos=elbos,
         outcome=kept.outcome,
         message=kept.outcome.sentence,
         trace={**kept.trace, "elbo": -kept.trace["value"]},
@@ -322,7 +350,7 @@ def _assembled(
     )
 
 
-def _negative_bound(problem: Any, params: Params, sample: Any) -> jax.Array:
+def _neg_elbo(problem: Any, params: Params, sample: Any) -> jax.Array:
     return problem.value(params, sample)
 
 
@@ -330,5 +358,5 @@ def _noise_variance(problem: GLMProblem, q: Params, rows: Rows) -> jax.Array:
     return problem.noise_variance(q, rows)
 
 
-neg_bound = jax.jit(_negative_bound, static_argnums=0)
+neg_elbo = jax.jit(_neg_elbo, static_argnums=0)
 _noise = jax.jit(_noise_variance, static_argnums=0)

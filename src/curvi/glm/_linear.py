@@ -11,11 +11,11 @@ from sklearn.base import RegressorMixin
 
 from curvi._core import validation
 from curvi._core.errors import InputError
-from curvi.glm._base import BayesianLinearModel
-from curvi.glm._columns import Columns
+from curvi.glm._base import BayesianLinearModel, as_numbers, checked_level
+from curvi.glm._design import Columns
 from curvi.glm._fit import GLMFit, fit_glm
 from curvi.glm._likelihoods import Gaussian
-from curvi.glm._observations import Observations
+from curvi.glm._rows import Observations
 
 _LEAST_NOISE = {8: 1e-12, 4: 1e-6}  # of the variance of y, by bytes of a number
 
@@ -106,11 +106,8 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Central interval of new responses: posterior predictive, noise included."""
-        level = validation.positive_number(level, "level")
-        if level >= 1:
-            raise InputError(f"level is {level}; it must be below one")
         mean, variance = self._response(X)
-        half = special.ndtri(0.5 + level / 2) * np.sqrt(variance + self.noise_sd_**2)
+        half = special.ndtri(0.5 + checked_level(level) / 2) * np.sqrt(variance + self.noise_sd_**2)
         dtype = self.coef_.dtype
         return (mean - half).astype(dtype), (mean + half).astype(dtype)
 
@@ -126,10 +123,7 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
 
     def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
         del dtype  # y is standardised before it is rounded
-        try:
-            return y.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"y must hold numbers ({error})") from error
+        return as_numbers(y, np.float64)
 
     def _fit_rows(self, data: Observations, columns: Columns) -> GLMFit:
         dtype = data.dtype

@@ -5,23 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import special
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from curvi._core.errors import InputError
 from curvi.glm._base import BayesianLinearModel
-from curvi.glm._columns import Columns
+from curvi.glm._design import Columns
 from curvi.glm._fit import GLMFit, fit_glm
-from curvi.glm._likelihoods import Bernoulli
-from curvi.glm._observations import Observations
-from curvi.glm._rowwise import expected_sigmoid
-from curvi.glm._softmax import logit_draws
-from curvi.glm._softmax_fit import fit_softmax
-from curvi.glm._tables import StreamedRows
-
-_NUMBERS_AT_ONCE = 2_000_000
-_PREDICTION_SEED = 0
+from curvi.glm._likelihoods import Bernoulli, expected_sigmoid
+from curvi.glm._rows import Observations, StreamedRows
+from curvi.glm._softmax import expected_softmax, fit_softmax
 
 
 class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
@@ -42,8 +35,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
         Prior sd of coefficients, in standardised units if ``standardize``.
     covariance : {"diagonal", "full", "low-rank"}
         Structure of the posterior covariance (of each class).
-    method : {"newton", "hf", "lbfgs", "dsvi"}
-        Exact Newton steps, or one of the paper's stochastic methods, whose answer is judged by
+    method : {"newton", "hfsgvi", "lbfgs", "dsvi"}
+        Exact Newton steps, or one of the paper's stochastic methods, whose result is judged by
         the exact bound.
     fit_intercept, standardize : bool
         Add an intercept; centre and scale features inside (results are in your units).
@@ -121,17 +114,9 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
 
     def _integrated(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
         if mean.shape[1] == 1:
-            mean, variance = mean[:, 0], variance[:, 0]
-            pair = [expected_sigmoid(sign * mean, variance) for sign in (-1.0, 1.0)]
+            pair = [expected_sigmoid(sign * mean[:, 0], variance[:, 0]) for sign in (-1.0, 1.0)]
             return np.column_stack(pair)
-        draws = logit_draws(mean.shape[1], _PREDICTION_SEED)
-        out = np.empty_like(mean)
-        size = max(1, _NUMBERS_AT_ONCE // draws.size)
-        for start in range(0, mean.shape[0], size):
-            part = slice(start, start + size)
-            logits = mean[part] + np.sqrt(variance[part]) * draws[:, None, :]
-            out[part] = special.softmax(logits, axis=2).mean(axis=0)
-        return out
+        return expected_softmax(mean, variance)
 
     def _labels(self, y: np.ndarray) -> np.ndarray:
         check_classification_targets(y)
@@ -146,10 +131,10 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
 
     def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
         index = np.minimum(np.searchsorted(self.classes_, y), self.classes_.shape[0] - 1)
-        strange = np.flatnonzero(self.classes_[index] != y)
-        if strange.size:
+        unknown = np.flatnonzero(self.classes_[index] != y)
+        if unknown.size:
             raise InputError(
-                f"y[{strange[0]}] is {y[strange[0]]!r}, which was not there in the first pass; "
+                f"y[{unknown[0]}] is {y[unknown[0]]!r}, which did not occur in the first pass; "
                 "every pass must give the same rows"
             )
         if self.classes_.shape[0] > 2:

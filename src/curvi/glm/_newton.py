@@ -51,8 +51,8 @@ class DenseFunction(Protocol):
     def metric(self, params: np.ndarray) -> np.ndarray:
         """Positive weights that say how long a step is in each coordinate."""
 
-    def chart(self, params: np.ndarray) -> np.ndarray:
-        """Which coordinates are in use: derivatives in two charts do not mix."""
+    def in_mean(self, params: np.ndarray) -> np.ndarray:
+        """The parameterisation of each coordinate: derivatives in two of them do not mix."""
 
     def moved(self, params: np.ndarray, step: np.ndarray) -> np.ndarray:
         """The parameters after a step."""
@@ -83,15 +83,15 @@ def minimise_dense(
     table: dict[str, list[float]] = {
         name: [] for name in ("step", "seconds", "value", "grad_norm", "gain", "accepted")
     }
-    outcome, refused, broken, step, here = Outcome.RUNNING, 0, 0, 0, None
+    outcome, rejected, broken, step, here = Outcome.RUNNING, 0, 0, 0, None
     kept, before = None, np.inf  # a Hessian that can serve again; the gain of the step before
     checked = hessian_eps == 0  # whether the Hessian's rounding errors are known to be harmless
-    with np.errstate(all="ignore"):  # what is not finite is refused below
+    with np.errstate(all="ignore"):  # finiteness is checked below
         while outcome is Outcome.RUNNING and step < max_steps:
             root = np.sqrt(function.metric(params))
             if here is None:
                 limit = max(_SHRINKS * before, tolerance)
-                here = _looked(function, params, root, radius, kept, limit)
+                here = _evaluated(function, params, root, radius, kept, limit)
             move, gain, inside = _subproblem(here, root, radius)
             trial = function.moved(params, move / root)
             trial_value = function.value(trial)
@@ -117,12 +117,12 @@ def minimise_dense(
                 outcome = _verdict(ends, sure)
             shrinks = accepted and inside and gain < _SHRINKS * before
             kept, before = here.hessian if shrinks else None, gain if accepted else before
-            refused = 0 if accepted else refused + 1
+            rejected = 0 if accepted else rejected + 1
             broken = 0 if accepted else broken + (not finite)
-            if refused >= _PATIENCE:
-                outcome = Outcome.NON_FINITE if 2 * broken >= refused else Outcome.STALLED
+            if rejected >= _PATIENCE:
+                outcome = Outcome.NON_FINITE if 2 * broken >= rejected else Outcome.STALLED
             if accepted:
-                same = np.array_equal(function.chart(params), function.chart(trial))
+                same = np.array_equal(function.in_mean(params), function.in_mean(trial))
                 kept, params, here = kept if same else None, trial, None
                 if inside and gain < _NEARLY and outcome is Outcome.RUNNING:
                     params = _shorter(function, params, trial_value)
@@ -134,7 +134,7 @@ def minimise_dense(
     return LoopResult(params, outcome, step, trace, time.perf_counter() - began, 0.0)
 
 
-def _looked(
+def _evaluated(
     function: DenseFunction,
     params: np.ndarray,
     root: np.ndarray,

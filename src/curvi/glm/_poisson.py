@@ -9,16 +9,15 @@ from scipy import special
 from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_tweedie_score
 
-from curvi._core import validation
 from curvi._core.errors import InputError
-from curvi.glm._base import BayesianLinearModel
-from curvi.glm._columns import Columns
+from curvi.glm._base import BayesianLinearModel, as_numbers, checked_level
+from curvi.glm._design import Columns
 from curvi.glm._fit import GLMFit, fit_glm
 from curvi.glm._likelihoods import Poisson, gauss_hermite
-from curvi.glm._observations import Observations
+from curvi.glm._rows import Observations
 
 _NODES = 40
-_FEWEST = 1e-3  # mean count from which the intercept starts at least
+_SMALLEST_START = 1e-3  # mean count at which the intercept starts, at least
 
 
 class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
@@ -66,9 +65,7 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
         The smallest counts at which the predictive distribution function, a Poisson averaged
         over the posterior of the rate, reaches ``(1 - level) / 2`` and ``(1 + level) / 2``.
         """
-        level = validation.positive_number(level, "level")
-        if level >= 1:
-            raise InputError(f"level is {level}; it must be below one")
+        level = checked_level(level)
         mean, variance = (part[:, 0] for part in self._predictor(X))
         nodes, weights = gauss_hermite(_NODES)
         with np.errstate(over="ignore"):
@@ -81,7 +78,7 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
         return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
 
     def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
-        counts = _as_numbers(y, dtype)
+        counts = as_numbers(y, dtype)
         if (counts < 0).any():
             row = int(np.flatnonzero(counts < 0)[0])
             raise InputError(f"y[{row}] is {counts[row]}; counts must not be negative")
@@ -95,7 +92,7 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
         mean = float(responses.mean[0])
         centre = np.zeros(columns.count)
         if columns.intercept:
-            centre[-1] = np.log(max(mean, _FEWEST))
+            centre[-1] = np.log(max(mean, _SMALLEST_START))
         return fit_glm(
             Poisson(),
             self._family(columns.count),
@@ -104,13 +101,6 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
             options=self._options(columns, responses.total, mean + 1),
             centre=centre,
         )
-
-
-def _as_numbers(y: np.ndarray, dtype: Any) -> np.ndarray:
-    try:
-        return y.astype(dtype)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"y must hold numbers ({error})") from error
 
 
 def _quantile(rates: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:

@@ -6,44 +6,124 @@ r"""Multiclass: a softmax over the linear predictors of K independent Gaussian b
     t_{ik} \sim N\big(x_i^\top \mu_k,\; \|R_k^\top x_i\|^2\big)
 
 The K-dimensional expectation is averaged over draws in the space of logits, not of coefficients:
-fixed and normalised for the exact methods, fresh for the paper's stochastic ones.
+:math:`t_k = m_k + \sqrt{v_k}\,\epsilon_k` with draws that are fixed, normalised and the same for
+every row for the exact methods, fresh for the paper's stochastic ones.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
+from scipy import special
 
-from curvi._core.trees import stable_sum
+from curvi._core.trees import precision_of, stable_sum
 from curvi.families import Family, Params
-from curvi.glm._bound import GLMProblem, Rows, predictor_variance
-from curvi.glm._design import DenseDesign
+from curvi.glm._bound import (
+    Batch,
+    GLMProblem,
+    Rows,
+    on_device,
+    padded,
+    predictor_variance,
+    sampled_rows,
+)
+from curvi.glm._diagonal_bound import DiagonalBound, Energy
+from curvi.glm._fit import (
+    GLMFit,
+    Options,
+    dense_is_cheap,
+    fit_compiled,
+    fit_on_host,
+    neg_elbo,
+    starting_moments,
+    whole_table,
+)
 from curvi.glm._likelihoods import Bernoulli
+from curvi.glm._rows import WholeTable
 from curvi.linalg import FunctionMetric, Metric
 from curvi.solvers import Problem
 
 _FEWEST_DRAWS = 64
 _DRAWS_AT_ONCE = 8
+_NUMBERS_AT_ONCE = 2_000_000  # of a table of draws x rows x classes
+# Draws are a quadrature rule and no source of randomness: the same for every fit.
+_QUADRATURE_SEED = 0
+_FRESH_SEEDS = range(1, 9)  # independent sets of draws on which the final bound is evaluated
+_DENSE_WORK = 3e10  # operations of one step up to which all pairs of classes are formed
 
 
-class SoftmaxRows(NamedTuple):
-    """Rows whose ``y`` holds class numbers, and the draws of the logits' noise."""
+def fit_softmax(
+    family: Family,
+    rows: Rows,
+    num_classes: int,
+    *,
+    relevance: bool = False,
+    options: Options | None = None,
+) -> GLMFit:
+    """Maximise the bound of K blocks of coefficients.
 
-    rows: Rows
-    draws: Float[Array, "draws classes"]
-    multiple: Float[Array, ""]
+    The bound is optimised on fixed draws of the logits and reported on fresh ones, which the
+    optimum has not seen: ``elbo`` is their mean and ``elbo_se`` its standard error.
 
+    Parameters
+    ----------
+    family : Family
+        Structure of the posterior covariance of each block.
+    rows : Rows
+        NumPy arrays; ``rows.y`` holds class numbers.
+    num_classes : int
+        K.
+    relevance : bool
+        Whether the prior is the relevance prior; otherwise it is normal.
+    options : Options, optional
+        How the bound is maximised.
 
-class SoftmaxResources(NamedTuple):
-    """What stochastic steps are sampled from."""
+    Returns
+    -------
+    GLMFit
+        The fit from the best start; parameters have a leading axis of classes.
+    """
+    options = Options() if options is None else options
+    began = time.perf_counter()
+    columns, dtype = rows.design.num_columns, rows.weight.dtype
+    draws = logit_draws(num_classes, _QUADRATURE_SEED)
+    fresh = (logit_draws(num_classes, seed) for seed in _FRESH_SEEDS)
 
-    key: PRNGKeyArray
-    rows: Rows
+    def starts(index: int) -> tuple[np.ndarray, np.ndarray]:
+        seeds = (options.seed + 7919 * k for k in range(num_classes))
+        blocks = [starting_moments(columns, seed, index) for seed in seeds]
+        mean, sd = (np.stack(part) for part in zip(*blocks, strict=True))
+        return mean, sd
+
+    work = 4.0 * rows.y.shape[0] * (num_classes * columns) ** 2
+    cheap = dense_is_cheap(family, rows, 2 * num_classes * columns) and work < _DENSE_WORK
+    if options.method is None and cheap:
+        precision = np.tile(rows.precision, num_classes)
+        bound = SoftmaxBound(relevance, precision, whole_table(rows), draws)
+        found = fit_on_host(bound, family, dtype, starts, options)
+        params = bound.join(np.ravel(found.q.mean), np.exp(np.ravel(found.q.scale)))
+        elbos = [-replace(bound, draws=noise).value(params) for noise in fresh]
+    else:
+        exact = SoftmaxProblem(family, relevance, num_classes)
+        with precision_of(dtype):
+            device = on_device(padded(rows) if options.batch_size is None else rows)
+
+            def sample_of(noise: np.ndarray) -> Batch:
+                return Batch(device, jnp.asarray(noise, dtype), jnp.ones((), dtype))
+
+            found = fit_compiled(exact, device, sample_of(draws), starts, options)
+            q = exact.from_mean(on_device(found.q))
+            elbos = [-float(neg_elbo(exact, q, sample_of(noise))) for noise in fresh]
+    error = float(np.std(elbos, ddof=1) / np.sqrt(len(elbos)))
+    seconds = time.perf_counter() - began
+    return replace(found, elbo=float(np.mean(elbos)), elbo_se=error, seconds=seconds)
 
 
 def logit_draws(num_classes: int, seed: int) -> np.ndarray:
@@ -52,20 +132,35 @@ def logit_draws(num_classes: int, seed: int) -> np.ndarray:
     Odd moments are exact by symmetry and the second by whitening, so that every polynomial of
     degree three in the logits is integrated exactly.
     """
-    from scipy.special import ndtri
     from scipy.stats import qmc
 
     pairs = max(_FEWEST_DRAWS // 2, 2 ** int(np.ceil(np.log2(2 * num_classes))))
     points = qmc.Sobol(num_classes, scramble=True, rng=np.random.default_rng(seed)).random(pairs)
-    half = ndtri(np.clip(points, 1e-12, 1 - 1e-12))
+    half = special.ndtri(np.clip(points, 1e-12, 1 - 1e-12))
     factor = np.linalg.cholesky(half.T @ half / pairs)
     half = np.linalg.solve(factor, half.T).T
     return np.concatenate([half, -half])
 
 
+def expected_softmax(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """``E[softmax(t)]`` for rows of Gaussian logits, averaged over the fixed draws."""
+    draws = logit_draws(mean.shape[1], _QUADRATURE_SEED)
+    out = np.empty_like(mean)
+    for part in _parts(mean.shape[0], draws):
+        logits = mean[part] + np.sqrt(variance[part]) * draws[:, None, :]
+        out[part] = special.softmax(logits, axis=2).mean(axis=0)
+    return out
+
+
+def _parts(rows: int, draws: np.ndarray) -> Iterator[slice]:
+    """Slices of rows whose logits on all draws fit into memory."""
+    size = max(1, _NUMBERS_AT_ONCE // draws.size)
+    return (slice(start, start + size) for start in range(0, rows, size))
+
+
 @dataclass(frozen=True)
 class SoftmaxProblem(Problem):
-    """The negative bound over parameters with a leading axis of classes."""
+    """The negative ELBO over parameters with a leading axis of classes, for compiled methods."""
 
     family: Family
     relevance: bool
@@ -75,7 +170,7 @@ class SoftmaxProblem(Problem):
 
     @property
     def _block(self) -> GLMProblem:
-        """One class: its chart, prior and metric are those of a single predictor."""
+        """One class: its parameterisation, prior and metric are those of a single predictor."""
         return GLMProblem(Bernoulli(), self.family, self.relevance)
 
     @property
@@ -83,35 +178,24 @@ class SoftmaxProblem(Problem):
         """Whether draws and rows are the same at every step."""
         return self.fresh_draws is None
 
+    def sampled(self, num_draws: int, batch_size: int | None) -> Problem:
+        """The same bound on fresh draws."""
+        return replace(self, fresh_draws=num_draws, batch_size=batch_size)
+
     def sample(self, resources: Any, step: Array, stream: int = 0, size: int | None = None) -> Any:
         """The fixed draws, or fresh draws and rows."""
         if self.fresh_draws is None:
             return resources
-        key = jax.random.fold_in(jax.random.fold_in(resources.key, stream), step)
-        rows, count = resources.rows, resources.rows.y.shape[0]
-        batch = size or self.batch_size
-        if batch is not None and isinstance(rows.design, DenseDesign):
-            index = jax.random.randint(jax.random.fold_in(key, 1), (batch,), 0, count)
-            design = DenseDesign(rows.design.matrix[index])
-            rows = rows._replace(design=design, y=rows.y[index], weight=rows.weight[index])
+        key, rows, multiple = sampled_rows(resources, step, stream, size or self.batch_size)
         half = jax.random.normal(key, (self.fresh_draws, self.num_classes), rows.weight.dtype)
-        multiple = jnp.asarray(count / rows.y.shape[0], rows.weight.dtype)
-        return SoftmaxRows(rows, jnp.concatenate([half, -half]), multiple)
+        return Batch(rows, jnp.concatenate([half, -half]), multiple)
 
-    def value(self, params: Params, sample: SoftmaxRows) -> Float[Array, ""]:
-        """The negative bound."""
-        q = self.to_mean(params)
-        energy = sample.multiple * self.neg_log_likelihood(q, sample)
-        return energy + jnp.sum(
-            self._per_class(lambda p: self._block.divergence(p, sample.rows), params)
-        )
-
-    def neg_log_likelihood(self, q: Params, sample: SoftmaxRows) -> Float[Array, ""]:
-        """Minus the expected log likelihood on the draws, a few at a time to save memory."""
-        rows = sample.rows
+    def value(self, params: Params, sample: Batch) -> Float[Array, ""]:
+        """The negative ELBO on the draws, a few of them at a time to save memory."""
+        q, rows = self.to_mean(params), sample.rows
         mean = rows.design.linear(q.mean.T)
-        variance = self._per_class(
-            lambda p: predictor_variance(self.family, p.scale, rows.design), q
+        variance = jax.vmap(lambda scale: predictor_variance(self.family, scale, rows.design))(
+            q.scale
         ).T
         tiny = float(jnp.finfo(mean.dtype).tiny) ** 0.5
         width = jnp.sqrt(jnp.maximum(variance, tiny))  # a row of zeros has no width
@@ -120,17 +204,18 @@ class SoftmaxProblem(Problem):
         def spread(noise: Array) -> Array:
             return jax.nn.logsumexp(mean + width * noise[None, :], axis=1)
 
-        averaged = jnp.mean(jax.lax.map(spread, sample.draws, batch_size=_DRAWS_AT_ONCE), axis=0)
+        averaged = jnp.mean(jax.lax.map(spread, sample.noise, batch_size=_DRAWS_AT_ONCE), axis=0)
         own = jnp.take_along_axis(mean, rows.y[:, None], axis=1)[:, 0]
-        return stable_sum(rows.weight * (averaged - own))
+        energy = sample.multiple * stable_sum(rows.weight * (averaged - own))
+        return energy + jnp.sum(jax.vmap(lambda p: self._block.divergence(p, rows))(params))
 
     def to_mean(self, params: Params) -> Params:
-        """From the chart of the problem to (mean, scale), class by class."""
-        return self._per_class(self._block.to_mean, params)
+        """From the parameterisation of the problem to (mean, scale), class by class."""
+        return jax.vmap(self._block.to_mean)(params)
 
     def from_mean(self, params: Params) -> Params:
-        """Back to the chart."""
-        return self._per_class(self._block.from_mean, params)
+        """Back from (mean, scale)."""
+        return jax.vmap(self._block.from_mean)(params)
 
     def metric(self, params: Params) -> Metric:
         """The natural metric of each block."""
@@ -145,11 +230,112 @@ class SoftmaxProblem(Problem):
 
     def to_raw(self, params: Params) -> Params:
         """Means and entries of R."""
-        return self._per_class(self._block.to_raw, params)
+        return jax.vmap(self._block.to_raw)(params)
 
     def from_raw(self, raw: Params) -> Params:
         """Back from entries of R."""
-        return self._per_class(self._block.from_raw, raw)
+        return jax.vmap(self._block.from_raw)(raw)
 
-    def _per_class(self, fn: Any, params: Params) -> Any:
-        return jax.vmap(fn)(params)
+
+@dataclass(frozen=True)
+class SoftmaxBound(DiagonalBound):
+    """The negative ELBO with a diagonal R and its dense Hessian, on the host.
+
+    mu and sd are flattened from (classes, columns). ``table.y`` holds class numbers, ``draws``
+    (draws, classes) the normalised noise of the logits.
+    """
+
+    table: WholeTable
+    draws: np.ndarray
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return int(self.draws.shape[1])
+
+    @property
+    def work(self) -> float:
+        """Multiplications of one Hessian, roughly."""
+        rows, columns = self.table.matrix.shape
+        return 3.0 * rows * (self.num_classes * columns) ** 2
+
+    def energy(self, mu: np.ndarray, sd: np.ndarray) -> float:
+        """Minus the expected log likelihood."""
+        mean, width = self._logits(mu, sd)
+        total = 0.0
+        for part in _parts(len(mean), self.draws):
+            t = mean[part] + width[part] * self.draws[:, None, :]
+            spread = special.logsumexp(t, axis=2).mean(axis=0)
+            total += float(self.table.weight[part] @ (spread - self._own(mean, part)))
+        return total
+
+    def energy_second_order(self, mu: np.ndarray, sd: np.ndarray) -> Energy:
+        """The same with its derivatives: Gram matrices for every pair of classes."""
+        mean, width = self._logits(mu, sd)
+        rows, classes = mean.shape
+        value, slope_m, slope_v = 0.0, np.empty((rows, classes)), np.empty((rows, classes))
+        mm, mv, vv = (np.empty((rows, classes, classes)) for _ in range(3))
+        for part in _parts(rows, self.draws):
+            spread, *terms = _row_terms(mean[part], width[part], self.draws)
+            value += float(self.table.weight[part] @ (spread - self._own(mean, part)))
+            slope_m[part], slope_v[part], mm[part], mv[part], vv[part] = terms
+        slope_m[np.arange(rows), self.table.y] -= 1
+        weight = self.table.weight[:, None]
+        X, squares = self.table.matrix, self.table.squares
+        return Energy(
+            value,
+            ((weight * slope_m).T @ X).ravel(),
+            ((weight * slope_v).T @ squares).ravel(),
+            self._blocks(X, mm, X),
+            self._blocks(X, mv, squares),
+            self._blocks(squares, vv, squares),
+        )
+
+    def _own(self, mean: np.ndarray, part: slice) -> np.ndarray:
+        """The mean logit of each row's own class."""
+        return np.take_along_axis(mean[part], self.table.y[part, None], axis=1)[:, 0]
+
+    def _logits(self, mu: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and sd of every logit, (rows, classes)."""
+        dtype, shape = self.table.matrix.dtype, (self.num_classes, -1)
+        mean = self.table.matrix @ mu.reshape(shape).T.astype(dtype)
+        variance = self.table.squares @ (sd**2).reshape(shape).T.astype(dtype)
+        floor = float(np.finfo(dtype).tiny) ** 0.5  # a row of zeros has no width
+        return mean.astype(np.float64), np.sqrt(np.maximum(variance.astype(np.float64), floor))
+
+    def _blocks(self, left: np.ndarray, slope: np.ndarray, right: np.ndarray) -> np.ndarray:
+        classes, columns = self.num_classes, left.shape[1]
+        out = np.empty((classes, columns, classes, columns))
+        for k in range(classes):
+            for other in range(classes):
+                weights = (self.table.weight * slope[:, k, other]).astype(left.dtype)
+                out[k, :, other, :] = left.T @ (weights[:, None] * right)
+        return out.reshape(classes * columns, classes * columns)
+
+
+def _row_terms(mean: np.ndarray, width: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, ...]:
+    """``E[logsumexp(t)]`` of rows, its slopes in (m, v), and second derivatives in both.
+
+    Derivatives are those of the average over the draws itself, so that Newton steps on fixed
+    draws converge quadratically.
+    """
+    noise = draws[:, None, :]
+    t = mean + width * noise
+    spread = special.logsumexp(t, axis=2)
+    p = np.exp(t - spread[:, :, None])
+    count = draws.shape[0]
+    pulled = (p * noise).sum(axis=0) / count
+    half = 0.5 / width
+    mm, mv, vv = (
+        -np.einsum("mnk,mnl->nkl", p * a, p * b, optimize=True) / count
+        for a, b in ((1.0, 1.0), (1.0, noise), (noise, noise))
+    )
+    index = np.arange(mean.shape[1])
+    slope = p.sum(axis=0) / count
+    mm[:, index, index] += slope
+    mv[:, index, index] += pulled
+    vv[:, index, index] += (p * noise**2).sum(axis=0) / count
+    mv = mv * half[:, None, :]
+    vv = vv * half[:, :, None] * half[:, None, :]
+    vv[:, index, index] -= pulled * 2 * half**3
+    return spread.mean(axis=0), slope, pulled * half, mm, mv, vv

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from curvi import datasets
-from curvi.glm._base import PRUNED
+from curvi.glm._design import is_selected
 from curvi.plots import new_figure
 from curvi.reproduction._methods import (
     NEWTON,
@@ -211,10 +211,10 @@ def coefficients(out: Path, *, seeds: Sequence[int], quick: bool, report: Report
         (X, y), _ = load_rows(name, quick=quick)
         runs = newton_runs(name, (X, y), seeds=seeds, quick=quick, report=report)
         best = max(runs, key=lambda one: one.last)
-        strength = np.sqrt((best.mean**2 + best.sd**2) * np.mean(design(X) ** 2, axis=0))
-        places = np.flatnonzero(strength > PRUNED)
-        kept[name] = np.where(strength > PRUNED, best.mean, 0.0)
-        counts.append({"data": name, "coefficients": len(strength), "not switched off": len(places),
+        selected = is_selected(best.mean, best.sd**2, np.mean(design(X) ** 2, axis=0))
+        places = np.flatnonzero(selected)
+        kept[name] = np.where(selected, best.mean, 0.0)
+        counts.append({"data": name, "coefficients": len(selected), "not switched off": len(places),
                        "bound [nats]": f"{best.last:.2f}"})  # fmt: skip
         lines += [
             {"data": name, "index": int(i) if i < X.shape[1] else "intercept",

@@ -27,8 +27,8 @@ from curvi._core.trees import precision_of
 from curvi.engine import Budget, Progress, run
 from curvi.families import MeanField, Params
 from curvi.glm import Bernoulli, DenseDesign, GLMProblem, Rows, SampledGLMProblem
-from curvi.glm._fit import neg_bound
-from curvi.glm._sampled import SampledResources
+from curvi.glm._bound import SampledResources
+from curvi.glm._fit import neg_elbo
 from curvi.solvers import Method
 
 Parameterisation = Literal["sigma", "log sigma", "ratio"]
@@ -138,7 +138,7 @@ def _run(setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget:
     params = exact.from_mean(family.init(jnp.zeros(columns, dtype), width))
     evaluations = _Evaluations(
         evaluation_steps(setting.max_steps),
-        lambda found: -float(neg_bound(exact, found, rows)),
+        lambda found: -float(neg_elbo(exact, found, rows)),
         params,
         budget,
     )

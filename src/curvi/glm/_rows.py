@@ -1,0 +1,283 @@
+"""Rows of a fit: blocks as they come from the user, and tables in fitted units on the host.
+
+The bound is a sum over rows. It asks for tables, adds up what each gives, and does not know
+whether there is one or a thousand of them: memory is bounded by the largest.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils import check_X_y
+from sklearn.utils.validation import _check_sample_weight
+
+from curvi._core.errors import InputError
+from curvi.glm._bound import Rows
+from curvi.glm._design import Columns, Moments
+
+DTYPES = (np.float64, np.float32)
+Encode = Callable[[np.ndarray], np.ndarray]
+
+
+class Table(NamedTuple):
+    """Fitted columns, their squares, responses and weights of some rows.
+
+    Of a table of zeros and ones ``squares`` is ``matrix`` itself, the same object.
+    """
+
+    matrix: np.ndarray
+    squares: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+    first: int = 0  # number of its first row in the table that it is a block of
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the design is its own square."""
+        return self.squares is self.matrix
+
+    def blocks(self, size: int) -> list[Table]:
+        """The same rows, a few at a time."""
+        return [
+            self._rows(slice(start, start + size))._replace(first=self.first + start)
+            for start in range(0, self.y.shape[0], size)
+        ]
+
+    def thinned(self, every: int) -> Table:
+        """Each ``every``-th row."""
+        return self if every == 1 else self._rows(slice(0, None, every))
+
+    def _rows(self, part: slice) -> Table:
+        matrix = self.matrix[part]
+        squares = matrix if self.is_binary else self.squares[part]
+        return Table(matrix, squares, self.y[part], self.weight[part], self.first)
+
+
+class Tables(abc.ABC):
+    """All rows, as often as they are asked for."""
+
+    num_rows: int
+
+    @abc.abstractmethod
+    def __iter__(self) -> Iterator[Table]:
+        """A pass over all rows."""
+
+    def thinned(self, every: int) -> WholeTable:
+        """Every k-th row, with k times its weight."""
+        parts, skip = [], 0
+        for table in self:
+            part = slice(skip, None, every)
+            # Copies: views would keep every block of a stream in memory.
+            matrix, y = table.matrix[part].copy(), table.y[part].copy()
+            parts.append((matrix, y, every * table.weight[part]))
+            skip = (skip - table.y.shape[0]) % every
+        matrix, y, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return WholeTable(matrix, y, weight)
+
+
+@dataclass(frozen=True)
+class WholeTable(Tables):
+    """One table in memory, squared once; ``cache`` is for what a bound wants to keep."""
+
+    matrix: np.ndarray
+    y: np.ndarray
+    weight: np.ndarray
+    squares: np.ndarray = field(init=False)
+    cache: dict[Any, Any] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Square the design, unless it is its own square."""
+        squares = self.matrix * self.matrix
+        same = np.array_equal(squares, self.matrix)
+        object.__setattr__(self, "squares", self.matrix if same else squares)
+
+    @property
+    def num_rows(self) -> int:  # type: ignore[override]
+        """Number of rows."""
+        return int(self.y.shape[0])
+
+    def __iter__(self) -> Iterator[Table]:
+        """The table."""
+        yield Table(self.matrix, self.squares, self.y, self.weight)
+
+
+@dataclass(frozen=True)
+class StreamedTables(Tables):
+    """Blocks ``(matrix, y, weight)`` that a function makes anew for every pass."""
+
+    source: Callable[[], Iterator[tuple[np.ndarray, ...]]]
+    num_rows: int
+
+    def __iter__(self) -> Iterator[Table]:
+        """One block after another."""
+        for matrix, y, weight in self.source():
+            yield Table(matrix, matrix * matrix, y, weight)
+
+
+class StreamedRows(NamedTuple):
+    """The data of a fit whose rows come in blocks: tables, prior precisions, noise variance."""
+
+    tables: Tables
+    precision: np.ndarray
+    noise: float
+
+
+class Block(NamedTuple):
+    """Some validated rows of positive weight, in the user's units."""
+
+    X: Any
+    y: np.ndarray
+    weight: np.ndarray
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """When a dense table is read in blocks where it is, instead of copied into fitted units."""
+
+    largest_copy: int = 2**29  # bytes
+    numbers_per_block: int = 2**22
+
+    def blocks(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray) -> list[Block]:
+        """Views of a validated table that stays where it is, on disk perhaps."""
+        rows = max(1, self.numbers_per_block // X.shape[1])
+        parts = (slice(start, start + rows) for start in range(0, X.shape[0], rows))
+        return [Block(X[part], y[part], weight[part]) for part in parts]
+
+
+@dataclass(frozen=True)
+class UserBlocks:
+    """Blocks ``(X, y)`` or ``(X, y, weight)`` of the user, validated in every pass.
+
+    ``source`` is a function that returns a fresh iterator, or a collection that can be iterated
+    again and again.
+    """
+
+    source: Callable[[], Iterable[Any]] | Iterable[Any]
+
+    def __post_init__(self) -> None:
+        """Validate the source: a fit passes over the rows many times."""
+        if isinstance(self.source, Iterator):
+            raise InputError(
+                "blocks is an iterator, which can be read only once; give a function that returns "
+                "a fresh one, for example lambda: read_blocks(path)"
+            )
+        if not callable(self.source) and not isinstance(self.source, Iterable):
+            raise InputError(
+                f"blocks is a {type(self.source).__name__}; give a function that returns an "
+                "iterator of (X, y) or (X, y, weight), or a list of such blocks"
+            )
+
+    def __iter__(self) -> Iterator[Block]:
+        """One pass; rows of weight zero are left out."""
+        width = None
+        for number, item in enumerate(self.source() if callable(self.source) else self.source):
+            block = _validated(item, number)
+            width = block.X.shape[1] if width is None else width
+            if block.X.shape[1] != width:
+                raise InputError(
+                    f"block {number} has {block.X.shape[1]} columns, block 0 has {width}; all "
+                    "blocks must have the same columns"
+                )
+            used = block.weight > 0
+            if not used.all():
+                block = Block(*(part[used] for part in block))
+            if block.y.shape[0]:
+                yield block
+
+
+def _validated(item: Any, number: int) -> Block:
+    if not isinstance(item, tuple | list) or len(item) not in (2, 3):
+        raise InputError(
+            f"block {number} is not (X, y) or (X, y, weight); a block is a tuple of arrays"
+        )
+    try:
+        X = item[0].toarray() if sparse.issparse(item[0]) else item[0]
+        X, y = check_X_y(X, item[1], dtype=DTYPES)
+        given = item[2] if len(item) == 3 else None
+        if given is not None and np.shape(given) == y.shape and not np.any(given):
+            weight = np.zeros(X.shape[0], X.dtype)  # all rows of a block may have weight zero
+        else:
+            weight = _check_sample_weight(given, X, dtype=X.dtype, ensure_non_negative=True)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"block {number}: {error}") from error
+    return Block(X, y, weight)
+
+
+class Observations:
+    """Validated rows of positive weight: one table in memory, or blocks that are streamed.
+
+    The first pass, made here, measures them; sums do not depend on how rows are cut into blocks.
+
+    Attributes
+    ----------
+    dtype : precision of the rows
+    columns : moments of the columns
+    labels : the classes that occur
+    """
+
+    def __init__(
+        self, blocks: Iterable[Block], labels_of: Encode, *, streamed: bool = True
+    ) -> None:
+        self.blocks, self.streamed = blocks, streamed
+        self._num_rows, self.dtype = 0, np.dtype(np.float32)
+        columns: Moments | None = None
+        labels: list[np.ndarray] = []
+        for block in blocks:
+            self._num_rows += block.y.shape[0]
+            self.dtype = np.promote_types(self.dtype, block.X.dtype)
+            here = Moments.of(block.X, block.weight)
+            columns = here if columns is None else columns.merged(here)
+            labels = [np.unique(np.concatenate([*labels, labels_of(block.y)]))]
+        if columns is None:
+            raise InputError("blocks gave no rows of positive weight; a fit needs at least one")
+        self.columns, self.labels = columns, labels[0]
+
+    def responses(self, encode: Encode) -> Moments:
+        """Total weight, weighted mean and variance of the responses, in one pass."""
+        parts = (Moments.of(encode(block.y)[:, None], block.weight) for block in self._same_rows())
+        total = next(parts)
+        for part in parts:
+            total = total.merged(part)
+        return total
+
+    def rows(
+        self, columns: Columns, prior: np.ndarray, noise: float, encode: Encode
+    ) -> Rows | StreamedRows:
+        """The rows in fitted units, all at once or as a stream."""
+
+        def source() -> Iterator[tuple[np.ndarray, ...]]:
+            for block in self._same_rows():
+                design = columns.dense(block.X.astype(self.dtype, copy=False))
+                yield design, encode(block.y), block.weight.astype(self.dtype, copy=False)
+
+        if self.streamed:
+            return StreamedRows(StreamedTables(source, self._num_rows), prior, noise)
+        (table,) = self.blocks
+        design, y = columns.design(table.X), encode(table.y)
+        return Rows(design, y, table.weight, prior, np.asarray(noise, self.dtype))
+
+    def _same_rows(self) -> Iterator[Block]:
+        """A later pass, which must give as many rows as the first."""
+        count = 0
+        for block in self.blocks:
+            count += block.y.shape[0]
+            yield block
+        if count != self._num_rows:
+            raise InputError(
+                f"blocks gave {self._num_rows} rows at first and {count} later; every pass "
+                "must give the same rows"
+            )
+
+
+def canonical(X: Any) -> Any:
+    """A sparse table with one entry per place, in order; a copy where the given one is not."""
+    if X.has_canonical_format:
+        return X
+    X = X.copy()
+    X.sum_duplicates()
+    return X
