@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from curvi._core.errors import InputError
+from curvi._core.errors import InputError, MisfitWarning
 
 if TYPE_CHECKING:
     from curvi.targets import DataTarget
@@ -80,7 +81,9 @@ class FitCommand:
             )
             target, names = breast_cancer(self.prior_scale)
             # The summary says what a warning would say, with the verdict on top.
-            result = fit(target, family=family(), seed=self.seed, on_failure="return")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", MisfitWarning)
+                result = fit(target, family=family(), seed=self.seed, on_failure="return")
             summary = result.summary(names)
             print(summary)
             if self.out is not None:
