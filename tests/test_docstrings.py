@@ -80,8 +80,6 @@ PENDING: frozenset[str] = frozenset(
         "curvi.glm.StreamedRows",
         "curvi.glm.StreamedTables",
         "curvi.glm.WholeTable",
-        "curvi.glm.fit_glm",
-        "curvi.glm.fit_softmax",
         "curvi.glm.predictor_variance",
         "curvi.inference.LaplaceResult",
         "curvi.laplace",
