@@ -73,15 +73,15 @@ class GLMProblem(Problem):
         """From the chart of the problem to (mean, scale)."""
         if not self.relevance:
             return params
-        sd = jnp.sqrt(self.family.scale.variance(params.scale))
-        return Params(params.mean * sd, params.scale)
+        sd = jnp.sqrt(self.family.scale.variance(params.scale_params))
+        return Params(params.mean * sd, params.scale_params)
 
     def from_mean(self, params: Params) -> Params:
         """From (mean, scale) to the chart of the problem."""
         if not self.relevance:
             return params
-        sd = jnp.sqrt(self.family.scale.variance(params.scale))
-        return Params(params.mean / sd, params.scale)
+        sd = jnp.sqrt(self.family.scale.variance(params.scale_params))
+        return Params(params.mean / sd, params.scale_params)
 
     def value(self, params: Params, sample: Rows) -> Float[Array, ""]:
         """The negative bound."""
@@ -91,7 +91,7 @@ class GLMProblem(Problem):
     def neg_log_likelihood(self, q: Params, sample: Rows) -> Float[Array, ""]:
         """``-sum_i w_i E[log p(y_i | t_i)]``."""
         mean = sample.design.linear(q.mean)
-        variance = predictor_variance(self.family, q.scale, sample.design)
+        variance = predictor_variance(self.family, q.scale_params, sample.design)
         noise = self._noise(mean, variance, sample)
         rows = self.likelihood.expected(mean, variance, sample.y, noise)
         return -stable_sum(sample.weight * rows)
@@ -101,7 +101,9 @@ class GLMProblem(Problem):
         if not isinstance(self.likelihood, Gaussian):
             return sample.noise
         mean = sample.design.linear(q.mean)
-        return self._noise(mean, predictor_variance(self.family, q.scale, sample.design), sample)
+        return self._noise(
+            mean, predictor_variance(self.family, q.scale_params, sample.design), sample
+        )
 
     def _noise(self, mean: Array, variance: Array, sample: Rows) -> Array:
         """Fixed noise variance, or (when it is not positive) its maximiser, at least ``-noise``."""
@@ -113,8 +115,8 @@ class GLMProblem(Problem):
 
     def divergence(self, params: Params, sample: Rows) -> Float[Array, ""]:
         """KL(q || prior), the prior's own parameters optimised where it is a relevance prior."""
-        variance = self.family.scale.variance(params.scale)
-        log_det = self.family.scale.log_det(params.scale)
+        variance = self.family.scale.variance(params.scale_params)
+        log_det = self.family.scale.log_det(params.scale_params)
         if self.relevance:
             alpha_term = 0.5 * jnp.sum(jnp.log1p(params.mean**2))
             if self.family.scale.is_diagonal:

@@ -133,7 +133,7 @@ def fit_glm(
             threads=available_threads(),
         )
         found = fit_on_host(bound, family, dtype, starts, options)
-        sd = np.exp(found.q.scale)
+        sd = np.exp(found.q.scale_params)
         found = replace(found, noise=bound.noise_variance(np.asarray(found.q.mean), sd))
     else:
         with precision_of(dtype):

@@ -92,6 +92,6 @@ def _block(q: Params, k: int) -> Params:
 
 def _parts(family: Family, q: Params) -> tuple[np.ndarray, Any]:
     """Diagonal and factor of one block."""
-    entries = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), q.scale)
+    entries = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), q.scale_params)
     diagonal, factor = family.scale.diagonal_and_factor(entries, np)
     return np.zeros(factor.shape[0]) if diagonal is None else diagonal, factor

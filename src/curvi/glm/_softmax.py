@@ -111,7 +111,7 @@ class SoftmaxProblem(Problem):
         rows = sample.rows
         mean = rows.design.linear(q.mean.T)
         variance = self._per_class(
-            lambda p: predictor_variance(self.family, p.scale, rows.design), q
+            lambda p: predictor_variance(self.family, p.scale_params, rows.design), q
         ).T
         tiny = float(jnp.finfo(mean.dtype).tiny) ** 0.5
         width = jnp.sqrt(jnp.maximum(variance, tiny))  # a row of zeros has no width

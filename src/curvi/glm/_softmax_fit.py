@@ -78,12 +78,12 @@ def _on_host(
         return np.concatenate([m for m, _ in blocks]), np.concatenate([s for _, s in blocks])
 
     found = fit_on_host(bound, family, rows.weight.dtype, starts, options)
-    params = bound.join(np.asarray(found.q.mean), np.exp(found.q.scale))
+    params = bound.join(np.asarray(found.q.mean), np.exp(found.q.scale_params))
     values = [
         -replace(bound, draws=logit_draws(classes, seed)).value(params) for seed in _FRESH_SEEDS
     ]
     shape = (classes, columns)
-    q = Params(found.q.mean.reshape(shape), found.q.scale.reshape(shape))
+    q = Params(found.q.mean.reshape(shape), found.q.scale_params.reshape(shape))
     return _reported(replace(found, q=q), values)
 
 
