@@ -42,7 +42,7 @@ class Params(NamedTuple):
 
 
 class Family(abc.ABC):
-    """q(z) as a structure of R (``scale``) and a noise distribution (``base``).
+    """A distribution q(z): a structure of R (``scale``) and a noise distribution (``base``).
 
     A family has no state: parameters go in, numbers come out, and everything can be jitted,
     differentiated and vmapped.
