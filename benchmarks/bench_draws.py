@@ -52,7 +52,7 @@ def problem(X: np.ndarray, y: np.ndarray):
 def errors(result, optimum, exact, best: float) -> dict[str, float]:
     mean, log_sd = optimum
     distance = np.asarray((result.params.mean - mean) / jnp.exp(log_sd))
-    ratio = np.asarray(jnp.exp(result.params.scale - log_sd))
+    ratio = np.asarray(jnp.exp(result.params.scale_params - log_sd))
     return {
         "mean_rms": float(np.sqrt(np.mean(distance**2))),
         "mean_average": float(np.mean(np.abs(distance))),

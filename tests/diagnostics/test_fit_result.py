@@ -30,13 +30,13 @@ FAMILIES = [
 
 def some_params(family, key, dtype):
     params = family.init(jnp.asarray([1.0, -2.0, 0.5], dtype), jnp.asarray([0.5, 1.0, 2.0], dtype))
-    leaves, structure = jax.tree.flatten(params.scale)
+    leaves, structure = jax.tree.flatten(params.scale_params)
     keys = jax.random.split(key, len(leaves))
     moved = [
         leaf + 0.3 * jax.random.normal(k, leaf.shape, dtype)
         for leaf, k in zip(leaves, keys, strict=True)
     ]
-    return params._replace(scale=jax.tree.unflatten(structure, moved))
+    return params._replace(scale_params=jax.tree.unflatten(structure, moved))
 
 
 def result_of(target, family, params, **changes):

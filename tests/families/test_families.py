@@ -198,7 +198,7 @@ def test_the_metric_is_the_fisher_information(family, key):
         precision = jnp.linalg.inv(family.covariance(other))
         shift = other.mean - mean0
         trace = jnp.trace(precision @ covariance0) + shift @ precision @ shift
-        return 0.5 * trace + family.scale.log_det(other.scale)
+        return 0.5 * trace + family.scale.log_det(other.scale_params)
 
     fisher = jax.jit(jax.hessian(divergence))(flat)
     metric = family.metric(params)
@@ -221,7 +221,7 @@ def projections(rank, dtype):
     def run(key):
         params = random_params(family, key, dtype)
         skew = jax.random.normal(jax.random.fold_in(key, 3), (rank, rank), dtype)
-        turn = params.scale["factor"] @ (skew - skew.T)
+        turn = params.scale_params["factor"] @ (skew - skew.T)
         gauge = Params(params.mean, {"log_diagonal": jnp.zeros_like(params.mean), "factor": turn})
         tangent = random_params(family, jax.random.fold_in(key, 4), dtype)
         once = family.project(params, tangent)
@@ -236,9 +236,9 @@ def test_the_rotation_gauge_of_low_rank_is_removed(rank, seed):
     dtype = jnp.zeros(()).dtype
     params, removed, tangent, once, twice = projections(rank, dtype)(jax.random.key(seed))
     atol = 1e-9 if dtype == jnp.float64 else 1e-3
-    np.testing.assert_allclose(removed.scale["factor"], 0, atol=atol)
-    np.testing.assert_allclose(once.scale["factor"], twice.scale["factor"], atol=atol)
-    cross = params.scale["factor"].T @ once.scale["factor"]
+    np.testing.assert_allclose(removed.scale_params["factor"], 0, atol=atol)
+    np.testing.assert_allclose(once.scale_params["factor"], twice.scale_params["factor"], atol=atol)
+    cross = params.scale_params["factor"].T @ once.scale_params["factor"]
     np.testing.assert_allclose(cross, cross.T, atol=atol)
     np.testing.assert_array_equal(once.mean, tangent.mean)
 
@@ -247,7 +247,9 @@ def test_rotating_the_low_rank_factor_leaves_q_unchanged(key, dtype):
     family = curvi.LowRank(2)
     params = random_params(family, key, dtype)
     rotation, _ = jnp.linalg.qr(jax.random.normal(key, (2, 2), dtype))
-    turned = Params(params.mean, {**params.scale, "factor": params.scale["factor"] @ rotation})
+    turned = Params(
+        params.mean, {**params.scale_params, "factor": params.scale_params["factor"] @ rotation}
+    )
     z = jnp.ones(DIMENSION, dtype)
     np.testing.assert_allclose(
         family.log_prob(params, z), family.log_prob(turned, z), **tolerance(dtype)
@@ -258,7 +260,7 @@ def test_rotating_the_low_rank_factor_leaves_q_unchanged(key, dtype):
 @pytest.mark.parametrize("xp", [jnp, np], ids=["jax", "numpy"])
 def test_the_diagonal_and_the_factor_make_up_the_covariance(family, xp, key, dtype):
     params = random_params(family, key, dtype)
-    entries = jax.tree.map(xp.asarray, params.scale)
+    entries = jax.tree.map(xp.asarray, params.scale_params)
     diagonal, factor = family.scale.diagonal_and_factor(entries, xp)
     assert family.scale.is_diagonal == (factor is None)
     assert family.scale.is_full == (diagonal is None)

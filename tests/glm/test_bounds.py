@@ -269,5 +269,5 @@ def test_the_relevance_bound_is_the_best_of_all_prior_variances():
     best = optimize.minimize(bound, np.zeros(COLUMNS), jac=slope, method="BFGS", tol=1e-8)
     value = relevance.value(relevance.from_mean(q), device(rows))
     np.testing.assert_allclose(value, best.fun, atol=1e-6)
-    optimum = np.exp(2 * q.scale) + q.mean**2  # C_jj + mu_j^2
+    optimum = np.exp(2 * q.scale_params) + q.mean**2  # C_jj + mu_j^2
     np.testing.assert_allclose(np.exp(-best.x), optimum, rtol=1e-3)

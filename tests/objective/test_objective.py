@@ -130,7 +130,9 @@ def test_the_gradient_vanishes_at_the_exact_posterior_of_a_linear_model(regressi
     factor = np.linalg.cholesky(covariance)
     scale = np.tril(factor, -1) + np.diag(np.log(np.diag(factor)))
     params = family.init(regression.start)
-    params = params._replace(mean=jnp.asarray(covariance @ x.T @ y), scale=jnp.asarray(scale))
+    params = params._replace(
+        mean=jnp.asarray(covariance @ x.T @ y), scale_params=jnp.asarray(scale)
+    )
     noise = sample_draws(key, 6, 3, kind="whitened")
     gradient = jax.grad(lambda p: neg_elbo(regression.density, family, p, noise, regression.rows))(
         params

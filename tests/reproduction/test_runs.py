@@ -34,7 +34,7 @@ def test_every_parameterisation_comes_back_to_where_it_started(name):
     params = Params(jnp.asarray([0.5, -2.0]), jnp.asarray([-1.0, 0.3]))
     back = problem.from_raw(problem.to_raw(params))
     np.testing.assert_allclose(back.mean, params.mean, rtol=1e-12)
-    np.testing.assert_allclose(back.scale, params.scale, rtol=1e-12)
+    np.testing.assert_allclose(back.scale_params, params.scale_params, rtol=1e-12)
 
 
 def test_evaluations_are_in_order_and_end_at_the_last_step():

@@ -52,7 +52,7 @@ def test_a_step_of_dsvi_is_its_formula(family, key, dtype):
     raw = family.to_raw(moved.params)
     np.testing.assert_allclose(raw.mean, new_mean, **close(dtype))
     expected = new_factor if family == curvi.FullRank() else np.diag(new_factor)
-    np.testing.assert_allclose(raw.scale, expected, **close(dtype))
+    np.testing.assert_allclose(raw.scale_params, expected, **close(dtype))
 
 
 def test_a_negative_diagonal_is_reflected(key, dtype):
@@ -72,7 +72,7 @@ def test_a_negative_diagonal_is_reflected(key, dtype):
         gradient = jax.grad(lambda r: problem.value(problem.from_raw(r), sample))(raw)
         state = method.init(problem, params, resources)
         moved, _ = method.step(problem, state, resources, step, jnp.zeros(()))
-        return raw.scale - 10 * gradient.scale, jnp.exp(moved.params.scale)
+        return raw.scale_params - 10 * gradient.scale_params, jnp.exp(moved.params.scale_params)
 
     plain, reflected = both(params, resources)
     assert (plain < 0).all()

@@ -23,17 +23,17 @@ STEP = jnp.asarray(3, jnp.int32)
 
 def raw_of(params):
     """(mu, R) by hand: R is diagonal or lower triangular, its diagonal is stored as logs."""
-    if params.scale.ndim == 1:
-        return Params(params.mean, jnp.exp(params.scale))
-    diagonal = jnp.diag(jnp.exp(jnp.diag(params.scale)))
-    return Params(params.mean, jnp.tril(params.scale, -1) + diagonal)
+    if params.scale_params.ndim == 1:
+        return Params(params.mean, jnp.exp(params.scale_params))
+    diagonal = jnp.diag(jnp.exp(jnp.diag(params.scale_params)))
+    return Params(params.mean, jnp.tril(params.scale_params, -1) + diagonal)
 
 
 def from_raw(raw):
-    if raw.scale.ndim == 1:
-        return Params(raw.mean, jnp.log(jnp.abs(raw.scale)))
-    diagonal = jnp.diag(jnp.log(jnp.abs(jnp.diag(raw.scale))))
-    return Params(raw.mean, jnp.tril(raw.scale, -1) + diagonal)
+    if raw.scale_params.ndim == 1:
+        return Params(raw.mean, jnp.log(jnp.abs(raw.scale_params)))
+    diagonal = jnp.diag(jnp.log(jnp.abs(jnp.diag(raw.scale_params))))
+    return Params(raw.mean, jnp.tril(raw.scale_params, -1) + diagonal)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -63,7 +63,7 @@ def _of(thing: Any, seen: frozenset[int]) -> tuple[Any, ...]:
 
 def _of_callable(thing: Any, seen: frozenset[int]) -> tuple[Any, ...]:
     if isinstance(thing, types.FunctionType):
-        if _root(thing) in _TRUSTED:
+        if _root(thing) in _TRUSTED or _is_own(thing):
             return ("function", _Same(thing))
         read = [cell.cell_contents for cell in thing.__closure__ or () if _filled(cell)]
         read += [thing.__defaults__, thing.__kwdefaults__]
@@ -77,6 +77,11 @@ def _of_callable(thing: Any, seen: frozenset[int]) -> tuple[Any, ...]:
     if _root(thing) in _TRUSTED or isinstance(thing, types.BuiltinFunctionType):
         return ("library", _Same(thing))
     return ("unknown", _Same(object()))
+
+
+def _is_own(function: types.FunctionType) -> bool:
+    """Whether it is a top-level function of a module of curvi, which reads constants only."""
+    return _root(function) == "curvi" and "<locals>" not in function.__qualname__
 
 
 def _filled(cell: types.CellType) -> bool:

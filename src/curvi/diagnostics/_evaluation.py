@@ -43,7 +43,7 @@ def _energies(
 
     def log_q(epsilon: Float[Array, " noise"]) -> Float[Array, ""]:
         if family.num_noise(dimension) == dimension:
-            return family.base.log_prob(epsilon) - family.scale.log_det(params.scale)
+            return family.base.log_prob(epsilon) - family.scale.log_det(params.scale_params)
         return family.log_prob(params, family.transform(params, epsilon))
 
     def block(epsilons: Float[Array, "together noise"]) -> tuple[Array, Array]:

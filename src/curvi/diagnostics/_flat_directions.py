@@ -43,7 +43,7 @@ def flat_direction(
     names = coordinate_names(position)
     entries = [
         (share / total, f"{part} of {names[row]}")
-        for part, table in (("the mean", shares.mean), ("the spread", shares.scale))
+        for part, table in (("the mean", shares.mean), ("the spread", shares.scale_params))
         for row, share in enumerate(_by_coordinate(table, len(names)))
     ]
     entries.sort(key=lambda entry: -entry[0])

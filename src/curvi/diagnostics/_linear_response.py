@@ -282,7 +282,7 @@ def coordinate_covariance(optimum: Optimum) -> Float[Array, "dimension dimension
     def block_of(index: Array) -> Params:
         chosen = np.asarray(index)[:, None] == np.arange(dimension)[None, :]
         zeros = jax.tree.map(
-            lambda leaf: np.zeros((len(index), *leaf.shape), leaf.dtype), params.scale
+            lambda leaf: np.zeros((len(index), *leaf.shape), leaf.dtype), params.scale_params
         )
         return Params(chosen.astype(params.mean.dtype), zeros)
 

@@ -33,16 +33,16 @@ class Params(NamedTuple):
     ----------
     mean : array, shape (dimension,)
         mu, in flat, unconstrained coordinates.
-    scale : pytree
+    scale_params : pytree
         Parameters of R, in the parameterisation of ``family.scale``.
     """
 
     mean: Vector
-    scale: Any
+    scale_params: Any
 
 
 class Family(abc.ABC):
-    """q(z) as a structure of R (``scale``) and a noise distribution (``base``).
+    """A distribution q(z): a structure of R (``scale``) and a noise distribution (``base``).
 
     A family has no state: parameters go in, numbers come out, and everything can be jitted,
     differentiated and vmapped.
@@ -78,7 +78,7 @@ class Family(abc.ABC):
 
     def transform(self, params: Params, noise: Float[Array, " noise"]) -> Vector:
         """``z = mu + R epsilon``."""
-        return params.mean + self.scale.apply(params.scale, noise)
+        return params.mean + self.scale.apply(params.scale_params, noise)
 
     @partial(jax.jit, static_argnames=("self", "num_draws"))
     def sample(
@@ -107,20 +107,20 @@ class Family(abc.ABC):
     def entropy(self, params: Params) -> Float[Array, ""]:
         """``log |det R|`` plus the entropy of the base."""
         constant = self.base.entropy(params.mean.shape[0])
-        return self.scale.log_det(params.scale) + constant
+        return self.scale.log_det(params.scale_params) + constant
 
     def log_prob(self, params: Params, z: Vector) -> Float[Array, ""]:
         """``log q(z)``."""
-        noise = self.scale.solve(params.scale, z - params.mean)
-        return self.base.log_prob(noise) - self.scale.log_det(params.scale)
+        noise = self.scale.solve(params.scale_params, z - params.mean)
+        return self.base.log_prob(noise) - self.scale.log_det(params.scale_params)
 
     def sd(self, params: Params) -> Vector:
         """Marginal standard deviations."""
-        return jnp.sqrt(self.base.variance * self.scale.variance(params.scale))
+        return jnp.sqrt(self.base.variance * self.scale.variance(params.scale_params))
 
     def covariance(self, params: Params) -> Matrix:
         """Dense covariance matrix."""
-        return self.base.variance * self.scale.covariance(params.scale)
+        return self.base.variance * self.scale.covariance(params.scale_params)
 
     def num_noise(self, dimension: int) -> int:
         """Length of epsilon."""
@@ -132,25 +132,25 @@ class Family(abc.ABC):
 
     def metric(self, params: Params) -> Metric:
         """Natural metric on tangents of the parameters, the preconditioner of Newton steps."""
-        mean = self.scale.mean_metric(params.scale)
-        scale = self.scale.scale_metric(params.scale)
+        mean = self.scale.mean_metric(params.scale_params)
+        scale = self.scale.scale_metric(params.scale_params)
         variance = self.base.variance
         return FunctionMetric(
-            lambda t: Params(mean.apply(t.mean) / variance, scale.apply(t.scale)),
-            lambda t: Params(mean.solve(t.mean) * variance, scale.solve(t.scale)),
+            lambda t: Params(mean.apply(t.mean) / variance, scale.apply(t.scale_params)),
+            lambda t: Params(mean.solve(t.mean) * variance, scale.solve(t.scale_params)),
         )
 
     def project(self, params: Params, tangent: Params) -> Params:
         """Remove directions in parameter space along which q does not change."""
-        return Params(tangent.mean, self.scale.project(params.scale, tangent.scale))
+        return Params(tangent.mean, self.scale.project(params.scale_params, tangent.scale_params))
 
     def to_raw(self, params: Params) -> Params:
         """The mean and the entries of R themselves."""
-        return Params(params.mean, self.scale.to_raw(params.scale))
+        return Params(params.mean, self.scale.to_raw(params.scale_params))
 
     def from_raw(self, raw: Params) -> Params:
         """Inverse of :meth:`to_raw`."""
-        return Params(raw.mean, self.scale.from_raw(raw.scale))
+        return Params(raw.mean, self.scale.from_raw(raw.scale_params))
 
 
 @dataclass(frozen=True)

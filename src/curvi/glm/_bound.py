@@ -143,15 +143,15 @@ class GLMProblem(Problem):
         """From the parameterisation of the problem to (mean, scale)."""
         if not self.relevance:
             return params
-        sd = jnp.sqrt(self.family.scale.variance(params.scale))
-        return Params(params.mean * sd, params.scale)
+        sd = jnp.sqrt(self.family.scale.variance(params.scale_params))
+        return Params(params.mean * sd, params.scale_params)
 
     def from_mean(self, params: Params) -> Params:
         """From (mean, scale) to the parameterisation of the problem."""
         if not self.relevance:
             return params
-        sd = jnp.sqrt(self.family.scale.variance(params.scale))
-        return Params(params.mean / sd, params.scale)
+        sd = jnp.sqrt(self.family.scale.variance(params.scale_params))
+        return Params(params.mean / sd, params.scale_params)
 
     def value(self, params: Params, sample: Rows) -> Float[Array, ""]:
         """The negative ELBO."""
@@ -169,7 +169,7 @@ class GLMProblem(Problem):
     def _predictor(self, q: Params, sample: Rows) -> tuple[Array, Array]:
         """Mean and variance of every linear predictor."""
         design = sample.design
-        return design.linear(q.mean), predictor_variance(self.family, q.scale, design)
+        return design.linear(q.mean), predictor_variance(self.family, q.scale_params, design)
 
     def _noise(self, mean: Array, variance: Array, sample: Rows) -> Array:
         if not isinstance(self.likelihood, Gaussian):
@@ -180,8 +180,8 @@ class GLMProblem(Problem):
 
     def divergence(self, params: Params, sample: Rows) -> Float[Array, ""]:
         """KL(q || prior), the prior's own parameters optimised where it is a relevance prior."""
-        variance = self.family.scale.variance(params.scale)
-        log_det = self.family.scale.log_det(params.scale)
+        variance = self.family.scale.variance(params.scale_params)
+        log_det = self.family.scale.log_det(params.scale_params)
         if self.relevance:
             alpha_term = 0.5 * jnp.sum(jnp.log1p(params.mean**2))
             if self.family.scale.is_diagonal:

@@ -164,7 +164,7 @@ def fit_glm(
             coarse_rows=options.coarse_rows,
         )
         found = fit_on_host(bound, family, dtype, starts, options)
-        noise = bound.noise_variance(np.asarray(found.q.mean), np.exp(found.q.scale))
+        noise = bound.noise_variance(np.asarray(found.q.mean), np.exp(found.q.scale_params))
     else:
         exact = GLMProblem(likelihood, family, relevance)
         with precision_of(dtype):

@@ -108,7 +108,7 @@ def fit_softmax(
         precision = np.tile(rows.precision, num_classes)
         bound = SoftmaxBound(relevance, precision, whole_table(rows), draws)
         found = fit_on_host(bound, family, dtype, starts, options)
-        params = bound.join(np.ravel(found.q.mean), np.exp(np.ravel(found.q.scale)))
+        params = bound.join(np.ravel(found.q.mean), np.exp(np.ravel(found.q.scale_params)))
         elbos = [-replace(bound, draws=noise).value(params) for noise in fresh]
     else:
         exact = SoftmaxProblem(family, relevance, num_classes)
@@ -195,7 +195,7 @@ class SoftmaxProblem(Problem):
         q, rows = self.to_mean(params), sample.rows
         mean = rows.design.linear(q.mean.T)
         variance = jax.vmap(lambda scale: predictor_variance(self.family, scale, rows.design))(
-            q.scale
+            q.scale_params
         ).T
         tiny = float(jnp.finfo(mean.dtype).tiny) ** 0.5
         width = jnp.sqrt(jnp.maximum(variance, tiny))  # a row of zeros has no width

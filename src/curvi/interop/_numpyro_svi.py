@@ -227,7 +227,7 @@ def _guide_params(guide: Any, result: FitResult) -> dict[str, Array]:
     if family.scale.is_full:
         covariance = family.covariance(params)[order][:, order]
         return found | {f"{prefix}_scale_tril": jnp.linalg.cholesky(covariance)}
-    diagonal, factor = family.scale.diagonal_and_factor(params.scale)
+    diagonal, factor = family.scale.diagonal_and_factor(params.scale_params)
     # NumPyro keeps the factor in units of the diagonal: D (I + W W') D.
     relative = (factor / diagonal[:, None])[order]
     return found | {f"{prefix}_scale": diagonal[order], f"{prefix}_cov_factor": relative}

@@ -114,7 +114,9 @@ class _Graph(NamedTuple):
 
 
 def _compile(inputs: list[Any], outputs: list[Any]) -> _Graph:
-    return _Graph(_jax_backend().get_jaxified_graph(inputs, outputs), inputs, outputs)
+    # In the precision of the inputs, also when a pickle is loaded: it is that of the constants.
+    with precision_of(np.result_type(*(variable.dtype for variable in inputs))), usual_promotion():
+        return _Graph(_jax_backend().get_jaxified_graph(inputs, outputs), inputs, outputs)
 
 
 def _translated(model: Any, outputs: list[Any]) -> _Graph:

@@ -152,7 +152,7 @@ def _run(setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget:
         seconds=elapsed,
         bound=bound_column,
         mean=np.asarray(q.mean, np.float64),
-        sd=np.exp(np.minimum(np.asarray(q.scale, np.float64), _LARGEST_LOG)),
+        sd=np.exp(np.minimum(np.asarray(q.scale_params, np.float64), _LARGEST_LOG)),
         outcome=ended.outcome,
         compile_seconds=ended.compile_seconds,
     )

@@ -90,6 +90,6 @@ class DSVI(CheapSteps):
             return optax.tree.add_scale(raw, -rate, gradient)
         mean = raw.mean - rate * gradient.mean
         scale = jax.tree.map(
-            lambda r, g: r - self.scale_factor * rate * g, raw.scale, gradient.scale
+            lambda r, g: r - self.scale_factor * rate * g, raw.scale_params, gradient.scale_params
         )
-        return raw._replace(mean=mean, scale=scale)
+        return raw._replace(mean=mean, scale_params=scale)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
@@ -100,7 +100,7 @@ class AbstractTarget(abc.ABC):
         """All rows of data; None for a plain log density."""
         return None
 
-    def with_position(self, position: PyTree) -> Self:
+    def with_position(self, position: PyTree) -> AbstractTarget:
         """The same target, started elsewhere; raises InputError as the constructor does."""
         return replace(self, position=position)  # type: ignore[type-var]
 
