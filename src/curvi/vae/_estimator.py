@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import numpy as np
 import optax
@@ -33,6 +33,8 @@ METHODS: dict[str, Callable[[], Method]] = {
 }
 _MIN_VALIDATION_ROWS = 10  # an ELBO over a handful of rows would stop at random
 _FIRST_SIGNAL = 0.1  # size of the first decoded images around their mean, in sds of the data
+
+Model = TypeVar("Model", bound="VAE")
 
 
 @cache
@@ -150,7 +152,7 @@ class VAE(TransformerMixin, AutoEncoder):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self: Model, X: Any, y: Any = None) -> Model:
         """Train on rows.
 
         Parameters

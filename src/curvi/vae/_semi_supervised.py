@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,8 @@ from curvi.vae._base import AutoEncoder
 from curvi.vae._objective import Likelihood, kl_divergence, l2_penalty, reparameterise
 from curvi.vae._training import Trained, train
 from curvi.vae._use import by_blocks
+
+Model = TypeVar("Model", bound="SemiSupervisedVAE")
 
 
 class ClassParams(NamedTuple):
@@ -215,7 +217,7 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self: Model, X: Any, y: Any) -> Model:
         """Train on rows and labels.
 
         Parameters
