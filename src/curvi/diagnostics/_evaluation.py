@@ -15,6 +15,7 @@ from curvi.concentration import VarianceReport
 from curvi.engine._problems import cost_per_draw
 from curvi.families import Family, Params
 from curvi.objective import energies, host_sample
+from curvi.objective._draws import host_generator
 from curvi.targets import AbstractTarget, Density
 
 _MOST_DRAWS, _FEWEST_DRAWS = 1024, 64
@@ -57,11 +58,6 @@ def _energies(
 _compiled = SizedJit(_energies, static_argnames=("density", "family"))
 
 
-def evaluation_key(key: PRNGKeyArray) -> PRNGKeyArray:
-    """The key of the fresh draws, from that of the fit."""
-    return jax.random.fold_in(key, _STREAM)
-
-
 def evaluation_noise(
     target: AbstractTarget, family: Family, key: PRNGKeyArray
 ) -> Float[np.ndarray, "draws noise"]:
@@ -74,7 +70,7 @@ def evaluation_noise(
     num_rows = max(target.num_rows, 1)
     num_draws = int(np.clip(min(_WORK / num_rows, _NUMBERS / width), _FEWEST_DRAWS, _MOST_DRAWS))
     num_draws -= num_draws % _TOGETHER
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key), np.uint32))
+    rng = host_generator(key, _STREAM)
     return host_sample(rng, num_draws, width, family.base).astype(target.dtype)
 
 

@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from curvi._core.errors import Outcome
@@ -97,8 +98,7 @@ def replicates(
     rows[0] = np.asarray(params.mean)
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
     for index in range(count):
-        key = jax.random.fold_in(jax.random.fold_in(resources.key, _STREAM), index)
-        other = resources._replace(noise=draws_of(problem, key))
+        other = resources._replace(noise=draws_of(problem, resources.key, _STREAM, index))
         limits = _few_steps(num_steps, _LINEAR * max(size, 10), budget)
         ended = run(problem, _newton(method, problem), params, other, limits, execution=execution)
         if ended.outcome is Outcome.INTERRUPTED:
@@ -144,10 +144,11 @@ def descend_from_saddle(
     a little it is not zero in any direction, while the curvature is nearly the same: a few steps
     then meet the direction of negative curvature and go down along it.
     """
-    key = jax.random.fold_in(jax.random.fold_in(resources.key, _STREAM), _MANY)
     loose = replace(problem, plan=replace(problem.plan, kind="iid"))
     draws = draws_of(problem, resources.key) if resources.noise is None else resources.noise
-    other = resources._replace(noise=draws + _NUDGE * draws_of(loose, key))
+    nudge = np.asarray(draws_of(loose, resources.key, _STREAM, _MANY))
+    moved = np.asarray(draws) + np.asarray(_NUDGE, nudge.dtype) * nudge
+    other = resources._replace(noise=jnp.asarray(moved))
     limits = _few_steps(_ESCAPE_STEPS, 0.0, budget)
     ended = run(problem, _newton(method, problem), params, other, limits, execution=execution)
     if ended.outcome is Outcome.INTERRUPTED:
@@ -162,10 +163,11 @@ def _number_of_sets(problem: VariationalProblem, resources: Resources) -> int:
     return _MANY if touched <= _CHEAP else _FEW
 
 
-def draws_of(problem: VariationalProblem, key: Any) -> jax.Array:
-    """Fixed draws by the problem's plan."""
+def draws_of(problem: VariationalProblem, key: Any, *stream: int) -> jax.Array:
+    """Fixed draws by the problem's plan, from a stream of the key."""
     width = problem.family.num_noise(problem.dimension)
-    return fixed_draws(key, problem.plan, width, problem.family.base, problem.density.dtype)
+    base, dtype = problem.family.base, problem.density.dtype
+    return fixed_draws(key, problem.plan, width, base, dtype, stream=stream)
 
 
 def replicate_spread(replicates: np.ndarray, sd: np.ndarray) -> np.ndarray:

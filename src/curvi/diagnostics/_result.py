@@ -19,7 +19,6 @@ from curvi.concentration import VarianceReport
 from curvi.diagnostics import _linear_response as response
 from curvi.diagnostics._evaluation import (
     evaluate,
-    evaluation_key,
     evaluation_noise,
     variance_of_draws,
 )
@@ -168,14 +167,8 @@ class FitResult:
         log_ratio = self.log_ratio
         if log_ratio is None:
             with precision_of(self.target.dtype):
-                log_ratio = evaluate(
-                    self.target, self.family, self.params, self._evaluation_key
-                ).log_ratio
+                log_ratio = evaluate(self.target, self.family, self.params, self._key).log_ratio
         return smoothed_weights(log_ratio)
-
-    @property
-    def _evaluation_key(self) -> PRNGKeyArray:
-        return evaluation_key(self._key)
 
     @property
     def _key(self) -> PRNGKeyArray:
@@ -202,7 +195,7 @@ class FitResult:
     def importance(self) -> Moments:
         """Mean and sd corrected by Pareto-smoothed importance weights; good while k < 0.7."""
         with precision_of(self.target.dtype):
-            noise = jnp.asarray(evaluation_noise(self.target, self.family, self._evaluation_key))
+            noise = jnp.asarray(evaluation_noise(self.target, self.family, self._key))
             flat = jax.vmap(lambda e: self.family.transform(self.params, e))(noise)
             return weighted_moments(positions(self._space, flat), self._weights.weights)
 
@@ -258,7 +251,7 @@ class FitResult:
                     f"{self.target.dimension} dimensions has too many parameters for them; use "
                     "MeanField() or LowRank(rank)"
                 )
-            noise = draws_of(problem, jax.random.fold_in(self._key, 1))
+            noise = draws_of(problem, self._key, 1)
         resources = Resources(self._key, self.target.rows, noise)
         return response.Optimum(self.target, problem, self.params, resources, self.execution)
 

@@ -86,6 +86,10 @@ class CompiledObjective:
         """The vector as parameters, in the precision of the problem."""
         return jax.tree.map(jnp.asarray, self._cut(vector))
 
+    def rounded(self, vector: np.ndarray) -> np.ndarray:
+        """The vector, rounded to the precision of the problem."""
+        return vector.astype(self.dtype).astype(np.float64)
+
     def _cut(self, vector: np.ndarray) -> PyTree:
         leaves, structure = jax.tree.flatten(self.like)
         ends = np.cumsum([leaf.size for leaf in leaves])

@@ -15,13 +15,18 @@ from jaxtyping import PyTree
 from curvi._core import validation
 from curvi._core.errors import InputError, MisfitWarning, Outcome, warn_user
 from curvi.diagnostics import FitResult, evaluate, evaluate_elbo
-from curvi.diagnostics._evaluation import evaluation_key
 from curvi.diagnostics._monte_carlo import draws_of
 from curvi.diagnostics._verdict import misfit_sentence
 from curvi.engine import Budget, Execution, Resources, StepInfo, VariationalProblem, hooks_for
 from curvi.families import Family, MeanField, Params
 from curvi.inference._growth import Grown, Precision, run_growing
-from curvi.inference._initial import FirstRun, broken_gradient, first_run, starting_params
+from curvi.inference._initial import (
+    FirstRun,
+    around,
+    broken_gradient,
+    first_run,
+    starting_params,
+)
 from curvi.inference._inputs import (
     announce,
     as_execution,
@@ -36,6 +41,8 @@ from curvi.inference._laplace import laplace, laplace_params
 from curvi.objective import Draws, plan_draws
 from curvi.solvers import Method
 from curvi.targets import AbstractTarget, DataTarget
+
+_STREAM = 0xD4A
 
 
 @in_precision_of_target
@@ -145,7 +152,7 @@ def fit(
     plan = _plan(family, method, target, draws, num_draws, batch_size)
     problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
     key = jax.random.key(seed)
-    noise = None if plan.fresh else draws_of(problem, jax.random.fold_in(key, 0xD4A))
+    noise = None if plan.fresh else draws_of(problem, key, _STREAM)
     resources = Resources(key, target.rows, noise)
     params = _start(init, problem, target, resources, method, execution)
     steps = method.default_max_steps if max_steps is None else max_steps
@@ -185,7 +192,7 @@ def _start(
     method: Method,
     execution: Execution,
 ) -> Params:
-    first = problem.family.init(target.start, 1.0)
+    first = around(problem.family, target.start, 1.0)
     eagerly = execution.runs_eagerly(problem, method, first, resources)
     if init == "position":
         return starting_params(problem, target, resources, eagerly)
@@ -246,7 +253,7 @@ def _judge(
 ) -> FitResult:
     """Evaluate the bound on fresh draws, and let a bad one overrule the method's own verdict."""
     ended, problem = grown.ended, grown.problem
-    key = evaluation_key(grown.resources.key)
+    key = grown.resources.key
     elbo, error, log_ratio = evaluate(target, problem.family, ended.params, key)
     outcome, message = ended.outcome, grown.message or ended.outcome.sentence
     if outcome is Outcome.NON_FINITE and not ended.trace["accepted"].any():

@@ -147,9 +147,8 @@ def _with_draws(
     problem: VariationalProblem, resources: Resources, count: int
 ) -> tuple[VariationalProblem, Resources]:
     """The same problem on another number of draws."""
-    key = jax.random.fold_in(jax.random.fold_in(resources.key, _STREAM), count)
     larger = replace(problem, plan=replace(problem.plan, num_draws=count))
-    return larger, resources._replace(noise=draws_of(larger, key))
+    return larger, resources._replace(noise=draws_of(larger, resources.key, _STREAM, count))
 
 
 def _too_few(problem: VariationalProblem, error: float, limit: float) -> str:

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from curvi._core.errors import NumericalError, Outcome
 from curvi._core.trees import coordinate_names, leaf_names
 from curvi.diagnostics import evaluate, evaluate_elbo
-from curvi.diagnostics._evaluation import evaluation_key
 from curvi.diagnostics._importance import raw_relative_ess
 from curvi.engine import (
     Budget,
@@ -26,6 +25,7 @@ from curvi.engine import (
     run_starts,
 )
 from curvi.families import Family, Params
+from curvi.objective._draws import host_generator
 from curvi.solvers import Method
 from curvi.targets import AbstractTarget
 
@@ -129,8 +129,7 @@ def starting_points(
     Each has the width with the best bound. One whose bound is finite at no width is kept: it will
     fail, and be reported.
     """
-    key: PRNGKeyArray = jax.random.fold_in(resources.key, _STREAM)
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key), np.uint32))
+    rng = host_generator(resources.key, _STREAM)
     points = [first]
     for _ in range(num_starts - 1):
         moved = target.start + jnp.asarray(rng.normal(size=target.dimension), target.dtype)
@@ -159,7 +158,7 @@ def first_run(
     """
     eagerly = execution.runs_eagerly(problem, method, start, resources)
     points_of = partial(starting_points, problem, target, start, resources)
-    key = evaluation_key(resources.key)
+    key = resources.key
     if isinstance(num_starts, int) and num_starts > 1:
         points = points_of(num_starts, eagerly)
         runs = run_starts(problem, method, points, resources, budget, execution=execution)

@@ -115,14 +115,29 @@ def sample_draws(
     return draws
 
 
+def host_generator(key: PRNGKeyArray, *stream: int) -> np.random.Generator:
+    """NumPy's generator for a key and the numbers of a stream, without compiling anything.
+
+    Different streams of a key are independent, as ``jax.random.fold_in`` would make them.
+    """
+    entropy = np.asarray(jax.random.key_data(key), np.uint32).ravel().tolist()
+    return np.random.default_rng([*entropy, *stream])
+
+
 def fixed_draws(
-    key: PRNGKeyArray, plan: Draws, dimension: int, base: Base, dtype: Any
+    key: PRNGKeyArray,
+    plan: Draws,
+    dimension: int,
+    base: Base,
+    dtype: Any,
+    *,
+    stream: tuple[int, ...] = (),
 ) -> Float[Array, "draws dimension"]:
     """Make the draws of a whole fit on the host, in double precision, then round them once.
 
     Nothing is compiled for them: JAX's samplers take longer to compile than a small fit to run.
     """
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key), np.uint32))
+    rng = host_generator(key, *stream)
     count = plan.num_draws
     if plan.kind == "sobol":
         draws = _sobol(rng, count, dimension, base)

@@ -186,6 +186,9 @@ class FlatObjective(Protocol):
     def unravel(self, vector: np.ndarray) -> Any:
         """The vector as parameters in the precision of the problem."""
 
+    def rounded(self, vector: np.ndarray) -> np.ndarray:
+        """The vector, rounded to the precision of the problem."""
+
 
 class Stepper(Protocol):
     """A run on the host: where it stands, and how it takes a step."""

@@ -124,7 +124,7 @@ class HostTrustRegion:
 
     def moved(self, vector: np.ndarray, step: np.ndarray) -> np.ndarray:
         """The sum, rounded to the precision of the objective."""
-        return self.objective.ravel(self.objective.unravel(vector + step))
+        return self.objective.rounded(vector + step)
 
     def _evaluated(self, vector: np.ndarray) -> Derivatives:
         """The derivatives of a point are asked for twice: as a trial and as the next start."""
