@@ -9,6 +9,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from curvi._core.errors import Outcome
+from curvi.engine import Budget
 from curvi.families import MeanField
 from curvi.glm import (
     Bernoulli,
@@ -23,7 +24,7 @@ from curvi.glm import (
     WholeTable,
     fit_glm,
 )
-from curvi.glm._newton import minimise_dense
+from curvi.glm._newton import run_newton
 
 pytestmark = pytest.mark.float64_only
 FREE_NOISE = -1e-12
@@ -48,7 +49,7 @@ def test_powers_of_a_feature_defeat_rounded_hessians_but_not_the_fit():
     table = WholeTable(powers, rows.y, rows.weight)
     bound = DenseBound(False, rows.precision, Bernoulli(), table)
     mean, log_sd = (np.asarray(leaf) for leaf in found.q)
-    again = minimise_dense(bound, bound.join(mean, np.exp(log_sd)), tolerance=1e-8, max_steps=50)
+    again = run_newton(bound, bound.join(mean, np.exp(log_sd)), Budget(1e-8, 50))
     assert -bound.value(again.params) - found.elbo < 1e-6
 
 
@@ -61,7 +62,7 @@ def test_uncentred_columns_end_no_worse_than_in_one_parameterisation():
     table = WholeTable(X, rows.y, rows.weight)
     bound = DenseBound(True, rows.precision, Gaussian(), table, FREE_NOISE, well_known=np.inf)
     start = bound.join(np.zeros(9), np.full(9, 1 / 3))
-    single = minimise_dense(bound, start, tolerance=1e-6, max_steps=1000)
+    single = run_newton(bound, start, Budget(1e-6, 1000))
     assert found.outcome is Outcome.CONVERGED
     assert found.elbo > -bound.value(single.params) - 0.01
 
@@ -85,7 +86,7 @@ def test_switching_off_at_the_end_does_not_lower_the_bound():
     table = WholeTable(X, rows.y, rows.weight)
     bound = DenseBound(True, rows.precision, Bernoulli(), table)
     start = bound.join(np.zeros(6), np.full(6, 0.4))
-    ended = minimise_dense(bound, start, tolerance=1e-8, max_steps=300)
+    ended = run_newton(bound, start, Budget(1e-8, 300))
     alpha, _, sd = bound.split(ended.params)
     off = np.exp(ended.params[6:]) < 1e-8
     assert ended.outcome is Outcome.CONVERGED

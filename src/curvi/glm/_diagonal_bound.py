@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from curvi.glm._newton import SecondOrder
-
 _FADING = 0.05  # ratio of mean to sd below which a coefficient can be switched off at the end
 _OFF = 1e-10  # its sd then
 _ROUGH = 1.0  # nats that a start in one parameterisation may leave
@@ -34,6 +32,14 @@ class Energy(NamedTuple):
     mean_variance: np.ndarray | None = None
     variance_variance: np.ndarray | None = None
     rank_one: float = 0.0
+
+
+class SecondOrder(NamedTuple):
+    """A value, its gradient and its Hessian."""
+
+    value: float
+    gradient: np.ndarray
+    hessian: np.ndarray
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from curvi.glm._dense import COARSE_ROWS, DenseBound, available_threads, one_bla
 from curvi.glm._design import DenseDesign
 from curvi.glm._diagonal_bound import DiagonalBound
 from curvi.glm._likelihoods import Likelihood
-from curvi.glm._newton import minimise_dense
+from curvi.glm._newton import run_newton
 from curvi.glm._rows import StreamedRows, WholeTable
 from curvi.inference._inputs import default_tolerance
 from curvi.solvers import Method, TrustRegion
@@ -227,7 +227,7 @@ def fit_on_host(
     def run_from(index: int, hooks: Hooks) -> tuple[RunResult, float]:
         mean, sd = starts(index)
         start = bound.join(mean.ravel(), sd.ravel())
-        run = _from_coarse_to_fine(bound, start, dtype, options)
+        run = _from_coarse_to_fine(bound, start, dtype, options, hooks)
         return run, -bound.value(run.params)
 
     def moments(params: np.ndarray) -> Params:
@@ -242,38 +242,36 @@ def fit_on_host(
 
 
 def _from_coarse_to_fine(
-    bound: DiagonalBound, start: np.ndarray, dtype: Any, options: Options
+    bound: DiagonalBound, start: np.ndarray, dtype: Any, options: Options, hooks: Hooks
 ) -> RunResult:
     """Newton steps on cheaper bounds first, for a good start at a fraction of the price.
 
     The trace holds the steps on all rows, and the time of all steps; ``steps`` counts them all.
     """
     steps = _HOST_STEPS if options.max_steps is None else options.max_steps
+    accuracy = options.accuracy(dtype)
     spent, used, traces = 0.0, 0, []
     for stage in (*bound.coarser(), bound):
         if stage is not bound and used + 1 >= steps:
             continue  # the last step is for the bound itself
         left = steps - used - (stage is not bound)
-        run = minimise_dense(
-            stage,
-            start,
-            tolerance=max(options.accuracy(dtype), stage.rough),
-            max_steps=min(left, _ROUGH_STEPS) if stage.rough else left,
-            eps=float(np.finfo(dtype).eps),
-            hessian_eps=stage.hessian_eps,
-            rough=stage.rough > 0,
-        )
+        most = min(left, _ROUGH_STEPS) if stage.rough else left
+        budget = Budget(max(accuracy, stage.rough), most, hooks=hooks)
+        run = run_newton(stage, start, budget, dtype)
         used += run.steps
         if stage is bound or np.isfinite(bound.value(run.params)):
             start = run.params
-        if stage.has_all_rows:
-            traces.append({**run.trace, "seconds": run.trace["seconds"] + spent})
+        seen = slice(None if stage.has_all_rows else 0)
+        timed = {**run.trace, "seconds": run.trace["seconds"] + spent}
+        traces.append({name: column[seen] for name, column in timed.items()})
         spent += run.seconds
+        if run.outcome is Outcome.INTERRUPTED:
+            break
         if not stage.rough and run.outcome is Outcome.CONVERGED:
             break
     trace = {name: np.concatenate([part[name] for part in traces]) for name in traces[0]}
     trace["step"] = np.arange(trace["step"].size)
-    return run._replace(trace=trace, steps=used, seconds=spent)
+    return run._replace(params=start, trace=trace, steps=used, seconds=spent)
 
 
 def fit_compiled(
@@ -332,9 +330,13 @@ def _best_start(
     moments: Callable[[Any], Params],
     options: Options,
 ) -> GLMFit:
-    """Run from every start; a bound that is not finite loses against any other."""
+    """Run from every start, or until Ctrl-C; a bound that is not finite loses against any other."""
+    found: list[tuple[RunResult, float]] = []
     with hooks_for(options.progress, "ELBO", sign=-1.0) as hooks:
-        found = [run_from(index, hooks) for index in range(options.num_starts)]
+        while len(found) < options.num_starts:
+            found.append(run_from(len(found), hooks))
+            if found[-1][0].outcome is Outcome.INTERRUPTED:
+                break
     elbos = np.array([elbo for _, elbo in found])
     kept, elbo = found[int(np.argmax(np.where(np.isfinite(elbos), elbos, -np.inf)))]
     return GLMFit(
