@@ -86,7 +86,7 @@ class DSVI(CheapSteps):
 
     def _move(self, raw: Any, gradient: Any, rate: Array) -> Any:
         """Move the mean by rho and R by c rho; an objective that is no bound has no R."""
-        if not (hasattr(raw, "mean") and hasattr(raw, "scale")):
+        if not (hasattr(raw, "mean") and hasattr(raw, "scale_params")):
             return optax.tree.add_scale(raw, -rate, gradient)
         mean = raw.mean - rate * gradient.mean
         scale = jax.tree.map(
