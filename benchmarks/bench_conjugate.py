@@ -1,4 +1,4 @@
-"""Two conjugate problems with a known answer: a Normal mean, and linear regression at full rank."""
+"""Two conjugate problems with a known posterior: a Normal mean, and linear regression at full rank."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def by_blackjax() -> tuple[float, float, str]:
     return float(state.mu), float(jnp.exp(state.rho)), "(no verdict exists)"
 
 
-def answer(fit: Callable[[], tuple[float, float, str]]) -> dict:
+def measured(fit: Callable[[], tuple[float, float, str]]) -> dict:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         start = time.perf_counter()
@@ -90,7 +90,7 @@ def normal() -> dict:
     print(f"  Normal: posterior mean {TRUE_MEAN:.4f}, sd {TRUE_SD:.4f}")
     for name, fit in peers.items():
         try:
-            table[name] = answer(fit)
+            table[name] = measured(fit)
         except ImportError as error:
             table[name] = {"skipped": str(error)}
             print(f"  {name:41s} not installed")

@@ -47,7 +47,7 @@ def errors(mean, sd, posterior) -> dict:
     }
 
 
-def answer(posterior, family, *, respond):
+def fit_one(posterior, family, *, respond):
     """One call as a user makes it: the fit, its moments, and linear response where asked for."""
     density = posterior.density
     target = curvi.Target(density.log_density, jnp.zeros(density.dimension), density.constrain)
@@ -67,7 +67,7 @@ def by_curvi(posterior, family, *, respond) -> dict:
         warnings.simplefilter("ignore")  # every sentence is in result.warnings as well
         began = time.perf_counter()
         try:
-            result, mean, sd, said = answer(posterior, family, respond=respond)
+            result, mean, sd, said = fit_one(posterior, family, respond=respond)
         except curvi.CurviError as error:
             return {
                 "mean_error": None, "sd_low": None, "sd_high": None, "converged": False,
@@ -76,7 +76,7 @@ def by_curvi(posterior, family, *, respond) -> dict:
             }  # fmt: skip
         cold = time.perf_counter() - began
         began = time.perf_counter()
-        answer(posterior, family, respond=respond)
+        fit_one(posterior, family, respond=respond)
     return {
         "seconds": cold,
         "seconds_warm": time.perf_counter() - began,

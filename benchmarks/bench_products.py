@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.common import interleaved, log_log_slope, median_ratio, verdict
-from curvi import curvature, expectation
+from curvi import linalg, reference
 
 TARGET_JVP, TARGET_LINEAR, TARGET_SLOPE, TARGET_THEOREM = 3.0, 2.0, 1.15, 2.0
 CACHE_BYTES = 32e6
@@ -70,7 +70,7 @@ def make_calls(loss, params, data):
         return jax.jvp(lambda q: jax.grad(loss)(q, data), (p,), (v,))[1]
 
     def repeated(p, v, data, count):
-        value, slope, operator = curvature.hessian(lambda q: loss(q, data), p)
+        value, slope, operator = linalg.hessian(lambda q: loss(q, data), p)
         # Each product feeds the next one, so that none can be hoisted or shared.
         body = lambda _, u: jax.tree.map(lambda a, b: 0.9 * a + 1e-3 * b, u, operator(u))  # noqa: E731
         return value, slope, jax.lax.fori_loop(0, count, body, v)
@@ -121,7 +121,7 @@ def theorem_product(rounds: int) -> list[dict]:
 
     def product(A, mean, scale, draws, direction):
         f = lambda z: 0.5 * z @ (A @ z)  # noqa: E731
-        return expectation.hessian_vector_product(f, mean, scale, draws, direction)
+        return reference.hessian_vector_product(f, mean, scale, draws, direction)
 
     compiled = jax.jit(product)
     for d in (512, 1024, 3072, 4096, 6144, 8192):

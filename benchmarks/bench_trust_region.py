@@ -13,15 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from curvi.inference._start import starting_params
 from jax.flatten_util import ravel_pytree
 from threadpoolctl import threadpool_limits
 
 import curvi
 from benchmarks.common import verdict
 from benchmarks.problems import CASES
-from curvi.engine import _loop as loop
-from curvi.engine._problems import Resources, VariationalProblem
+from curvi.engine import Budget, Execution, Resources, VariationalProblem, run
+from curvi.inference._initial import starting_params
 from curvi.objective import draw_noise, plan_draws
 
 TARGET_NATS, TARGET_DIMENSION = 1e-4, 100
@@ -40,14 +39,14 @@ def prepare(target, family):
     key = jax.random.key(0)
     noise = draw_noise(key, plan, family, target.dimension, target.dtype)
     resources = Resources(key, target.rows, noise)
-    return problem, resources, starting_params(problem, target, resources)
+    return problem, resources, starting_params(problem, target, resources, run_eagerly=False)
 
 
 def by_curvi(problem, resources, start, evaluate) -> dict:
     began = time.perf_counter()
-    ended = loop.run(
-        problem, curvi.TrustRegion(), start, resources,
-        tolerance=1e-8, max_steps=1000, time_budget=2 * BUDGET,
+    ended = run(
+        problem, curvi.TrustRegion(), start, resources, Budget(1e-8, 1000, 2 * BUDGET),
+        execution=Execution("compiled"),
     )  # fmt: skip
     jax.block_until_ready(ended.params)
     seconds = time.perf_counter() - began

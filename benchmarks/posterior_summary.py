@@ -32,7 +32,7 @@ def show(name, who, row) -> None:
         print(f"  {name:40s} {who:32s} {row['skipped'][:80]}", flush=True)
         return
     if row["mean_error"] is None:
-        numbers = "no finite answer"
+        numbers = "no finite result"
     else:
         numbers = (
             f"mean {row['mean_error']:8.3g} sd (average {row['mean_error_average']:.3g}), sds "
