@@ -17,7 +17,9 @@ import numpy as np
 
 import curvi
 from benchmarks.common import NEEDS_DATA, data_folder
-from curvi.glm import Bernoulli, DenseBound, WholeTable
+from curvi.glm._dense import DenseBound
+from curvi.glm._likelihoods import Bernoulli
+from curvi.glm._rows import WholeTable
 from curvi.reproduction._methods import LARGE, SMALL, load_rows, newton_run
 from curvi.reproduction._runs import design, errors, run_setting, steps_to
 

@@ -10,23 +10,13 @@ from jax.flatten_util import ravel_pytree
 from scipy import optimize
 
 from curvi.families import FullRank, LowRank, MeanField, Params
-from curvi.glm import (
-    Bernoulli,
-    DenseBound,
-    DenseDesign,
-    Gaussian,
-    GLMProblem,
-    Poisson,
-    Rows,
-    SampledGLMProblem,
-    SoftmaxBound,
-    SoftmaxProblem,
-    SparseDesign,
-    fit_glm,
-)
-from curvi.glm._bound import Batch, SampledResources
+from curvi.glm._bound import Batch, GLMProblem, Rows, SampledGLMProblem, SampledResources
+from curvi.glm._dense import DenseBound
+from curvi.glm._design import DenseDesign, SparseDesign
+from curvi.glm._fit import fit_glm
+from curvi.glm._likelihoods import Bernoulli, Gaussian, Poisson
 from curvi.glm._rows import WholeTable
-from curvi.glm._softmax import logit_draws
+from curvi.glm._softmax import SoftmaxBound, SoftmaxProblem, logit_draws
 
 pytestmark = pytest.mark.float64_only
 ROWS, COLUMNS, CLASSES = 25, 3, 3

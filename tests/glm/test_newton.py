@@ -11,20 +11,13 @@ from threadpoolctl import threadpool_info
 from curvi._core.errors import Outcome
 from curvi.engine import Budget
 from curvi.families import MeanField
-from curvi.glm import (
-    Bernoulli,
-    DenseBound,
-    DenseDesign,
-    Gaussian,
-    Options,
-    Poisson,
-    Rows,
-    StreamedRows,
-    StreamedTables,
-    WholeTable,
-    fit_glm,
-)
+from curvi.glm._bound import Rows
+from curvi.glm._dense import DenseBound
+from curvi.glm._design import DenseDesign
+from curvi.glm._fit import Options, fit_glm
+from curvi.glm._likelihoods import Bernoulli, Gaussian, Poisson
 from curvi.glm._newton import run_newton
+from curvi.glm._rows import StreamedRows, StreamedTables, WholeTable
 
 pytestmark = pytest.mark.float64_only
 FREE_NOISE = -1e-12

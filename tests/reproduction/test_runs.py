@@ -9,7 +9,7 @@ import pytest
 from curvi._core.errors import Outcome
 from curvi.cli import main
 from curvi.families import MeanField, Params
-from curvi.glm import Bernoulli
+from curvi.glm._likelihoods import Bernoulli
 from curvi.reproduction import _concentration as concentration
 from curvi.reproduction import _regression as regression
 from curvi.reproduction._methods import NEWTON, PAPER_METHODS, SMALL, Comparison, newton_run

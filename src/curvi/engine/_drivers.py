@@ -7,7 +7,7 @@ A driver holds the state of one run, or of several runs that advance together. T
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ class Chunk(NamedTuple):
     outcome: Outcome
 
 
+@runtime_checkable
 class Driver(Protocol):
     """Takes the steps of one or several runs."""
 

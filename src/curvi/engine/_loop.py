@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -38,6 +38,7 @@ class Progress(NamedTuple):
     ended: bool
 
 
+@runtime_checkable
 class Hook(Protocol):
     """Is called between chunks: a progress bar, a user's callback, a validation, a checkpoint."""
 

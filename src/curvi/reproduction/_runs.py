@@ -26,9 +26,10 @@ from curvi._core.errors import Outcome
 from curvi._core.trees import precision_of
 from curvi.engine import Budget, Progress, run
 from curvi.families import MeanField, Params
-from curvi.glm import Bernoulli, DenseDesign, GLMProblem, Rows, SampledGLMProblem
-from curvi.glm._bound import SampledResources
+from curvi.glm._bound import GLMProblem, Rows, SampledGLMProblem, SampledResources
+from curvi.glm._design import DenseDesign
 from curvi.glm._fit import neg_elbo
+from curvi.glm._likelihoods import Bernoulli
 from curvi.solvers import Method
 
 Parameterisation = Literal["sigma", "log sigma", "ratio"]

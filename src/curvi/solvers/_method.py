@@ -166,6 +166,7 @@ class Derivatives(NamedTuple):
         return bool(np.isfinite(self.value) and np.isfinite(self.gradient).all())
 
 
+@runtime_checkable
 class FlatObjective(Protocol):
     """A deterministic objective as a function of one NumPy vector."""
 
@@ -190,6 +191,7 @@ class FlatObjective(Protocol):
         """The vector, rounded to the precision of the problem."""
 
 
+@runtime_checkable
 class Stepper(Protocol):
     """A run on the host: where it stands, and how it takes a step."""
 

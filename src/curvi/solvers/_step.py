@@ -8,7 +8,7 @@ solver of its subproblem (truncated conjugate gradients, or a dense factorisatio
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from curvi.linalg import CGOutcome, CGResult
 from curvi.linalg import _arithmetic as la
@@ -50,6 +50,7 @@ class LocalModel(NamedTuple):
     solve: Callable[[Scalar], SubproblemSolution]
 
 
+@runtime_checkable
 class Objective(Protocol):
     """What a trust region minimises."""
 

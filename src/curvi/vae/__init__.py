@@ -1,10 +1,9 @@
-"""Variational auto-encoders: networks, likelihoods, the bound, and how it is trained."""
+"""Variational auto-encoders: estimators, networks, likelihoods and the objective."""
 
 from curvi.vae._estimator import VAE
 from curvi.vae._networks import MLPObjective, VAEParams, initial_params
-from curvi.vae._objective import Bernoulli, Gaussian, Outputs, VAEObjective
+from curvi.vae._objective import Bernoulli, Gaussian, VAEObjective
 from curvi.vae._semi_supervised import SemiSupervisedVAE
-from curvi.vae._training import Schedule, Trained, train
 from curvi.vae._variance import best_num_draws
 
 __all__ = [
@@ -12,13 +11,9 @@ __all__ = [
     "Bernoulli",
     "Gaussian",
     "MLPObjective",
-    "Outputs",
-    "Schedule",
     "SemiSupervisedVAE",
-    "Trained",
     "VAEObjective",
     "VAEParams",
     "best_num_draws",
     "initial_params",
-    "train",
 ]
