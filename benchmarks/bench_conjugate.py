@@ -1,4 +1,4 @@
-"""Two conjugate problems with a known posterior: a Normal mean, and linear regression at full rank."""
+"""Two conjugate problems with a known posterior: a Normal mean, and a regression at full rank."""
 
 from __future__ import annotations
 
