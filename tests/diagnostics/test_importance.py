@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import curvi
-from curvi.diagnostics._importance import ImportanceWeights, smoothed_weights
+from curvi.diagnostics._evaluation import ImportanceWeights, smoothed_weights
 from curvi.diagnostics._verdict import misfit_sentence
 from tests.diagnostics.test_fit_result import result_of
 from tests.solvers.problems import WIDTH, gaussian, generator

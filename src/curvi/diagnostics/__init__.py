@@ -1,7 +1,6 @@
 """How far to trust an answer: the result of a fit, and the functions that judge it."""
 
-from curvi.diagnostics._evaluation import evaluate, evaluate_elbo
-from curvi.diagnostics._importance import ImportanceWeights, Moments
+from curvi.diagnostics._evaluation import ImportanceWeights, Moments, evaluate, evaluate_elbo
 from curvi.diagnostics._monte_carlo import Replicates
 from curvi.diagnostics._result import FitResult
 

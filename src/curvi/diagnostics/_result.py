@@ -18,16 +18,14 @@ from curvi._core.trees import coordinate_names, precision_of
 from curvi.concentration import VarianceReport
 from curvi.diagnostics import _linear_response as response
 from curvi.diagnostics._evaluation import (
-    evaluate,
-    evaluation_noise,
-    variance_of_draws,
-)
-from curvi.diagnostics._importance import (
     ENOUGH_ESS,
     ImportanceWeights,
     Moments,
+    evaluate,
+    evaluation_noise,
     raw_relative_ess,
     smoothed_weights,
+    variance_of_draws,
     weighted_moments,
 )
 from curvi.diagnostics._moments import UserSpace, positions, sd_of, user_moments, user_space

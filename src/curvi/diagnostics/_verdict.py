@@ -7,7 +7,7 @@ import textwrap
 import numpy as np
 
 from curvi._core.errors import Outcome
-from curvi.diagnostics._importance import ENOUGH_ESS, LEAST_ESS, WORST_K, ImportanceWeights
+from curvi.diagnostics._evaluation import ENOUGH_ESS, LEAST_ESS, WORST_K, ImportanceWeights
 
 LARGEST_MC_ERROR = 0.05
 _SAME_OPTIMUM = 1.0  # nats between starts that ended in the same optimum

@@ -184,13 +184,11 @@ class EagerDriver:
 
     def prepare(self, tolerance: float) -> None:
         """Let steppers compile what they evaluate."""
-        del tolerance
         for stepper in self.steppers:
             getattr(stepper, "prepare", lambda: None)()
 
     def advance(self, count: int, tolerance: float) -> list[Chunk]:
         """One step of every run that has no outcome yet."""
-        del count
         return [self._step(run, tolerance) for run in range(len(self.steppers))]
 
     def params(self, run: int) -> Any:

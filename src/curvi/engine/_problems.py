@@ -108,7 +108,6 @@ class VariationalProblem(Problem):
 
         Draws share their operations, and so do not add to them.
         """
-        del params
         if not self.fixed or resources.noise is None:
             return None
         each = cost_per_draw(self.density, self.dimension, resources.rows)

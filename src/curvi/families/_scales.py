@@ -47,7 +47,6 @@ class Scale(abc.ABC):
         With fewer, some direction of R is orthogonal to every draw: the entropy grows along it
         and no draw ever feels it.
         """
-        del dimension
         return 2
 
     @abc.abstractmethod
@@ -99,7 +98,6 @@ class Scale(abc.ABC):
 
     def project(self, params: Any, tangent: Any) -> Any:
         """Remove the part of a tangent that does not change R R' (default: there is none)."""
-        del params
         return tangent
 
     @abc.abstractmethod
@@ -149,7 +147,6 @@ class Diagonal(Scale):
 
     def scale_metric(self, params: Vector) -> Metric:
         """``2 I`` in the log scales."""
-        del params
         return FunctionMetric(lambda v: 2 * v, lambda v: 0.5 * v)
 
     def to_raw(self, params: Vector) -> Vector:
@@ -236,7 +233,6 @@ class LowerTriangular(Scale):
 
     def project(self, params: Matrix, tangent: Matrix) -> Matrix:
         """Drop the unused upper triangle."""
-        del params
         return jnp.tril(tangent)
 
     def to_raw(self, params: Matrix) -> Matrix:
@@ -270,7 +266,6 @@ class DiagonalPlusLowRank(Scale):
 
     def min_fixed_draws(self, dimension: int) -> int:
         """``rank + 2``: each row of R has rank + 1 free entries, and draws are centred."""
-        del dimension
         return self.rank + 2
 
     def init(self, sd: Vector) -> dict[str, Array]:

@@ -87,7 +87,6 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
 
     def _labels(self, y: np.ndarray) -> np.ndarray:
         """The classes that occur in y; regressors have none."""
-        del y
         return np.zeros(0)
 
     def _learn(self, labels: np.ndarray) -> None:

@@ -136,7 +136,6 @@ class GLMProblem(Problem):
 
     def sample(self, resources: Any, step: Array, stream: int = 0, size: int | None = None) -> Any:
         """All rows, always."""
-        del step, stream, size
         return resources
 
     def to_mean(self, params: Params) -> Params:

@@ -63,7 +63,6 @@ class Likelihood(abc.ABC):
 
     def expected(self, mean: PerRow, variance: PerRow, y: PerRow, noise: Array) -> PerRow:
         """``E[log p(y | t)]`` for each row."""
-        del noise
         return self.row_terms(mean, variance, y).value
 
     def log_density(self, predictor: PerRow, y: PerRow, noise: Array) -> PerRow:
@@ -82,12 +81,10 @@ class Bernoulli(Likelihood):
 
     def expected(self, mean: PerRow, variance: PerRow, y: PerRow, noise: Array) -> PerRow:
         """``E[log sigmoid(y t)]`` for each row, with a differentiation rule of its own."""
-        del noise
         return expected_log_sigmoid(0, y * mean, variance)
 
     def log_density(self, predictor: PerRow, y: PerRow, noise: Array) -> PerRow:
         """``log sigmoid(y t)``."""
-        del noise
         return jax.nn.log_sigmoid(y * predictor)
 
 

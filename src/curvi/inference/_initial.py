@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from curvi._core.errors import NumericalError, Outcome
 from curvi._core.trees import coordinate_names, leaf_names
 from curvi.diagnostics import evaluate, evaluate_elbo
-from curvi.diagnostics._importance import raw_relative_ess
+from curvi.diagnostics._evaluation import raw_relative_ess
 from curvi.engine import (
     Budget,
     Execution,

@@ -95,7 +95,6 @@ class _Energy:
     density: Density
 
     def __call__(self, z: Array, rows: PyTree, key: PRNGKeyArray | None = None) -> Array:
-        del key
         return -self.density.log_prob(z, rows)
 
 

@@ -141,7 +141,6 @@ class SVI:
             For a model that :func:`curvi.from_numpyro` does not accept, and for options that
             would not be honoured.
         """
-        del stable_update
         validation.positive_integer(num_steps, "num_steps")
         if forward_mode_differentiation or init_params is not None:
             raise InputError(

@@ -63,14 +63,12 @@ class DSVI(CheapSteps):
 
     def init(self, problem: Problem, params: Any, resources: Any) -> DSVIState:
         """No state but the parameters."""
-        del problem, resources
         return DSVIState(params)
 
     def step(
         self, problem: Problem, state: DSVIState, resources: Any, step: Array, tolerance: Array
     ) -> tuple[DSVIState, Info]:
         """One stochastic gradient in the entries of R, one decayed step."""
-        del tolerance
         sample = problem.sample(resources, step)
         raw = problem.to_raw(state.params)
         value, gradient = jax.value_and_grad(lambda r: problem.value(problem.from_raw(r), sample))(

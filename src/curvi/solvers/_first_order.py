@@ -53,7 +53,6 @@ class FirstOrder(CheapSteps):
 
     def init(self, problem: Problem, params: Any, resources: Any) -> FirstOrderState:
         """Fresh state of the transformation."""
-        del problem, resources
         return FirstOrderState(params, self.transformation.init(params))
 
     def step(
@@ -65,7 +64,6 @@ class FirstOrder(CheapSteps):
         tolerance: Array,
     ) -> tuple[FirstOrderState, Info]:
         """One gradient, one update."""
-        del tolerance
         sample = problem.sample(resources, step)
         value, gradient = jax.value_and_grad(problem.value)(state.params, sample)
         updates, inner = self.transformation.update(gradient, state.inner, state.params)

@@ -81,7 +81,6 @@ class HessianFree(StochasticMethod):
 
     def init(self, problem: Problem, params: Any, resources: Any) -> HessianFreeMethodState:
         """No direction yet."""
-        del resources
         zeros = kept = optax.tree.zeros_like(params)
         if self.preconditioner == "kronecker":
             kept = first_sides(problem.layered(), params)
@@ -97,7 +96,6 @@ class HessianFree(StochasticMethod):
         tolerance: Array,
     ) -> tuple[HessianFreeMethodState, Info]:
         """Linearise, solve, compare on common random numbers."""
-        del tolerance
         sample = problem.sample(resources, step)
         value, gradient, operator = self._linearised(problem, state.params, sample)
         if self.curvature_rows is not None:

@@ -61,14 +61,12 @@ class HFSGVI(StochasticMethod):
 
     def init(self, problem: Problem, params: Any, resources: Any) -> HFSGVIState:
         """No state but the parameters."""
-        del problem, resources
         return HFSGVIState(params, params)
 
     def step(
         self, problem: Problem, state: HFSGVIState, resources: Any, step: Array, tolerance: Array
     ) -> tuple[HFSGVIState, Info]:
         """Lines 2 to 7 of Algorithm 1, minimising F = -L."""
-        del tolerance
         sample = problem.sample(resources, step)
         raw = problem.to_raw(state.params)
         value, gradient, operator = hessian(

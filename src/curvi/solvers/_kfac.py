@@ -116,7 +116,6 @@ class KFAC(CheapSteps):
 
     def init(self, problem: Problem, params: Any, resources: Any) -> KFACState:
         """Identity roots; the first step estimates the factors."""
-        del resources
         objective = problem.layered()
         matrices, layers = objective.matrices(params), objective.layers(params)
         inputs = tuple(
@@ -140,7 +139,6 @@ class KFAC(CheapSteps):
         self, problem: Problem, state: KFACState, resources: Any, step: Array, tolerance: Array
     ) -> tuple[KFACState, Info]:
         """Renew the curvature if it is due, then one preconditioned momentum step."""
-        del tolerance
         objective = problem.layered()
         curvature = self._renewed(problem, objective, state, resources, step)
         batch, key = problem.sample(resources, step)

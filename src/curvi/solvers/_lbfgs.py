@@ -62,7 +62,6 @@ class LBFGS(Method):
 
     def init(self, problem: Problem, params: Any, resources: Any) -> LBFGSState:
         """Start with an empty memory."""
-        del problem, resources
         return LBFGSState(params, empty_memory(params, self.history))
 
     def step(

@@ -100,7 +100,6 @@ class Problem(abc.ABC):
 
     def gauss_newton(self, params: Any, sample: Any) -> tuple[Array, Any, LinearMap]:
         """Value, gradient and Gauss-Newton matrix on a sample, where the objective has one."""
-        del params, sample
         raise InputError(
             "this objective does not say where its loss begins; a Gauss-Newton method needs "
             "fn.gauss_newton(params, batch, key), such as a curvi.vae.VAEObjective"
@@ -115,17 +114,14 @@ class Problem(abc.ABC):
 
     def cost(self, params: Any, resources: Any) -> Cost | None:
         """What one product costs, where that is known; it decides how to compile."""
-        del params, resources
         return None
 
     def metric(self, params: Any) -> Metric | None:
         """Natural metric at the parameters, if the problem has one."""
-        del params
         return None
 
     def project(self, params: Any, tangent: Any) -> Any:
         """Remove directions that do not change the objective (default: there are none)."""
-        del params
         return tangent
 
     def to_raw(self, params: Any) -> Any:
@@ -138,7 +134,6 @@ class Problem(abc.ABC):
 
     def flat(self, params: Any, resources: Any) -> FlatObjective | None:
         """The objective as a function of one vector, for steps on the host; None if it has none."""
-        del params, resources
         return None
 
 
@@ -251,7 +246,6 @@ class Method(abc.ABC):
 
     def stops(self, problem: Problem) -> bool:
         """Whether the method can tell by itself that it has converged on this problem."""
-        del problem
         return False
 
     @property
@@ -275,12 +269,10 @@ class Method(abc.ABC):
 
     def has_host_steps(self, problem: Problem) -> bool:
         """Whether :meth:`stepper` can take the steps of this problem on the host."""
-        del problem
         return False
 
     def stepper(self, problem: Problem, params: Any, resources: Any) -> Stepper | None:
         """The same steps taken on the host, where the method and the problem allow it."""
-        del problem, params, resources
         return None
 
 

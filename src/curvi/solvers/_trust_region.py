@@ -80,12 +80,10 @@ class TrustRegion(Method):
 
     def stops(self, problem: Problem) -> bool:
         """Always: by the Newton decrement, or by the standard error of the gain."""
-        del problem
         return True
 
     def init(self, problem: Problem, params: Any, resources: Any) -> TrustRegionState:
         """Start with a radius of about one posterior sd per coordinate."""
-        del problem, resources
         leaf = jax.tree.leaves(params)[0]
         size = sum(x.size for x in jax.tree.leaves(params))
         zero = jnp.zeros((), leaf.dtype)

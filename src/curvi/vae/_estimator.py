@@ -174,7 +174,6 @@ class VAE(TransformerMixin, AutoEncoder):
         NumericalError
             If the ELBO turned non-finite again and again.
         """
-        del y
         self._check_options()
         X = self._rows(X, reset=True)
         self._check_data(X)
@@ -359,7 +358,6 @@ class VAE(TransformerMixin, AutoEncoder):
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean bound per row: higher is better."""
-        del y
         return float(np.mean(self.elbo(X)))
 
     def plot_history(self) -> Any:
