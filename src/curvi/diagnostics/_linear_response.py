@@ -38,7 +38,7 @@ _BLOCK = 64  # systems solved together at most
 _NUMBERS = 3e7  # held by one vectorised product at most
 _MOST_STEPS = 10_000
 _MOST_EAGER_SYSTEMS = 300
-_PRODUCTS_OF_A_SYSTEM = 13
+_PRODUCTS_OF_A_SYSTEM = 13.0
 # Relative residuals. The error of a variance b'x is of second order in its residual, that of an
 # entry of the solution is of first order; single precision reaches no more than the last.
 _FOR_VARIANCES, _FOR_ENTRIES, _SINGLE = 1e-4, 1e-6, 1e-4

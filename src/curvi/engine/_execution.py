@@ -12,7 +12,7 @@ from curvi._core.compilation import Cost
 from curvi.solvers import Method, Problem
 
 MODES = ("auto", "eager", "compiled")
-_PRODUCTS_OF_A_FIT = 100
+_PRODUCTS_OF_A_FIT = 100.0
 
 
 @dataclass(frozen=True)

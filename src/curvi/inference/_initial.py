@@ -33,7 +33,7 @@ _WIDTHS = (1.0, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-6)
 _OTHER_STARTS = 3
 _DOUBTFUL_ESS = 0.5
 _BETTER = 1.0  # nats beyond five standard errors: below that two optima are the same
-_PRODUCTS_OF_A_SEARCH = 20  # by which a second opinion is judged to be cheap
+_PRODUCTS_OF_A_SEARCH = 20.0  # by which a second opinion is judged to be cheap
 _STREAM = 0x57A
 _TRIED = 8  # draws at which a broken gradient is looked for
 

@@ -136,7 +136,7 @@ def next_radius(
     return xp.clip(xp.where(trusted, radius, shrunk), tiny, 1 / tiny)
 
 
-def rounding_of(value: Scalar, eps: float | None = None) -> Scalar:
+def rounding_of(value: Scalar, eps: Any = None) -> Scalar:
     """Size of the rounding error of an objective value."""
     xp = la.namespace(value)
     eps = float(xp.finfo(value.dtype).eps) if eps is None else float(eps)
