@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+import types
 import zlib
 from pathlib import Path
 
@@ -27,6 +28,7 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Set before pytest-xdist starts its workers, which inherit it: one seed for the whole run.
 os.environ.setdefault("CURVI_TEST_SEED", str(secrets.randbelow(2**31)))
 
+import beartype
 import hypothesis
 import jax
 import jax.numpy as jnp
@@ -54,7 +56,11 @@ if cache := os.environ.get("CURVI_TEST_CACHE"):
 if os.environ.get("CURVI_TEST_TYPES", "10"[DTYPE == "float64"]) == "1":
     if "curvi" in sys.modules:
         raise pytest.UsageError("curvi was imported before the type-checking hook was installed")
-    install_import_hook("curvi", "beartype.beartype")
+    # For beartype an int is a float too, as PEP 484 has it; jaxtyping takes the checker by name.
+    checker = types.ModuleType("curvi_annotation_checker")
+    checker.checked = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
+    sys.modules[checker.__name__] = checker
+    install_import_hook("curvi", f"{checker.__name__}.checked")
 
 hypothesis.settings.register_profile(
     "curvi",
