@@ -136,3 +136,27 @@ def test_a_budget_of_steps_holds_over_all_stages():
         assert found.outcome is Outcome.CONVERGED
         assert len(found.trace["step"]) < found.steps  # some were on few rows
         np.testing.assert_allclose(found.q.mean, fine.q.mean, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("passes", [3, 6, 40])
+def test_an_interrupted_fit_keeps_what_it_has(passes):
+    random = np.random.default_rng(0)
+    X = random.normal(size=(60, 3))
+    y = binary_labels(random, 2 * X[:, 0])
+    made = []
+
+    def blocks():
+        made.append(None)
+        if len(made) == passes:
+            raise KeyboardInterrupt
+        return iter([(X, y, np.ones(60))])
+
+    rows = StreamedRows(StreamedTables(blocks, 60), np.ones(3), 1.0)
+    options = Options(num_starts=3, coarse_rows=8)
+    found = fit_glm(Bernoulli(), MeanField(), rows, relevance=True, options=options)
+    assert len(made) > passes
+    assert found.outcome in (Outcome.INTERRUPTED, Outcome.CONVERGED)
+    assert len(found.elbos) < 3
+    assert np.isfinite(found.elbo)
+    assert (found.outcome is Outcome.INTERRUPTED) == (len(found.elbos) == 1)
+    assert len(found.trace["elbo"]) <= found.steps

@@ -20,13 +20,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from curvi._core.compilation import Cost, cost_of
 from curvi._core.trees import stable_sum
+from curvi.engine._flat import CompiledObjective
 from curvi.families import Family, Params
 from curvi.glm._design import AnyArray, DenseDesign, Design
 from curvi.glm._likelihoods import Gaussian, Likelihood
 from curvi.linalg import FunctionMetric, Metric
 from curvi.solvers import Problem
+from curvi.solvers._method import FlatObjective
 
+_PASSES = 8  # a product costs about this many evaluations of the bound
 _SMALLEST_PADDED = 16
 _FINE = 6  # above 1024 rows, padding stays below 1 / 2^5 of them
 
@@ -110,8 +114,24 @@ def predictor_variance(family: Family, scale: Any, design: Design) -> Float[Arra
     return from_factor if diagonal is None else design.squares(diagonal**2) + from_factor
 
 
+class RegressionProblem(Problem):
+    """A bound that is a deterministic function of its parameters, unless it is sampled."""
+
+    def cost(self, params: Params, resources: Any) -> Cost | None:
+        """What one Hessian-vector product costs."""
+        if not self.fixed:
+            return None
+        each = cost_of(self.value, params, resources)
+        return Cost(_PASSES * each.numbers, _PASSES * each.operations)
+
+    def flat(self, params: Params, resources: Any) -> FlatObjective | None:
+        """For steps on the host."""
+        cost = self.cost(params, resources)
+        return None if cost is None else CompiledObjective(self, resources, params, cost)
+
+
 @dataclass(frozen=True)
-class GLMProblem(Problem):
+class GLMProblem(RegressionProblem):
     """The negative ELBO as a deterministic problem of the engine.
 
     With the relevance prior the first block of the parameters is not the mean but

@@ -88,7 +88,7 @@ class DiagonalBound(abc.ABC):
 
     def split(self, params: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The first block, the mean, and the sds."""
-        a, rho = np.split(params, 2)
+        a, rho = _halves(params)
         sd = np.exp(rho)
         return a, (a * sd if self.relevance else a), sd
 
@@ -108,7 +108,7 @@ class DiagonalBound(abc.ABC):
         line in (alpha, rho) alone; one that is known well changes its sigma at a fixed mu, which
         would be a curve there, of ever shorter steps as alpha grows.
         """
-        a, _, _ = self.split(params)
+        a, _ = _halves(params)
         return np.abs(a) > self.well_known if self.relevance else np.ones(a.size, bool)
 
     def moved(self, params: np.ndarray, step: np.ndarray) -> np.ndarray:
@@ -116,7 +116,7 @@ class DiagonalBound(abc.ABC):
         if not self.relevance:
             return params + step
         a, mu, _ = self.split(params)
-        by_mean, by_rho = np.split(step, 2)
+        by_mean, by_rho = _halves(step)
         rho = params[a.size :] + by_rho
         return np.concatenate(
             [np.where(self.in_mean(params), (mu + by_mean) * np.exp(-rho), a + by_mean), rho]
@@ -203,6 +203,12 @@ class DiagonalBound(abc.ABC):
             return float(0.5 * np.sum(np.log1p(a**2)))
         moment = self.precision * (sd**2 + mu**2)
         return float(0.5 * np.sum(moment - 1 - np.log(self.precision)) - np.sum(params[a.size :]))
+
+
+def _halves(vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What belongs to the means, and to the scales; np.split takes ten times as long."""
+    size = vector.size // 2
+    return vector[:size], vector[size:]
 
 
 def _pulled_back(

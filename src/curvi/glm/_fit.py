@@ -15,7 +15,7 @@ import numpy as np
 
 from curvi._core.errors import InputError, Outcome
 from curvi._core.trees import precision_of
-from curvi.engine import Budget, Hook, RunResult, hooks_for
+from curvi.engine import Budget, Execution, Hook, RunResult, hooks_for
 from curvi.engine import run as run_loop
 from curvi.families import Family, Params
 from curvi.glm._bound import GLMProblem, Rows, SampledResources, on_device, padded
@@ -285,6 +285,8 @@ def fit_compiled(
     dtype, family = rows.weight.dtype, exact.family
     method = TrustRegion() if options.method is None else options.method
     problem, resources = exact, sample
+    # Under a relevance prior a run takes hundreds of steps, which pay for their compilation.
+    execution = Execution("compiled" if exact.relevance else "auto")
     if options.method is not None:
         problem = exact.sampled(options.num_draws, options.batch_size)
         resources = SampledResources(jax.random.key(options.seed), rows)
@@ -299,7 +301,7 @@ def fit_compiled(
         params = exact.from_mean(q)
         steps = method.default_max_steps if options.max_steps is None else options.max_steps
         budget = Budget(options.accuracy(dtype), steps, hooks=hooks)
-        run = run_loop(problem, method, params, resources, budget)
+        run = run_loop(problem, method, params, resources, budget, execution=execution)
         elbo = -float(neg_elbo(exact, run.params, sample))
         if options.method is not None:
             first = -float(neg_elbo(exact, params, sample))
@@ -333,10 +335,14 @@ def _best_start(
     """Run from every start, or until Ctrl-C; a bound that is not finite loses against any other."""
     found: list[tuple[RunResult, float]] = []
     with hooks_for(options.progress, "ELBO", sign=-1.0) as hooks:
-        while len(found) < options.num_starts:
-            found.append(run_from(len(found), hooks))
-            if found[-1][0].outcome is Outcome.INTERRUPTED:
-                break
+        try:
+            while len(found) < options.num_starts:
+                found.append(run_from(len(found), hooks))
+                if found[-1][0].outcome is Outcome.INTERRUPTED:
+                    break
+        except KeyboardInterrupt:  # between runs; what earlier starts found is not lost
+            if not found:
+                raise
     elbos = np.array([elbo for _, elbo in found])
     kept, elbo = found[int(np.argmax(np.where(np.isfinite(elbos), elbos, -np.inf)))]
     return GLMFit(

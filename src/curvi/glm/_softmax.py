@@ -28,6 +28,7 @@ from curvi.families import Family, Params
 from curvi.glm._bound import (
     Batch,
     GLMProblem,
+    RegressionProblem,
     Rows,
     on_device,
     padded,
@@ -159,7 +160,7 @@ def _parts(rows: int, draws: np.ndarray) -> Iterator[slice]:
 
 
 @dataclass(frozen=True)
-class SoftmaxProblem(Problem):
+class SoftmaxProblem(RegressionProblem):
     """The negative ELBO over parameters with a leading axis of classes, for compiled methods."""
 
     family: Family
