@@ -102,10 +102,8 @@ def sample_draws(
     ----------
     key : key
         All randomness follows from it.
-    num_draws : int
-        M.
-    dimension : int
-        Coordinates of a draw.
+    num_draws, dimension : int
+        M, and the number of coordinates of a draw.
     kind : {"iid", "antithetic", "normalised", "whitened", "sobol"}
         What holds for the draws together, see :class:`Draws`.
     base : Base, optional
@@ -175,12 +173,12 @@ def fixed_draws(
         Seeds a NumPy generator; the numbers differ from those of :func:`sample_draws`.
     plan : Draws
         Kind and number of draws.
-    dimension : int
-        Coordinates of a draw.
-    base : Base
-        Distribution of a draw.
+    dimension, base : int, Base
+        Number of coordinates of a draw, and its distribution.
     dtype : dtype
         Precision to round to.
+    stream : tuple of int
+        Different streams of a key are independent.
 
     Returns
     -------
@@ -215,10 +213,8 @@ def host_sample(rng: np.random.Generator, count: int, dimension: int, base: Base
     ----------
     rng : numpy Generator
         Source of uniform numbers; it is advanced.
-    count : int
-        Number of draws.
-    dimension : int
-        Coordinates of a draw.
+    count, dimension : int
+        Number of draws, and of their coordinates.
     base : Base
         Distribution of a draw.
 
