@@ -40,7 +40,24 @@ def plot_fit(
     sd: np.ndarray,
     title: str = "",
 ) -> Any:
-    """Draw the ELBO against wall-clock time, and each mean with an interval of two sds."""
+    """Draw the ELBO against wall-clock time, and each mean with an interval of two sds.
+
+    Parameters
+    ----------
+    trace : dict of arrays
+        ``elbo`` and ``seconds``, one entry per step; values that are not finite are left out.
+    names : list of str
+        Names of the coordinates, written beside them up to forty.
+    mean, sd : arrays, (coordinates,)
+        Posterior means and standard deviations.
+    title : str
+        Title of the figure.
+
+    Returns
+    -------
+    matplotlib Figure
+        Two panels: the trace on the left, the coordinates on the right.
+    """
     figure = new_figure(10, 4.2)
     left, right = figure.subplots(1, 2)
     finite = np.isfinite(trace["elbo"])
@@ -67,9 +84,21 @@ def plot_fit(
 def plot_coefficients(
     coefficients: np.ndarray, *, names: list[str] | None = None, labels: list[str] | None = None
 ) -> Any:
-    """Draw estimated coefficients (blocks, features) as stems, one panel per block.
+    """Draw estimated coefficients as stems, one panel per block.
 
-    ``names`` are those of the features and ``labels`` those of the blocks (classes).
+    Parameters
+    ----------
+    coefficients : array, (blocks, features)
+        Estimated coefficients; a block is a class, or everything where there are no classes.
+    names : list of str, optional
+        Names of the features, written below the last panel up to forty.
+    labels : list of str, optional
+        Names of the blocks (classes).
+
+    Returns
+    -------
+    matplotlib Figure
+        One panel per block, with a shared horizontal axis.
     """
     blocks, features = coefficients.shape
     figure = new_figure(8, 1.2 + 2.4 * blocks)
@@ -92,10 +121,24 @@ def plot_coefficients(
 def plot_effects(
     mean: np.ndarray, sd: np.ndarray, *, names: list[str], labels: list[str] | None = None
 ) -> Any:
-    """Draw effects (blocks, features) with intervals of two sds, the largest features first.
+    """Draw effects with intervals of two sds, the features with the largest effects first.
 
-    An effect is that of one sd of a feature on the linear predictor; ``labels`` name the blocks
-    (classes). At most forty features are drawn.
+    An effect is that of one sd of a feature on the linear predictor. At most forty features are
+    drawn.
+
+    Parameters
+    ----------
+    mean, sd : arrays, (blocks, features)
+        Posterior means and standard deviations of the effects.
+    names : list of str
+        Names of the features.
+    labels : list of str, optional
+        Names of the blocks (classes), for the legend.
+
+    Returns
+    -------
+    matplotlib Figure
+        One panel with a line per feature and a colour per block.
     """
     order = np.argsort(-np.abs(mean).max(axis=0), kind="stable")[:_MOST_LABELS]
     place = np.arange(len(order))
@@ -127,7 +170,21 @@ def plot_effects(
 
 
 def plot_training(histories: dict[str, dict[str, np.ndarray]], *, title: str = "") -> Any:
-    """The ELBO per row against seconds and against epochs, one line per method."""
+    """Draw the ELBO per row against seconds and against epochs, one line per method.
+
+    Parameters
+    ----------
+    histories : dict of dicts of arrays
+        ``history_`` of trained models, by the name of the method; the validation ELBO is drawn
+        where there is one, otherwise the training ELBO.
+    title : str
+        Title of the figure.
+
+    Returns
+    -------
+    matplotlib Figure
+        Two panels with a shared vertical axis.
+    """
     figure = new_figure(10, 4)
     axes = figure.subplots(1, 2, sharey=True)
     tops: list[float] = []
@@ -149,7 +206,20 @@ def plot_training(histories: dict[str, dict[str, np.ndarray]], *, title: str = "
 
 
 def plot_images(rows: dict[str, np.ndarray], image_shape: tuple[int, int]) -> Any:
-    """Rows of images, each with its name."""
+    """Draw rows of grey images, each row with its name.
+
+    Parameters
+    ----------
+    rows : dict of arrays, (images, pixels)
+        Grey levels in [0, 1], by the name of the row; rows may differ in length.
+    image_shape : pair of int
+        Height and width of an image in pixels.
+
+    Returns
+    -------
+    matplotlib Figure
+        One axis per image.
+    """
     count = max(len(images) for images in rows.values())
     height = 0.9 * image_shape[0] / image_shape[1]
     figure = new_figure(0.9 * count + 1.6, height * len(rows) + 0.2)
@@ -164,7 +234,20 @@ def plot_images(rows: dict[str, np.ndarray], image_shape: tuple[int, int]) -> An
 
 
 def plot_sheet(images: np.ndarray, image_shape: tuple[int, int]) -> Any:
-    """A (rows, columns, pixels) array of images as one sheet."""
+    """Draw grey images as one sheet without gaps.
+
+    Parameters
+    ----------
+    images : array, (rows, columns, pixels)
+        Grey levels in [0, 1].
+    image_shape : pair of int
+        Height and width of an image in pixels.
+
+    Returns
+    -------
+    matplotlib Figure
+        One axis that fills the figure.
+    """
     rows, columns = images.shape[:2]
     height, width = image_shape
     sheet = images.reshape(rows, columns, height, width).transpose(0, 2, 1, 3)

@@ -334,6 +334,7 @@ def measure_variance(
     Returns
     -------
     VarianceReport
+        The measured variances, beside the upper bound that ``lipschitz`` implies.
 
     Raises
     ------

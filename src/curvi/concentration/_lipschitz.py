@@ -36,7 +36,15 @@ ACTIVATION_SLOPES = {
 
 @dataclass(frozen=True)
 class LipschitzEstimate:
-    """The largest gradient norm over some draws: a lower bound of the constant, not an upper."""
+    """The largest gradient norm over some draws: a lower bound of the constant, not an upper.
+
+    Attributes
+    ----------
+    value : float
+        The largest gradient norm.
+    num_draws : int
+        The number of draws over which it was taken.
+    """
 
     value: float
     num_draws: int
@@ -206,6 +214,7 @@ def logistic_row_lipschitz(X: Any, scale: Any) -> Float[np.ndarray, " rows"]:
     Parameters
     ----------
     X : array of shape (rows, features)
+        The finite design matrix, with the rows x_i.
     scale : array
         R as a matrix or, if it is diagonal, the vector of sds.
 
@@ -213,6 +222,11 @@ def logistic_row_lipschitz(X: Any, scale: Any) -> Float[np.ndarray, " rows"]:
     -------
     array of shape (rows,)
         One constant per row.
+
+    Raises
+    ------
+    InputError
+        If ``X`` or ``scale`` is not finite, or their shapes do not fit together.
     """
     return unit_lipschitz(X, scale, activation="softplus")
 
@@ -226,6 +240,7 @@ def logistic_lipschitz(X: Any, scale: Any, weight: Any = None) -> float:
     Parameters
     ----------
     X : array of shape (rows, features)
+        The finite design matrix, with the rows x_i.
     scale : array
         R as a matrix or, if it is diagonal, the vector of sds.
     weight : array of shape (rows,), optional
@@ -235,6 +250,12 @@ def logistic_lipschitz(X: Any, scale: Any, weight: Any = None) -> float:
     -------
     float
         The constant of the log likelihood.
+
+    Raises
+    ------
+    InputError
+        If ``X`` or ``scale`` is not finite, or their shapes do not fit together; if ``weight``
+        does not hold one number per row, or one is negative.
     """
     product = _scaled(_matrix(X, "X"), scale)
     weights = np.ones(product.shape[0]) if weight is None else np.asarray(weight, np.float64)

@@ -23,7 +23,17 @@ _TIMEOUT = 30  # seconds without a byte until a download is given up
 
 
 class Listing(NamedTuple):
-    """A data set that `names` lists: its name, one line about it, whether all files are present."""
+    """A data set that `names` lists.
+
+    Attributes
+    ----------
+    name : str
+        What `load` and `path` take.
+    description : str
+        One line about the data.
+    present : bool
+        Whether all its files are on this machine.
+    """
 
     name: str
     description: str
@@ -40,13 +50,14 @@ def load(name: str, *, download: bool = True) -> Dataset:
     Parameters
     ----------
     name
-        One of those that `names` lists.
+        The name of a data set, one of those that `names` lists.
     download
-        False never uses the network.
+        Whether missing files may be downloaded; False never uses the network.
 
     Returns
     -------
     Dataset
+        Arrays of the training rows and, where the data set has them, of the test rows.
 
     Raises
     ------
@@ -75,6 +86,7 @@ def names() -> list[Listing]:
     Returns
     -------
     list of Listing
+        One entry per data set.
     """
     return [
         Listing(name, entry.description, all(find(file) for file in entry.files))
@@ -84,6 +96,16 @@ def names() -> list[Listing]:
 
 def path(name: str) -> list[Path]:
     """The files of a data set that `load` would read, without reading or downloading them.
+
+    Parameters
+    ----------
+    name
+        The name of a data set, one of those that `names` lists.
+
+    Returns
+    -------
+    list of Path
+        One path per file, in the folder of ``CURVI_DATA`` or in the cache.
 
     Raises
     ------

@@ -23,7 +23,17 @@ _SHOWN = 40  # characters of a bad cell that a message repeats
 
 
 class Table(NamedTuple):
-    """Columns of numbers, their names, and the target as it is written in the file."""
+    """Columns of numbers, their names, and the target.
+
+    Attributes
+    ----------
+    X : array, shape (rows, features)
+        The features, finite float64 numbers.
+    names : tuple of str
+        The names of the features, from the header.
+    target : tuple of str
+        The target of each row, as it is written in the file.
+    """
 
     X: np.ndarray
     names: tuple[str, ...]
@@ -33,12 +43,31 @@ class Table(NamedTuple):
 def read_table(
     path: Path, target: str, *, ignore: Sequence[str] = (), separator: str = ","
 ) -> Table:
-    """Read a file of comma-separated values, packed with gzip or bzip2 or not.
+    """Read a file of comma-separated values, plain or compressed with gzip or bzip2.
+
+    The first line names the columns. Every other line has one cell per column: a finite decimal
+    number, or for the target any text.
+
+    Parameters
+    ----------
+    path
+        The file, at most 512 MiB when unpacked.
+    target
+        The name of the column to be predicted.
+    ignore
+        The names of columns to leave out.
+    separator
+        The character between cells.
+
+    Returns
+    -------
+    Table
+        The remaining columns as numbers, and the target as text.
 
     Raises
     ------
     InputError
-        The header has no column of a name that was given.
+        The header has no column of a name that was given, or no feature is left.
     DataFormatError
         The file is not such a table; the message names line and column.
     """

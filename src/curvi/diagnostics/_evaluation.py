@@ -36,7 +36,7 @@ _STREAM = 0xE1B
 
 
 class Evaluation(NamedTuple):
-    """The bound, its standard error, and log p - log q at each of the draws behind them."""
+    """The ELBO, its standard error, and log p - log q at each of the draws behind them."""
 
     elbo: float
     elbo_se: float
@@ -85,7 +85,29 @@ def evaluation_noise(
 
 
 def evaluate(target: AbstractTarget, family: Family, params: Any, key: PRNGKeyArray) -> Evaluation:
-    """Evaluate q against the target on independent draws."""
+    """Evaluate q against the target on independent draws, 64 to 1,024 of them.
+
+    Parameters
+    ----------
+    target : Target or DataTarget
+        What is inferred; all its rows are used.
+    family : Family
+        The family of q.
+    params : Params
+        Variational parameters of q.
+    key : key
+        Key of the fit; the draws are independent of those that the fit used.
+
+    Returns
+    -------
+    elbo : float
+        Evidence lower bound, with the analytic entropy of q. It is not finite where the log
+        density is not finite at a draw.
+    elbo_se : float
+        Its standard error.
+    log_ratio : float64 array, shape (draws,)
+        log p - log q at each of the draws.
+    """
     draws = evaluation_noise(target, family, key)
     noise = jnp.asarray(draws.reshape(-1, _TOGETHER, draws.shape[1]))
     cost = cost_per_draw(target.density, target.dimension, target.rows)
@@ -101,7 +123,18 @@ def evaluate(target: AbstractTarget, family: Family, params: Any, key: PRNGKeyAr
 def evaluate_elbo(
     target: AbstractTarget, family: Family, params: Any, key: PRNGKeyArray
 ) -> tuple[float, float]:
-    """Evidence lower bound and its standard error from independent draws."""
+    """Evidence lower bound and its standard error from independent draws.
+
+    Parameters
+    ----------
+    target, family, params, key
+        As for :func:`evaluate`.
+
+    Returns
+    -------
+    elbo, elbo_se : float
+        The first two values of :func:`evaluate`.
+    """
     return evaluate(target, family, params, key)[:2]
 
 
@@ -131,7 +164,17 @@ def variance_of_draws(
 
 @dataclass(frozen=True, eq=False)
 class ImportanceWeights:
-    """Smoothed weights of the draws (they sum to one), Pareto k and relative ESS."""
+    """Pareto-smoothed importance weights of draws from q, and what they say about q.
+
+    Attributes
+    ----------
+    weights : array, shape (draws,)
+        Smoothed weights, which sum to one; zero outside the support of the target.
+    khat : float
+        Pareto k, the shape of the tail of the ratios; minus infinity where they are constant.
+    relative_ess : float
+        Effective sample size over the number of draws, between 0 and 1.
+    """
 
     weights: np.ndarray
     khat: float
@@ -148,7 +191,13 @@ class ImportanceWeights:
 
 
 class Moments(NamedTuple):
-    """Mean and sd under the target, by importance weights; pytrees in the user's space."""
+    """Mean and sd under the target, by importance weights.
+
+    Attributes
+    ----------
+    mean, sd : pytree
+        Weighted moments of the draws, in the structure and space of the user's position.
+    """
 
     mean: PyTree
     sd: PyTree

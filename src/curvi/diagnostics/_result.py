@@ -50,33 +50,35 @@ class FitResult:
 
     Attributes
     ----------
+    target, family, method : AbstractTarget, Family, Method
+        What was inferred, the family of q, and the method that fitted it.
+    params : Params
+        Variational parameters in the flat, unconstrained space.
     outcome, message : Outcome, str
-        How the fit ended, and one sentence.
+        How the fit ended, as a code and in one sentence.
     elbo, elbo_se : float
         Evidence lower bound on fresh draws, and its standard error.
     trace : dict of arrays
         One entry per step: step, seconds (without compilation), elbo (on that step's sample),
         grad_norm, gain, cg_steps, accepted, finite, negative_curvature.
-    params : Params
-        Variational parameters in the flat, unconstrained space.
     draws : Draws
-        The plan of draws that was used.
-    seconds : float
-        Wall-clock time of the whole call, compilation included.
+        The kind and number of draws.
+    steps, seconds : int, float
+        Steps taken, and wall-clock time of the whole call, compilation included.
     batch_size : int or None
-        Rows per step; None where every step saw all of them.
+        Rows per step; None where every step used all of them.
     execution : Execution
-        The policy that decided where steps were taken.
+        The policy that decided whether steps ran on the host or compiled.
     key_data : array
-        The random key that draws of the diagnostics follow from, as plain numbers.
+        Data of the random key from which the draws of the diagnostics follow.
     noise : array or None
-        The fixed draws that the bound was maximised on; None where they were fresh.
+        The fixed draws on which the ELBO was maximised; None where they were fresh.
     replicates : Replicates or None
         The optimum on other sets of draws, where the fit has computed it.
     log_ratio : array or None
         log p - log q at independent draws of q.
     start_elbos : array or None
-        The bound that every start reached, NaN where it failed.
+        The ELBO that every start reached, NaN where it failed.
 
     Notes
     -----
@@ -106,7 +108,7 @@ class FitResult:
 
     @property
     def converged(self) -> bool:
-        """Whether the method's stopping rule was met and the bound is finite on fresh draws."""
+        """Whether the method's stopping rule was met and the ELBO is finite on fresh draws."""
         return self.outcome is Outcome.CONVERGED
 
     @cached_property
@@ -119,20 +121,20 @@ class FitResult:
 
     @property
     def mean(self) -> PyTree:
-        """Posterior mean in the user's space."""
+        """Posterior mean, in the structure and space of the user's position."""
         return self._moments[0]
 
     @property
     def sd(self) -> PyTree:
-        """Posterior standard deviations in the user's space."""
+        """Posterior standard deviations, in the structure and space of the user's position."""
         return self._moments[1]
 
     @cached_property
     def mc_error(self) -> float | None:
         """Monte-Carlo error of the mean in posterior sds, the largest over coordinates.
 
-        None after a fit on fresh draws or minibatches, which end at no optimum on fixed draws,
-        and where too few of the other sets of draws could be solved; ``warnings`` says so then.
+        None after a fit on fresh draws or minibatches, which has no optimum on fixed draws, and
+        where too few of the other sets of draws could be solved; then ``warnings`` says so.
         """
         if self._replicates is None:
             return None
@@ -174,12 +176,12 @@ class FitResult:
 
     @property
     def khat(self) -> float:
-        """Pareto k of the importance ratios of q; above 0.7 q misses part of the target."""
+        """Pareto k of the importance ratios p / q; above 0.7, q misses part of the target."""
         return self._weights.khat
 
     @property
     def relative_ess(self) -> float:
-        """Effective sample size of draws from q as draws from the target, over their number."""
+        """Effective sample size per draw of q, weighted to represent the target: 1 is perfect."""
         return self._weights.relative_ess
 
     @property
@@ -191,7 +193,7 @@ class FitResult:
         return self._weights.misfit
 
     def importance(self) -> Moments:
-        """Mean and sd corrected by Pareto-smoothed importance weights; good while k < 0.7."""
+        """Mean and sd corrected by Pareto-smoothed importance weights; reliable while k < 0.7."""
         with precision_of(self.target.dtype):
             noise = jnp.asarray(evaluation_noise(self.target, self.family, self._key))
             flat = jax.vmap(lambda e: self.family.transform(self.params, e))(noise)
@@ -200,14 +202,14 @@ class FitResult:
     def covariance(self, *, linear_response: bool = False) -> Float[Array, "dimension dimension"]:
         """Dense covariance of the unconstrained coordinates, in flattening order.
 
-        That of q itself, or the linear-response one, which has the correlations and the sds that
-        q is missing and is exact for a Gaussian target.
+        That of q itself or, with ``linear_response``, the linear-response covariance, which has
+        the correlations and sds that q is missing and is exact for a Gaussian target.
 
         Raises
         ------
         NumericalError
-            For linear response where the Hessian of the bound is not positive definite; the
-            message names the flat directions.
+            For linear response where the Hessian of the negative ELBO is not positive definite;
+            the message names the flat directions.
         """
         with precision_of(self.target.dtype):
             if not linear_response:
@@ -226,12 +228,12 @@ class FitResult:
         Returns
         -------
         pytree
-            Sds, in the structure of what ``fn`` returns.
+            Standard deviations, in the structure of what ``fn`` returns.
 
         Raises
         ------
         NumericalError
-            Where the Hessian of the bound is not positive definite.
+            Where the Hessian of the negative ELBO is not positive definite.
         """
         fn = _itself if fn is None else fn
         with precision_of(self.target.dtype):
@@ -254,7 +256,7 @@ class FitResult:
         return response.Optimum(self.target, problem, self.params, resources, self.execution)
 
     def sample(self, num_draws: int, seed: int = 0) -> PyTree:
-        """Draws from q in the user's space, with a leading axis."""
+        """``num_draws`` draws from q in the user's space, along a new first axis of every leaf."""
         validation.positive_integer(num_draws, "num_draws")
         with precision_of(self.target.dtype):
             flat = self.family.sample(self.params, jax.random.key(seed), num_draws)
@@ -281,11 +283,11 @@ class FitResult:
     def draw_report(
         self, num_draws: int = 256, *, lipschitz: float = float("inf"), seed: int = 0
     ) -> VarianceReport:
-        """How much one independent draw moves the estimates of the bound and of its gradient.
+        """Variance, over single independent draws, of the log density and of its gradient.
 
-        Measured at the fitted parameters, beside the bounds of Theorem 2 where ``lipschitz``, a
-        proved constant of the log density as a function of the noise, is given
-        (:mod:`curvi.concentration` has those of logistic rows and of networks).
+        Measured with ``num_draws`` draws at the fitted parameters, beside the inequalities of
+        Theorem 2 where ``lipschitz`` is given, a proved constant of the log density as a function
+        of the noise (:mod:`curvi.concentration` has those of logistic rows and of networks).
         """
         validation.positive_integer(num_draws, "num_draws")
         with precision_of(self.target.dtype):
@@ -295,7 +297,7 @@ class FitResult:
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """What not to trust although the fit converged; one sentence each, empty if all is well."""
+        """What not to trust although the fit converged: one sentence each, none if all is well."""
         return cautions(
             mc_error=self.mc_error,
             unsolved=self._unsolved if self.converged else "",
@@ -308,7 +310,7 @@ class FitResult:
         return "" if self._replicates is None else self._replicates.unsolved
 
     def summary(self, names: list[str] | None = None) -> str:
-        """The verdict, the facts behind it, and a table of parameters, with your names if given.
+        """The verdict, the facts behind it, and a table of parameters, labelled by ``names``.
 
         The table has means, sds, linear-response sds (up to 100 parameters), and the Monte-Carlo
         error of each mean in posterior sds (where draws were fixed).
@@ -370,7 +372,7 @@ class FitResult:
         return replicate_spread(np.concatenate(rows, axis=1), _flat(self.sd))
 
     def plot(self, names: list[str] | None = None) -> Any:
-        """Figure with the bound against time, and means with intervals of two sds."""
+        """Figure of the ELBO against time, and of means with intervals of two sds."""
         from curvi.plots import plot_fit
 
         return plot_fit(

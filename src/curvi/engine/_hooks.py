@@ -17,13 +17,20 @@ class StepInfo(NamedTuple):
 
     Attributes
     ----------
-    run : number of the run, where several starts run together
-    step : number of the step within the run
-    seconds : since the first step, without compilation
-    value : the objective on the step's sample, before the step (for a fit: the ELBO)
-    grad_norm : norm of its gradient, in the natural metric where there is one
-    gain : gain that the step's model predicts
-    accepted : whether the parameters moved
+    run : int
+        Number of the run, where several starts run together.
+    step : int
+        Number of the step within the run.
+    seconds : float
+        Time since the first step, without compilation.
+    value : float
+        The objective on the step's sample, before the step; for a fit, the ELBO.
+    grad_norm : float
+        Norm of its gradient, in the natural metric where there is one.
+    gain : float
+        The gain that the step's model predicts.
+    accepted : bool
+        Whether the parameters moved.
     """
 
     run: int
@@ -64,6 +71,22 @@ def hooks_for(
 
     Rich is imported only when there is a terminal to draw on: on a small fit its import would
     cost more than the fit.
+
+    Parameters
+    ----------
+    progress : bool
+        Whether to draw a bar, if standard error is a terminal.
+    quantity : str
+        Name of the value in the bar.
+    on_step : callable, optional
+        Called with a :class:`StepInfo` for every step.
+    sign : float
+        Factor of the value in both: -1 shows the ELBO where its negative is minimised.
+
+    Yields
+    ------
+    tuple of Hook
+        The hooks for a :class:`Budget`; the bar is removed when the context ends.
     """
     hooks: tuple[Hook, ...] = () if on_step is None else (OnStep(on_step, sign),)
     if not (progress and sys.stderr.isatty()):

@@ -23,11 +23,16 @@ class Progress(NamedTuple):
 
     Attributes
     ----------
-    step, max_steps : steps done, and allowed, in the run that has taken most
-    seconds : since the first step, without compilation and without hooks
-    chunks : the table of the last steps of each run
-    params : gives the parameters of a run, by its number
-    ended : whether no run goes on
+    step, max_steps : int
+        Steps taken by the run that has taken most, and the largest number allowed.
+    seconds : float
+        Time since the first step, without compilation and without hooks.
+    chunks : list of dicts of arrays
+        For each run, the rows of the trace that the last chunk added.
+    params : callable
+        ``params(run)``, the parameters of a run by its number.
+    ended : bool
+        Whether every run has ended.
     """
 
     step: int
@@ -40,17 +45,31 @@ class Progress(NamedTuple):
 
 @runtime_checkable
 class Hook(Protocol):
-    """Is called between chunks: a progress bar, a user's callback, a validation, a checkpoint."""
+    """Called between chunks: a progress bar, a user's callback, early stopping, a checkpoint."""
 
     def next_call(self, step: int) -> int | None:
         """The step after ``step`` at which it must be called; None takes chunks as they come."""
 
     def __call__(self, progress: Progress) -> Outcome | None:
-        """Look at the runs; an outcome ends them. Its time does not count."""
+        """Inspect the runs; returning an outcome ends them. Its time does not count."""
 
 
 class RunResult(NamedTuple):
-    """How a run ended; ``seconds`` is everything, compilation included."""
+    """How a run ended.
+
+    Attributes
+    ----------
+    params : pytree
+        The parameters, averaged where the method says so.
+    outcome : Outcome
+        Why the run ended.
+    steps : int
+        Steps taken.
+    trace : dict of arrays
+        One entry per step: step, seconds, and the fields of :class:`~curvi.solvers.Info`.
+    seconds, compile_seconds : float
+        Wall-clock time of everything, and the part of it before the first step.
+    """
 
     params: Any
     outcome: Outcome
@@ -62,7 +81,21 @@ class RunResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Budget:
-    """When runs stop: a tolerance, and what all of them may spend together since ``began``."""
+    """When runs stop: a tolerance, and what all of them may spend together since ``began``.
+
+    Parameters
+    ----------
+    tolerance : float
+        Remaining gain at which a method with a stopping rule has converged.
+    max_steps : int
+        Largest number of steps of a run.
+    time_budget : float, optional
+        Seconds; no limit by default.
+    hooks : tuple of Hook
+        Called between chunks of steps.
+    began : float
+        Time of ``time.perf_counter`` from which the seconds count; now by default.
+    """
 
     tolerance: float
     max_steps: int
@@ -87,7 +120,30 @@ def run(
     execution: Execution | None = None,
     spent: int = 0,
 ) -> RunResult:
-    """Run a method until it converges, gives up, or its budget is spent."""
+    """Run a method until it converges, gives up, or its budget is spent.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is minimised.
+    method : Method
+        What takes the steps.
+    params : pytree
+        Where to start.
+    resources : Resources
+        The arrays that the problem reads.
+    budget : Budget
+        When to stop, and what to call between chunks.
+    execution : Execution, optional
+        Where steps are taken; decided by the size of the problem by default.
+    spent : int
+        Steps of the budget that earlier runs have used.
+
+    Returns
+    -------
+    RunResult
+        The last parameters, why the run ended, and its trace.
+    """
     execution = Execution() if execution is None else execution
     driver = make_driver(problem, method, [params], resources, execution)
     return run_driver(driver, 1, budget, spent=spent)[0]
@@ -102,7 +158,22 @@ def run_starts(
     *,
     execution: Execution,
 ) -> list[RunResult]:
-    """Run from several starts together; one that fails does not disturb the others."""
+    """Run from several starts together; one that fails does not disturb the others.
+
+    Parameters
+    ----------
+    problem, method
+        As for :func:`run`.
+    starts : list of pytrees
+        Where to start, one entry per run.
+    resources, budget, execution
+        As for :func:`run`; all runs share them.
+
+    Returns
+    -------
+    list of RunResult
+        One result per start, in their order.
+    """
     driver = make_driver(problem, method, starts, resources, execution)
     return run_driver(driver, len(starts), budget)
 
@@ -111,6 +182,22 @@ def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0)
     """Ask a driver for steps until every run has an outcome or the budget is spent.
 
     Ctrl-C ends the runs with what the last chunk left, and the outcome INTERRUPTED.
+
+    Parameters
+    ----------
+    driver : Driver
+        What takes the steps of all runs, a chunk at a time.
+    num_runs : int
+        Number of runs that the driver advances.
+    budget : Budget
+        When to stop, and what to call between chunks.
+    spent : int
+        Steps of the budget that earlier runs have used.
+
+    Returns
+    -------
+    list of RunResult
+        One result per run.
     """
     entered = clock = time.perf_counter()
     max_steps = budget.max_steps - spent

@@ -40,7 +40,17 @@ def cost_per_draw(density: Density, dimension: int, rows: PyTree) -> Cost:
 
 
 class Resources(NamedTuple):
-    """The arrays of a run: the base key, all rows (or None) and the fixed noise (or None)."""
+    """The arrays of a run.
+
+    Attributes
+    ----------
+    key : key
+        The base key, from which the key of every step follows.
+    rows : pytree or None
+        All rows of the data, along the leading axis of every leaf; None without data.
+    noise : array or None
+        The fixed draws; None where a step makes its own.
+    """
 
     key: PRNGKeyArray
     rows: PyTree
@@ -68,7 +78,21 @@ def pick_rows(key: PRNGKeyArray, rows: PyTree, size: int) -> PyTree:
 
 @dataclass(frozen=True)
 class VariationalProblem(Problem):
-    """The negative bound of a family on a density."""
+    """The negative ELBO of a family on a density.
+
+    Parameters
+    ----------
+    density : Density
+        What is inferred: ``target.density``.
+    family : Family
+        The family of q.
+    plan : Draws
+        Kind and number of draws, fixed or fresh.
+    dimension : int
+        Number of unconstrained coordinates.
+    batch_size : int or None
+        Rows per step; None for all of them.
+    """
 
     density: Density
     family: Family
@@ -100,7 +124,7 @@ class VariationalProblem(Problem):
         return Sample(noise, rows)
 
     def value(self, params: Params, sample: Sample) -> Float[Array, ""]:
-        """The negative bound on the sample."""
+        """The negative ELBO on the sample."""
         return neg_elbo(self.density, self.family, params, sample.noise, sample.rows)
 
     def cost(self, params: Params, resources: Resources) -> Cost | None:
@@ -138,7 +162,19 @@ class VariationalProblem(Problem):
 
 @dataclass(frozen=True)
 class ObjectiveProblem(Problem):
-    """A user's objective ``fn(params, batch, key) -> scalar``."""
+    """A user's objective ``fn(params, batch, key) -> scalar``.
+
+    Parameters
+    ----------
+    fn : callable
+        The objective; ``batch`` is None without data.
+    batch_size : int or None
+        Rows per step; None for all of them.
+    fixed_key : bool
+        Whether ``fn`` gets the same key at every step.
+    reads : tuple
+        Fingerprint of the values that ``fn`` closes over: where it changes, ``fn`` is traced anew.
+    """
 
     fn: Callable[[PyTree, PyTree, PRNGKeyArray], Float[Array, ""]]
     batch_size: int | None

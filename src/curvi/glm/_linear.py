@@ -25,13 +25,40 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
 
     With ``covariance="full"`` and a given noise the posterior is the conjugate one, exactly.
 
-    Parameters are those of :class:`~curvi.glm.BayesianLogisticRegression`, and:
-
     Parameters
     ----------
     noise_scale : float, optional
-        Noise sd in the units of y. None maximises it in the bound, down to a millionth of the
-        sd of y (a thousandth in float32), below which data count as free of noise.
+        Noise sd in the units of y. None chooses it to maximise the ELBO, down to a millionth of
+        the sd of y (a thousandth in float32), below which data count as free of noise.
+    prior : {"normal", "ard"}
+        ``"normal"``: N(0, prior_scale^2). ``"ard"``: every coefficient has a prior variance of
+        its own, chosen to maximise the ELBO (automatic relevance determination): irrelevant
+        features are switched off.
+    prior_scale : float
+        Prior sd of coefficients, in sds of y per sd of a feature if ``standardize``.
+    covariance : {"diagonal", "full", "low-rank"}
+        Structure of the posterior covariance.
+    method : {"newton", "hfsgvi", "lbfgs", "dsvi"}
+        Exact Newton steps, or one of the paper's stochastic methods, whose result is judged by
+        the exact ELBO.
+    fit_intercept, standardize : bool
+        Add an intercept; centre and scale features and y inside (results are in your units).
+    intercept_prior_scale : float, optional
+        Prior sd of the intercept; ``prior_scale`` by default. With ``prior="ard"`` the intercept
+        is included in the relevance prior and this is not used.
+    rank : int
+        Rank of a low-rank covariance; at most the number of coefficients less one.
+    num_starts : int, optional
+        Number of starts, of which the one with the highest ELBO is kept; 1 by default, or with
+        ``prior="ard"``, whose ELBO has many maxima, 4, or 2 on large tables.
+    batch_size : int, optional
+        Rows per step of the stochastic methods.
+    max_iter, tol : int, float, optional
+        Largest number of steps, and the remaining gain in nats at which they end.
+    random_state : int, RandomState or None
+        Randomness of further starts and of stochastic methods.
+    verbose : int
+        Show a progress bar on a terminal.
 
     Attributes
     ----------
@@ -44,13 +71,14 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
     relevance_, selected_ : arrays
         With ``prior="ard"``: prior variances, and which features are not switched off.
     elbo_, elbos_, n_iter_, converged_, result_
-        The bound, that of every start, steps, verdict, and everything else about the fit.
+        The ELBO, that of every start, the number of steps, whether they converged, and
+        everything else about the fit.
 
     Notes
     -----
     With ``standardize=True`` y is centred and scaled inside as well, and ``prior_scale`` is in
     sds of y per sd of a feature (without an intercept nothing is centred, and root mean squares
-    stand for sds). Everything that is returned is in your units, the bound too.
+    stand for sds). Everything that is returned is in your units, the ELBO too.
 
     Examples
     --------

@@ -29,15 +29,15 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
     ----------
     prior : {"normal", "ard"}
         ``"normal"``: N(0, prior_scale^2). ``"ard"``: every coefficient has a prior variance of
-        its own, maximised in the bound (automatic relevance determination): irrelevant features
-        are switched off.
+        its own, chosen to maximise the ELBO (automatic relevance determination): irrelevant
+        features are switched off.
     prior_scale : float
         Prior sd of coefficients, in standardised units if ``standardize``.
     covariance : {"diagonal", "full", "low-rank"}
         Structure of the posterior covariance (of each class).
     method : {"newton", "hfsgvi", "lbfgs", "dsvi"}
         Exact Newton steps, or one of the paper's stochastic methods, whose result is judged by
-        the exact bound.
+        the exact ELBO.
     fit_intercept, standardize : bool
         Add an intercept; centre and scale features inside (results are in your units).
     intercept_prior_scale : float, optional
@@ -46,16 +46,16 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
     rank : int
         Rank of a low-rank covariance; at most the number of coefficients less one.
     num_starts : int, optional
-        Starts, of which the best bound is kept; by default 1, or with ``prior="ard"``, whose
-        bound has many maxima, 4, or 2 on large tables.
+        Number of starts, of which the one with the highest ELBO is kept; 1 by default, or with
+        ``prior="ard"``, whose ELBO has many maxima, 4, or 2 on large tables.
     batch_size : int, optional
         Rows per step of the stochastic methods.
-    max_iter, tol : optional
-        Most steps, and the gain in nats that may be left.
+    max_iter, tol : int, float, optional
+        Largest number of steps, and the remaining gain in nats at which they end.
     random_state : int, RandomState or None
-        Of further starts and of stochastic methods.
+        Randomness of further starts and of stochastic methods.
     verbose : int
-        Show progress on a terminal.
+        Show a progress bar on a terminal.
 
     Attributes
     ----------
@@ -69,9 +69,10 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
         With ``prior="ard"``: prior variances ``coef_sd_^2 + coef_^2``, and which features are
         not switched off.
     elbo_, elbo_se_, elbos_ : float, float, array
-        The bound, its error by draws (zero for two classes), and that of every start.
+        The ELBO, its Monte-Carlo standard error (zero for two classes), and the ELBO of every
+        start.
     n_iter_, converged_, result_
-        Steps, verdict, and everything else about the fit.
+        The number of steps, whether they converged, and everything else about the fit.
 
     Examples
     --------

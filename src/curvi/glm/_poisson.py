@@ -23,9 +23,39 @@ _SMALLEST_START = 1e-3  # mean count at which the intercept starts, at least
 class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
     r"""Regression of counts, ``y ~ Poisson(exp(x'w))``, with a Gaussian posterior over w.
 
-    The bound needs no quadrature: ``E[exp(t)] = exp(m + v / 2)``.
+    The ELBO needs no quadrature: ``E[exp(t)] = exp(m + v / 2)``.
 
-    Parameters are those of :class:`~curvi.glm.BayesianLogisticRegression`.
+    Parameters
+    ----------
+    prior : {"normal", "ard"}
+        ``"normal"``: N(0, prior_scale^2). ``"ard"``: every coefficient has a prior variance of
+        its own, chosen to maximise the ELBO (automatic relevance determination): irrelevant
+        features are switched off.
+    prior_scale : float
+        Prior sd of coefficients, in standardised units if ``standardize``.
+    covariance : {"diagonal", "full", "low-rank"}
+        Structure of the posterior covariance.
+    method : {"newton", "hfsgvi", "lbfgs", "dsvi"}
+        Exact Newton steps, or one of the paper's stochastic methods, whose result is judged by
+        the exact ELBO.
+    fit_intercept, standardize : bool
+        Add an intercept; centre and scale features inside (results are in your units).
+    intercept_prior_scale : float, optional
+        Prior sd of the intercept; ``prior_scale`` by default. With ``prior="ard"`` the intercept
+        is included in the relevance prior and this is not used.
+    rank : int
+        Rank of a low-rank covariance; at most the number of coefficients less one.
+    num_starts : int, optional
+        Number of starts, of which the one with the highest ELBO is kept; 1 by default, or with
+        ``prior="ard"``, whose ELBO has many maxima, 4, or 2 on large tables.
+    batch_size : int, optional
+        Rows per step of the stochastic methods.
+    max_iter, tol : int, float, optional
+        Largest number of steps, and the remaining gain in nats at which they end.
+    random_state : int, RandomState or None
+        Randomness of further starts and of stochastic methods.
+    verbose : int
+        Show a progress bar on a terminal.
 
     Attributes
     ----------
@@ -36,7 +66,8 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
     relevance_, selected_ : arrays
         With ``prior="ard"``: prior variances, and which features are not switched off.
     elbo_, elbos_, n_iter_, converged_, result_
-        The bound, that of every start, steps, verdict, and everything else about the fit.
+        The ELBO, that of every start, the number of steps, whether they converged, and
+        everything else about the fit.
 
     Examples
     --------

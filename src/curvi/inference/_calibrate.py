@@ -120,15 +120,25 @@ def calibrate(
         ``build(data) -> Target or DataTarget``. Give the data to a DataTarget whose functions are
         always the same: all fits then share one compilation.
     num_simulations : int
-        Fits to make, at least 10. A bias of a third of a posterior sd is found by about 100.
+        Number of fits, at least 10. About 100 detect a bias of a third of a posterior sd.
     seed : int
-        Of simulations, fits and tests.
-    options
-        Passed on to :func:`curvi.fit`, such as ``family=curvi.FullRank()``.
+        Seed of simulations, fits and tests.
+    **options
+        Passed on to :func:`curvi.fit`, such as ``family=curvi.FullRank()``; ``on_failure`` has no
+        effect, because fits that fail are counted.
 
     Returns
     -------
     Calibration
+        p-values of bias and width of every coordinate, and the verdict over all of them.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than 10 simulations, or the simulated parameters do not have the
+        structure and shapes of the target's position.
+    NumericalError
+        If fewer than 10 of the fits converged.
     """
     validation.positive_integer(num_simulations, "num_simulations")
     if num_simulations < _FEWEST_SIMULATIONS:

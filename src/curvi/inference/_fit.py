@@ -115,6 +115,14 @@ def fit(
     Returns
     -------
     FitResult
+        The fitted posterior, how the fit ended, and diagnostics of how far to trust it.
+
+    Raises
+    ------
+    InputError
+        For input that cannot be fitted; the message says what is wrong, where, and what to do.
+    NumericalError
+        For a numerical failure; ``error.result`` holds the last finite state.
 
     Warns
     -----
@@ -122,13 +130,6 @@ def fit(
         If the fit converged but importance ratios say that q misses the target.
     NotConvergedWarning
         If a budget ran out.
-
-    Raises
-    ------
-    InputError
-        For input that cannot be fitted, with what, where and what to do.
-    NumericalError
-        For a numerical failure; ``error.result`` holds the last finite state.
 
     Examples
     --------

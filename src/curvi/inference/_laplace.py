@@ -38,6 +38,8 @@ class LaplaceResult:
 
     Attributes
     ----------
+    target : Target or DataTarget
+        What was approximated.
     mode : array, shape (dimension,)
         The mode, as one vector of unconstrained coordinates.
     precision, covariance : array, shape (dimension, dimension)
@@ -118,13 +120,15 @@ def laplace(
     target : Target, DataTarget or callable
         What is inferred. A plain function is a log density and needs ``position``.
     position : pytree, optional
-        Where the search for the mode starts, for a plain log density.
+        Where the search for the mode starts. Required for a plain log density; otherwise it
+        replaces the position of the target.
     max_steps : int
-        Newton steps to the mode, at most.
+        Largest number of Newton steps to the mode.
 
     Returns
     -------
     LaplaceResult
+        The Gaussian, in unconstrained coordinates and in the user's space, and the log evidence.
 
     Raises
     ------
@@ -132,7 +136,7 @@ def laplace(
         If no mode is found, or if the Hessian there is not positive definite: the flat
         directions are named and never given a variance.
     InputError
-        Above 2,000 coordinates, where a dense Hessian no longer pays.
+        Above 2,000 coordinates, where a dense Hessian is too expensive.
 
     Examples
     --------

@@ -114,6 +114,7 @@ def minimise(
     Returns
     -------
     OptimiseResult
+        The parameters, how the minimisation ended, and its trace.
 
     Raises
     ------

@@ -138,6 +138,7 @@ def conjugate_gradient(
     Returns
     -------
     CGResult
+        The solution, why the iteration ended, and what it cost.
 
     Raises
     ------

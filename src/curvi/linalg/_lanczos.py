@@ -20,6 +20,16 @@ def lanczos_tridiagonal(result: CGResult) -> jax.Array:
     Rows for steps that were not taken repeat T_00, uncoupled: a Rayleigh quotient that lies between
     the extreme eigenvalues and leaves them alone. Without any step T is the identity.
 
+    Parameters
+    ----------
+    result : CGResult
+        From :func:`conjugate_gradient` with ``num_coefficients`` above zero.
+
+    Returns
+    -------
+    array of shape (num_coefficients, num_coefficients)
+        T, symmetric and tridiagonal.
+
     Raises
     ------
     InputError
@@ -46,6 +56,16 @@ def condition_estimate(result: CGResult) -> jax.Array:
     That is the condition number of the *preconditioned* operator M^-1/2 A M^-1/2. Ritz values lie
     inside the spectrum, so the estimate approaches the condition number from below as steps are
     added (up to rounding), and is one where no step was taken.
+
+    Parameters
+    ----------
+    result : CGResult
+        From :func:`conjugate_gradient` with ``num_coefficients`` above zero.
+
+    Returns
+    -------
+    Array
+        The ratio, at least one; infinite where rounding leaves no positive smallest Ritz value.
 
     Raises
     ------
@@ -80,6 +100,11 @@ def relative_error_bound(
         K.
     chebyshev : bool
         Use the sharper Chebyshev form instead of the exponential one.
+
+    Returns
+    -------
+    Array
+        The bound, at most one; ``condition`` and ``steps`` broadcast.
     """
     condition = jnp.asarray(condition)
     if not jnp.issubdtype(condition.dtype, jnp.floating):

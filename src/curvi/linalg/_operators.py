@@ -105,6 +105,15 @@ class FunctionMap(LinearMap):
 class DenseMap(LinearMap):
     """A symmetric D x D matrix acting on pytrees in the order of ``ravel_pytree``.
 
+    Parameters
+    ----------
+    matrix : array of shape (D, D)
+        The matrix A; symmetry is trusted, not checked.
+    example : pytree
+        Anything with the shapes and dtypes of a vector, D entries in total.
+    definiteness : Definiteness
+        What is known about the eigenvalues.
+
     Raises
     ------
     InputError
@@ -147,6 +156,13 @@ def hessian(
     once, when this function is called; a product only pushes a tangent through what they stored,
     which costs at most two gradients. Inside a ``lax.while_loop`` the stored pass is a loop
     constant.
+
+    Parameters
+    ----------
+    fn : callable
+        F: takes a pytree such as ``params`` and returns a scalar; twice differentiable.
+    params : pytree
+        Where to linearise; all leaves of one real floating dtype.
 
     Returns
     -------
@@ -192,6 +208,15 @@ def gauss_newton(
     once at ``params``. Where ``loss_fn`` is convex (this is trusted, not checked) G is positive
     semi-definite, and it equals the Hessian where the outputs are linear in the parameters.
 
+    Parameters
+    ----------
+    outputs_fn : callable
+        Takes a pytree such as ``params`` and returns the outputs, any pytree of float arrays.
+    loss_fn : callable
+        Takes the outputs and returns a scalar; twice differentiable.
+    params : pytree
+        Where to linearise; all leaves of one real floating dtype.
+
     Returns
     -------
     value, gradient, operator
@@ -200,7 +225,7 @@ def gauss_newton(
     Raises
     ------
     InputError
-        If the leaves of ``params`` do not share one real floating dtype.
+        If the leaves of ``params``, or those of the outputs, do not share one real floating dtype.
     """
     trees.real_dtype(params, "params")
     outputs, push = jax.linearize(outputs_fn, params)
@@ -221,10 +246,24 @@ def damped(operator: LinearMap, damping: ArrayLike, metric: Metric | None = None
     A semi-definite A becomes POSITIVE only where ``damping`` is a Python number above zero: the
     sign of a traced value is not known.
 
+    Parameters
+    ----------
+    operator : LinearMap
+        The map A.
+    damping : float or Array
+        Lambda, zero or positive.
+    metric : Metric, optional
+        M; the identity by default.
+
+    Returns
+    -------
+    FunctionMap
+        The map v -> A v + lambda M v.
+
     Raises
     ------
     InputError
-        If ``damping`` is a negative Python number.
+        If ``damping`` is a Python number that is negative or not finite.
     """
     definiteness = operator.definiteness
     if isinstance(damping, int | float):
@@ -243,6 +282,18 @@ def damped(operator: LinearMap, damping: ArrayLike, metric: Metric | None = None
 
 def preconditioned(operator: LinearMap, preconditioner: Metric) -> FunctionMap:
     """The map M^-1/2 A M^-1/2, whose spectrum is the one that preconditioned CG sees.
+
+    Parameters
+    ----------
+    operator : LinearMap
+        The map A.
+    preconditioner : Metric
+        M, with a ``solve_sqrt``.
+
+    Returns
+    -------
+    FunctionMap
+        The preconditioned map, of the definiteness of A.
 
     Raises
     ------
@@ -263,7 +314,21 @@ def preconditioned(operator: LinearMap, preconditioner: Metric) -> FunctionMap:
 
 
 def projected(operator: LinearMap, project: Callable[[PyTree], PyTree]) -> FunctionMap:
-    """The map P A P for an orthogonal projector P (P P = P = P', trusted, not checked)."""
+    """The map P A P for an orthogonal projector P (P P = P = P', trusted, not checked).
+
+    Parameters
+    ----------
+    operator : LinearMap
+        The map A.
+    project : callable
+        ``project(vector) -> vector``, the product P v.
+
+    Returns
+    -------
+    FunctionMap
+        The projected map: positive semi-definite where A is positive definite, because what P
+        removes has eigenvalue zero.
+    """
     definiteness = operator.definiteness
     if definiteness is Definiteness.POSITIVE:
         definiteness = Definiteness.POSITIVE_SEMI  # what P removes has eigenvalue zero

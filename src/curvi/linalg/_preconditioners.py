@@ -59,6 +59,11 @@ class Diagonal:
     Entries should be positive. Because estimated diagonals are noisy, entries below eps times the
     largest magnitude (eps of the dtype) are raised to that floor, and a diagonal of zeros acts as
     the identity. Entries that are not finite are passed on: the solver then reports NON_FINITE.
+
+    Parameters
+    ----------
+    diagonal : pytree
+        d, with the structure and shapes of the vectors that M is applied to.
     """
 
     diagonal: PyTree
@@ -147,6 +152,11 @@ def hutchinson_diagonal(operator: Any, key: jax.Array, num_probes: int = 1) -> P
     num_probes : int
         S, the number of products.
 
+    Returns
+    -------
+    pytree
+        The estimate of diag(A), in the structure of ``operator.example``.
+
     Raises
     ------
     InputError
@@ -190,10 +200,16 @@ def martens_diagonal(
     exponent : float
         Alpha in (0, 1]; below one it tempers the extreme entries.
 
+    Returns
+    -------
+    Diagonal
+        The preconditioner M, in the structure of ``squared_gradients``.
+
     Raises
     ------
     InputError
-        If ``exponent`` is outside (0, 1].
+        If ``exponent`` is outside (0, 1], or ``squared_gradients`` is not of one real floating
+        dtype.
 
     References
     ----------

@@ -13,7 +13,20 @@ _SCREEN = 1e-6  # a pair whose cosine is below this carries no curvature worth k
 
 
 class SecantMemory(NamedTuple):
-    """The last pairs (s, y) with ``y = H s``, newest at ``(num_pairs - 1) % history``."""
+    """The last pairs (s, y) with ``y = H s``, newest at ``(num_pairs - 1) % history``.
+
+    Attributes
+    ----------
+    steps, differences : pytree
+        s and y: parameters with a leading axis of length ``history``.
+    inverse_products : array of shape (history,)
+        ``1 / s'y`` of each pair.
+    num_pairs : integer array
+        Pairs added so far, those that were overwritten included.
+    scale : array
+        ``s'y / y'y`` of the newest pair, the multiple of the identity from which the inverse is
+        built; one without pairs.
+    """
 
     steps: Any
     differences: Any
@@ -23,7 +36,20 @@ class SecantMemory(NamedTuple):
 
 
 def empty_memory(params: Any, history: int) -> SecantMemory:
-    """Room for ``history`` pairs shaped like the parameters."""
+    """A memory without pairs.
+
+    Parameters
+    ----------
+    params : pytree
+        Parameters whose shapes and dtypes the pairs have.
+    history : int
+        The number of pairs to keep.
+
+    Returns
+    -------
+    SecantMemory
+        A memory under which :func:`apply_inverse` is the identity.
+    """
     stacked = jax.tree.map(lambda leaf: jnp.zeros((history, *leaf.shape), leaf.dtype), params)
     dtype = jax.tree.leaves(params)[0].dtype
     return SecantMemory(
@@ -32,10 +58,26 @@ def empty_memory(params: Any, history: int) -> SecantMemory:
 
 
 def remember(memory: SecantMemory, step: Any, difference: Any) -> tuple[SecantMemory, Array]:
-    """Add a pair unless it is screened out; says whether it was kept.
+    """Add a pair, in place of the oldest one when the memory is full, unless it is screened out.
 
     A pair must have ``s'y > 1e-6 |s||y|``: on a stochastic or non-convex objective others would
     make the inverse indefinite.
+
+    Parameters
+    ----------
+    memory : SecantMemory
+        The pairs so far.
+    step : pytree
+        s, a difference of parameters.
+    difference : pytree
+        y, the difference of gradients over that step, or the product H s.
+
+    Returns
+    -------
+    memory : SecantMemory
+        The new memory, or the given one where the pair was screened out.
+    kept : boolean array
+        Whether the pair was added.
     """
     product = optax.tree.vdot(step, difference)
     square = optax.tree.vdot(difference, difference)
@@ -57,7 +99,19 @@ def apply_inverse(memory: SecantMemory, vector: Any) -> Any:
     r"""Two-loop recursion: the BFGS inverse of the paper's :math:`B_t`, applied to a vector.
 
     The paper prints the update of B with :math:`\Delta\theta\,\Delta\theta^\top` as first
-    denominator; it is :math:`\Delta G^\top \Delta\theta`. Slots that hold no pair are passed over.
+    denominator; it is :math:`\Delta G^\top \Delta\theta`. Slots that hold no pair are skipped.
+
+    Parameters
+    ----------
+    memory : SecantMemory
+        The pairs that define the inverse.
+    vector : pytree
+        The vector v, in the structure of the parameters.
+
+    Returns
+    -------
+    pytree
+        :math:`B_t^{-1} v`.
     """
     history = memory.inverse_products.shape[0]
     age = jnp.arange(history, dtype=jnp.int32)

@@ -51,12 +51,18 @@ class Draws:
     kind : str
         One of ``iid``, ``antithetic``, ``normalised``, ``whitened``, ``sobol``.
     num_draws : int
-        M.
+        M, the number of draws.
     fresh : bool
         New draws at every step instead of one set for the whole fit.
     per_row : bool
         M draws for each row of a batch, as in Algorithm 1 of the paper, instead of M draws
         shared by all its rows.
+
+    Raises
+    ------
+    InputError
+        For an unknown kind, an odd number of antithetic draws, a single normalised draw, or
+        Sobol draws that are fresh or one set per row.
     """
 
     kind: str = "normalised"
@@ -65,7 +71,7 @@ class Draws:
     per_row: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse combinations that cannot be drawn."""
+        """Validate the combination of kind, number and flags."""
         validation.one_of(self.kind, KINDS, "kind")
         validation.positive_integer(self.num_draws, "num_draws")
         if self.kind == "antithetic" and self.num_draws % 2:
@@ -91,6 +97,30 @@ def sample_draws(
     """Make M draws of a base distribution.
 
     All kinds but ``sobol`` run on device and may be called inside jit.
+
+    Parameters
+    ----------
+    key : key
+        All randomness follows from it.
+    num_draws, dimension : int
+        M, and the number of coordinates of a draw.
+    kind : {"iid", "antithetic", "normalised", "whitened", "sobol"}
+        What holds for the draws together, see :class:`Draws`.
+    base : Base, optional
+        Distribution of a draw; standard normal by default.
+    dtype : dtype, optional
+        Precision of the draws; JAX's default float by default.
+
+    Returns
+    -------
+    array, shape (num_draws, dimension)
+        The draws, one per row.
+
+    Raises
+    ------
+    InputError
+        If that many draws of the kind cannot be made: antithetic ones are even in number,
+        normalised ones at least 2, whitened ones at least ``dimension + 1``.
 
     Examples
     --------
@@ -136,6 +166,29 @@ def fixed_draws(
     """Make the draws of a whole fit on the host, in double precision, then round them once.
 
     Nothing is compiled for them: JAX's samplers take longer to compile than a small fit to run.
+
+    Parameters
+    ----------
+    key : key
+        Seeds a NumPy generator; the numbers differ from those of :func:`sample_draws`.
+    plan : Draws
+        Kind and number of draws.
+    dimension, base : int, Base
+        Number of coordinates of a draw, and its distribution.
+    dtype : dtype
+        Precision to round to.
+    stream : tuple of int
+        Different streams of a key are independent.
+
+    Returns
+    -------
+    array, shape (plan.num_draws, dimension)
+        The draws, one per row.
+
+    Raises
+    ------
+    InputError
+        If there are too few draws to whiten, or too many dimensions for Sobol points (21,201).
     """
     rng = host_generator(key, *stream)
     count = plan.num_draws
@@ -154,13 +207,41 @@ def fixed_draws(
 
 
 def host_sample(rng: np.random.Generator, count: int, dimension: int, base: Base) -> np.ndarray:
-    """Independent draws by inverse distribution functions, in double precision."""
+    """Independent draws by inverse distribution functions, in double precision.
+
+    Parameters
+    ----------
+    rng : numpy Generator
+        Source of uniform numbers; it is advanced.
+    count, dimension : int
+        Number of draws, and of their coordinates.
+    base : Base
+        Distribution of a draw.
+
+    Returns
+    -------
+    float64 array, shape (count, dimension)
+        The draws, one per row.
+    """
     uniform = rng.random((count, base.num_uniforms(dimension)))
     return base.from_uniform(np.clip(uniform, _TINY, 1 - _TINY))
 
 
 def normalise(draws: AnyArray, variance: float = 1.0) -> AnyArray:
-    """Centre each coordinate and scale it to the given variance over the draws."""
+    """Centre each coordinate and scale it to the given variance over the draws.
+
+    Parameters
+    ----------
+    draws : array, shape (M, dimension)
+        At least two draws, of NumPy or JAX.
+    variance : float
+        Second moment of every coordinate afterwards.
+
+    Returns
+    -------
+    array, shape (M, dimension)
+        The normalised draws, of the type of ``draws``; NaN in a coordinate that does not vary.
+    """
     xp: Any = jnp if isinstance(draws, jax.Array) else np
     centred = draws - xp.mean(draws, axis=0, keepdims=True)
     spread = xp.sqrt(xp.mean(centred**2, axis=0, keepdims=True) / variance)
@@ -173,6 +254,23 @@ def whiten(draws: AnyArray, variance: float = 1.0) -> AnyArray:
     The thin QR factor of the centred draws, with signs chosen so that the triangular factor has
     a positive diagonal: this is whitening by the Cholesky factor of the sample covariance, but
     stays orthogonal to rounding however few draws there are.
+
+    Parameters
+    ----------
+    draws : array, shape (M, dimension)
+        At least ``dimension + 1`` draws, of NumPy or JAX.
+    variance : float
+        Second moment of every coordinate afterwards.
+
+    Returns
+    -------
+    array, shape (M, dimension)
+        The whitened draws, of the type of ``draws``.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than ``dimension + 1`` draws.
     """
     num_draws, dimension = draws.shape
     if num_draws < dimension + 1:
@@ -210,17 +308,34 @@ def _sobol(rng: np.random.Generator, num_draws: int, dimension: int, base: Base)
 def plan_draws(
     family: Family, dimension: int, *, draws: str | Draws = "auto", num_draws: int | None = None
 ) -> Draws:
-    """Choose the draws for a family, or check the ones asked for.
+    """Choose the draws for a family, or validate the ones asked for.
 
     ``auto`` is whitened where that makes every quadratic target exact and fits (full rank, and
     any family whose noise has at most 255 coordinates), normalised otherwise. Full rank beyond
     1,000 dimensions gets fresh draws at every step, because d + 1 fixed ones no longer fit.
 
+    Parameters
+    ----------
+    family : Family
+        The variational family.
+    dimension : int
+        Number of unconstrained coordinates.
+    draws : str or Draws
+        ``"auto"``, a kind of draws, or a complete plan.
+    num_draws : int, optional
+        Number of draws, also in place of that of a plan; chosen for the family by default.
+
+    Returns
+    -------
+    Draws
+        A plan that the family can be fitted with.
+
     Raises
     ------
     InputError
-        If fixed draws are too few for the family: along directions that no draw feels the
-        bound would grow for ever.
+        If fixed draws are too few for the family: the ELBO would be unbounded along the
+        directions that no draw reaches. Also for an unknown kind, a number of draws that is not
+        a positive integer, or too few draws to whiten.
     """
     if num_draws is not None:
         validation.positive_integer(num_draws, "num_draws")

@@ -42,6 +42,16 @@ def neg_elbo(
         (Algorithm 1 of the paper).
     rows : pytree, optional
         For a density with rows, all of them or a minibatch, which is scaled by N / B.
+
+    Returns
+    -------
+    scalar array
+        F, to be minimised.
+
+    Raises
+    ------
+    InputError
+        If a density with rows is given none, or one without rows is given rows or draws per row.
     """
     return jnp.mean(energies(density, family, params, noise, rows)) - family.entropy(params)
 
@@ -53,7 +63,24 @@ def energies(
     noise: Float[Array, "..."],
     rows: PyTree | None = None,
 ) -> Float[Array, " draws"]:
-    """The negative log joint density at each draw, one term of the average in :func:`neg_elbo`."""
+    """The negative log joint density at each draw, one term of the average in :func:`neg_elbo`.
+
+    Parameters
+    ----------
+    density, family, params, noise, rows
+        As for :func:`neg_elbo`.
+
+    Returns
+    -------
+    array, shape (M,)
+        ``-log p(y, z_m)``, the likelihood of a minibatch scaled to all rows. With draws per row,
+        the log prior is averaged over the rows of the batch.
+
+    Raises
+    ------
+    InputError
+        As for :func:`neg_elbo`.
+    """
     if density.num_rows:
         if rows is None:
             raise InputError("a DataTarget is evaluated on rows; pass target.rows for all of them")
@@ -95,7 +122,33 @@ def draw_noise(
     dtype: Any,
     num_rows: int | None = None,
 ) -> Float[Array, "..."]:
-    """Make the noise of one step: (M, k), or (M, B, k) when the plan draws for each row."""
+    """Make the noise of one step: (M, k), or (M, B, k) when the plan draws for each row.
+
+    Parameters
+    ----------
+    key : key
+        Key of the step.
+    plan : Draws
+        Number and kind of draws, shared or per row.
+    family : Family
+        Its base distribution and the length k of its noise are used.
+    dimension : int
+        Number of unconstrained coordinates.
+    dtype : dtype
+        Precision of the noise.
+    num_rows : int, optional
+        B, the rows of the batch; needed for draws per row.
+
+    Returns
+    -------
+    array, shape (M, k) or (M, B, k)
+        The noise, as :func:`neg_elbo` takes it.
+
+    Raises
+    ------
+    InputError
+        If the plan draws for each row and ``num_rows`` is left out.
+    """
 
     def one(row_key: PRNGKeyArray) -> Float[Array, "draws noise"]:
         return sample_draws(

@@ -41,11 +41,16 @@ def mean_gradient(
     Parameters
     ----------
     f : callable
-        Function from (d,) to a scalar, with as many derivatives as the formula has.
+        Function from (d,) to a scalar, differentiable as often as the formula requires.
     mean, scale, draws : arrays of shape (d,), (d, k) and (M, k)
         ``z_m = mean + scale @ eps_m``, with ``eps_m`` standard normal and ``C = scale @ scale.T``.
     weights : array of shape (M,), optional
         Quadrature weights, used as they are; equal weights ``1 / M`` by default.
+
+    Returns
+    -------
+    array of shape (d,)
+        ``sum_m w_m g(z_m)``.
 
     Raises
     ------
@@ -75,6 +80,16 @@ def covariance_gradient(
     f, mean, scale, draws, weights
         As in :func:`mean_gradient`.
 
+    Returns
+    -------
+    array of shape (d, d)
+        ``sum_m w_m H(z_m) / 2``, symmetric.
+
+    Raises
+    ------
+    InputError
+        As for :func:`mean_gradient`.
+
     Examples
     --------
     >>> import jax.numpy as jnp
@@ -95,6 +110,16 @@ def mean_mean_hessian(
     ----------
     f, mean, scale, draws, weights
         As in :func:`mean_gradient`.
+
+    Returns
+    -------
+    array of shape (d, d)
+        ``sum_m w_m H(z_m)``, symmetric.
+
+    Raises
+    ------
+    InputError
+        As for :func:`mean_gradient`.
     """
     weights = check_inputs(mean, scale, draws, weights, "mean_mean_hessian")
     return _average(jax.hessian(scalar_valued(f)), mean, scale, draws, weights)
@@ -112,6 +137,16 @@ def covariance_covariance_hessian(
     ----------
     f, mean, scale, draws, weights
         As in :func:`mean_gradient`; ``f`` four times differentiable.
+
+    Returns
+    -------
+    array of shape (d, d, d, d)
+        Entry (i, j, k, l) as above; symmetric in all its axes.
+
+    Raises
+    ------
+    InputError
+        As for :func:`mean_gradient`.
 
     Examples
     --------
@@ -139,6 +174,16 @@ def mean_covariance_hessian(
     ----------
     f, mean, scale, draws, weights
         As in :func:`mean_gradient`; ``f`` three times differentiable.
+
+    Returns
+    -------
+    array of shape (d, d, d)
+        Entry (i, k, l) as above; symmetric in all its axes.
+
+    Raises
+    ------
+    InputError
+        As for :func:`mean_gradient`.
 
     Examples
     --------
@@ -170,6 +215,21 @@ def tie_covariance_gradient(derivative: Float[Array, "d d"]) -> Float[Array, "p"
     Moving a tied entry moves ``C_ij`` and ``C_ji``: their derivatives add up, and the diagonal is
     left as it is.
 
+    Parameters
+    ----------
+    derivative : array of shape (d, d)
+        Value of :func:`covariance_gradient`.
+
+    Returns
+    -------
+    array of shape (p,)
+        Derivatives in C_11, C_21, C_22, C_31, ...
+
+    Raises
+    ------
+    InputError
+        If ``derivative`` does not have two axes of equal length.
+
     Examples
     --------
     >>> import jax.numpy as jnp
@@ -181,13 +241,45 @@ def tie_covariance_gradient(derivative: Float[Array, "d d"]) -> Float[Array, "p"
 
 
 def tie_mean_covariance_hessian(derivative: Float[Array, "d d d"]) -> Float[Array, "d p"]:
-    """Return equation (3) in the mean and the lower triangle of a symmetric C."""
+    """Return equation (3) in the mean and the lower triangle of a symmetric C.
+
+    Parameters
+    ----------
+    derivative : array of shape (d, d, d)
+        Value of :func:`mean_covariance_hessian`.
+
+    Returns
+    -------
+    array of shape (d, p)
+        Rows are coordinates of the mean; columns are C_11, C_21, C_22, C_31, ...
+
+    Raises
+    ------
+    InputError
+        If ``derivative`` does not have three axes of equal length.
+    """
     _check_square_axes(derivative, 3, "tie_mean_covariance_hessian")
     return _tie_last_two_axes(derivative)
 
 
 def tie_covariance_covariance_hessian(derivative: Float[Array, "d d d d"]) -> Float[Array, "p p"]:
-    """Return equation (2) in the lower triangle of a symmetric C, twice."""
+    """Return equation (2) in the lower triangle of a symmetric C, on both sides.
+
+    Parameters
+    ----------
+    derivative : array of shape (d, d, d, d)
+        Value of :func:`covariance_covariance_hessian`.
+
+    Returns
+    -------
+    array of shape (p, p)
+        Symmetric; rows and columns are C_11, C_21, C_22, C_31, ...
+
+    Raises
+    ------
+    InputError
+        If ``derivative`` does not have four axes of equal length.
+    """
     _check_square_axes(derivative, 4, "tie_covariance_covariance_hessian")
     half_tied = _tie_last_two_axes(derivative)
     return _tie_last_two_axes(jnp.moveaxis(half_tied, -1, 0))

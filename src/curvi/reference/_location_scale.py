@@ -6,7 +6,7 @@ Gaussian, Student t, Laplace and logistic families share this one code path and 
 
 Throughout, ``z_m = mean + scale @ eps_m`` with ``mean`` of shape (d,), ``scale`` of shape (d, k)
 and ``draws`` of shape (M, k); ``g`` and ``H`` are the gradient and the Hessian of ``f`` at ``z_m``.
-The noise may have another dimension than ``z`` (low rank plus diagonal has k = d + rank). ``vec``
+The noise and ``z`` may differ in dimension (low rank plus diagonal has k = d + rank). ``vec``
 stacks the columns of ``[mean, scale]``: entry (i, j) of a (d, k + 1) matrix has position
 ``j d + i``. The diagonal forms take the vector ``sd`` in place of the matrix:
 ``z_m = mean + sd * eps_m`` with draws of shape (M, d).
@@ -50,6 +50,7 @@ def gradient(
     Returns
     -------
     pair of arrays of shape (d,) and (d, k)
+        ``E[g]`` and ``E[g eps']``.
 
     Raises
     ------
@@ -79,7 +80,12 @@ def hessian(
     Parameters
     ----------
     f, mean, scale, draws, weights
-        As in :func:`gradient`.
+        As in :func:`gradient`; InputError is raised for the same reasons.
+
+    Returns
+    -------
+    array of shape (d (k + 1), d (k + 1))
+        Symmetric; mean first, then the columns of scale.
 
     Examples
     --------
@@ -101,7 +107,12 @@ def mean_scale_hessian(
     Parameters
     ----------
     f, mean, scale, draws, weights
-        As in :func:`gradient`.
+        As in :func:`gradient`; InputError is raised for the same reasons.
+
+    Returns
+    -------
+    array of shape (d, d k)
+        Rows are coordinates of the mean, columns those of vec(scale).
     """
     weights = check_inputs(mean, scale, draws, weights, "mean_scale_hessian")
     ones = jnp.ones_like(draws[:, :1])
@@ -116,7 +127,12 @@ def scale_scale_hessian(
     Parameters
     ----------
     f, mean, scale, draws, weights
-        As in :func:`gradient`.
+        As in :func:`gradient`; InputError is raised for the same reasons.
+
+    Returns
+    -------
+    array of shape (d k, d k)
+        Symmetric, in the order of vec(scale).
     """
     weights = check_inputs(mean, scale, draws, weights, "scale_scale_hessian")
     return _kronecker_average(f, points(mean, scale, draws), weights, draws, draws)
@@ -139,10 +155,17 @@ def hessian_vector_product(
 
     Parameters
     ----------
-    f, mean, scale, draws, weights
-        As in :func:`gradient`.
+    f, mean, scale, draws
+        As in :func:`gradient`; InputError is raised for the same reasons.
     direction : array of shape (d, k + 1)
         Direction in [mean, scale]: the mean in the first column, the scale in the others.
+    weights
+        As in :func:`gradient`.
+
+    Returns
+    -------
+    array of shape (d, k + 1)
+        The product, laid out like ``direction``.
 
     Examples
     --------
@@ -184,6 +207,7 @@ def diagonal_gradient(
     Returns
     -------
     pair of arrays of shape (d,)
+        ``E[g]`` and ``E[eps * g]``.
 
     Raises
     ------
@@ -214,7 +238,12 @@ def diagonal_hessian(
     Parameters
     ----------
     f, mean, sd, draws, weights
-        As in :func:`diagonal_gradient`.
+        As in :func:`diagonal_gradient`; InputError is raised for the same reasons.
+
+    Returns
+    -------
+    array of shape (2 d, 2 d)
+        Symmetric; the mean comes before the sd.
     """
     weights = _check_diagonal(mean, sd, draws, weights, "diagonal_hessian")
     hessians = jax.vmap(jax.hessian(scalar_valued(f)))(_diagonal_points(mean, sd, draws))
@@ -240,10 +269,17 @@ def diagonal_hessian_vector_product(
 
     Parameters
     ----------
-    f, mean, sd, draws, weights
-        As in :func:`diagonal_gradient`.
+    f, mean, sd, draws
+        As in :func:`diagonal_gradient`; InputError is raised for the same reasons.
     direction : pair of arrays of shape (d,)
-        Direction in the mean and in the sd.
+        Direction (u, v) in the mean and in the sd.
+    weights
+        As in :func:`diagonal_gradient`.
+
+    Returns
+    -------
+    pair of arrays of shape (d,)
+        The parts of the product in the mean and in the sd.
 
     Examples
     --------

@@ -43,8 +43,21 @@ def parameter_gradient(
         theta -> (mean, scale), of shapes (d,) and (d, k).
     theta : pytree of float arrays
         The parameters; the gradient has the same structure.
-    draws, weights
-        As in :func:`gradient`.
+    draws : array of shape (M, k)
+        Base noise, one row per draw.
+    weights : array of shape (M,), optional
+        Quadrature weights, used as they are; equal weights ``1 / M`` by default.
+
+    Returns
+    -------
+    pytree
+        The gradient, in the structure of ``theta``.
+
+    Raises
+    ------
+    InputError
+        If ``location_scale`` does not return a pair, shapes do not fit together, or ``f`` does
+        not return a scalar.
 
     Examples
     --------
@@ -75,10 +88,22 @@ def parameter_hessian(
 
     Parameters
     ----------
-    f, location_scale, draws, weights
+    f, location_scale
         As in :func:`parameter_gradient`.
     theta : array of shape (p,)
         Flat parameters; flatten a pytree with ``jax.flatten_util.ravel_pytree``.
+    draws, weights
+        As in :func:`parameter_gradient`.
+
+    Returns
+    -------
+    array of shape (p, p)
+        The sum of both terms, symmetric.
+
+    Raises
+    ------
+    InputError
+        If ``theta`` is not a vector, and as for :func:`parameter_gradient`.
     """
     if getattr(theta, "ndim", None) != 1:
         raise InputError(
@@ -117,10 +142,22 @@ def parameter_hessian_vector_product(
 
     Parameters
     ----------
-    f, location_scale, theta, draws, weights
+    f, location_scale, theta, draws
         As in :func:`parameter_gradient`.
     direction : pytree
         Same structure, shapes and dtypes as ``theta``.
+    weights
+        As in :func:`parameter_gradient`.
+
+    Returns
+    -------
+    pytree
+        The product, in the structure of ``theta``.
+
+    Raises
+    ------
+    InputError
+        If ``direction`` does not match ``theta``, and as for :func:`parameter_gradient`.
     """
     if _signature(direction) != _signature(theta):
         raise InputError(

@@ -24,9 +24,12 @@ class Layer(NamedTuple):
 
     Attributes
     ----------
-    white_input : the rows are uncorrelated and scaled already: nothing to do on their side
-    diagonal_output : the curvature in the layer's outputs is known to be diagonal
-    decay : weight of the L2 penalty on the layer's matrix, of which the last row is free
+    white_input : bool
+        Whether the rows are uncorrelated and scaled already, so that their side needs nothing.
+    diagonal_output : bool
+        Whether the curvature in the layer's outputs is known to be diagonal.
+    decay : float
+        Weight of the L2 penalty on the layer's matrix, its last row (the bias) excepted.
     """
 
     white_input: bool = False
@@ -35,7 +38,15 @@ class Layer(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """One forward pass: what the loss depends on, and the rows that entered each layer."""
+    """One forward pass of a network.
+
+    Attributes
+    ----------
+    outputs : pytree
+        What the loss depends on.
+    inputs : tuple of arrays
+        The rows that entered each layer, ones appended.
+    """
 
     outputs: Any
     inputs: tuple[Array, ...]

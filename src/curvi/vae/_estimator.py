@@ -49,7 +49,7 @@ def method_named(name: str) -> Method:
 class VAE(TransformerMixin, AutoEncoder):
     r"""Variational auto-encoder with multilayer perceptrons, trained by curvature.
 
-    The bound of section 3 of the paper,
+    The ELBO of section 3 of the paper,
     :math:`E_q[\log p(x \mid z)] - KL(q(z \mid x) \| N(0, I))`, is maximised over minibatches. The
     default method has no learning rate to choose.
 
@@ -78,13 +78,15 @@ class VAE(TransformerMixin, AutoEncoder):
     batch_size : int, optional
         Rows per step: by default 100, and for "hessian_free" a twentieth of the rows, 200 to 2000.
     max_epochs, time_budget : int, float
-        Passes over the data and seconds, at most.
+        Largest number of passes over the data, and of seconds.
     validation_fraction : float
-        Part of the rows held out; training stops after ``patience`` evaluations of their bound
-        without a new best, and the best parameters are kept. 0 trains to the end.
+        Fraction of the rows held out for early stopping, which keeps the parameters with the best
+        ELBO on them; 0 trains to the end.
+    patience : int
+        Evaluations of the held-out ELBO without a new best after which training stops.
     method : {"kfac", "hessian_free", "lbfgs", "adam", "adagrad"} or a method of curvi
-        How to go downhill. Under "kfac" the encoder reads principal coordinates of the images,
-        at most the first 200: what it says about an image never depends on the other directions.
+        The optimisation method. Under "kfac" the encoder reads principal coordinates of the
+        images, at most the first 200: its code for an image never depends on the other directions.
         ``KFAC(directions=None)`` keeps all of them, at the price of longer steps. The decoder
         explains all pixels either way.
     random_state : int, RandomState or None
@@ -99,11 +101,11 @@ class VAE(TransformerMixin, AutoEncoder):
     history_ : dict of arrays
         step, epoch, seconds, elbo, validation_elbo: one entry per evaluation.
     elbo_ : float
-        Best validation bound per row, or the last training bound.
+        Best ELBO per row on held-out rows or, without them, the last one in training.
     num_draws_ : int
-        M of the training.
+        M, as used in training.
     n_iter_, outcome_, message_, result_
-        Steps, how training ended, in one sentence, and everything else.
+        The number of steps, how training ended (a code and a sentence), and everything else.
 
     Examples
     --------

@@ -96,6 +96,7 @@ def initial_params(
     Returns
     -------
     VAEParams
+        Parameters for :class:`MLPObjective`; learned log variances start at zero.
     """
     *encoder, heads = initial_network(generator, [inputs, *hidden, 2 * latent], dtype, scale)
     sizes = [latent, *reversed(hidden), inputs if outputs is None else outputs]
@@ -139,12 +140,17 @@ def decoder_weights(params: Any) -> PyTree:
 
 @dataclass(frozen=True)
 class MLPObjective(VAEObjective):
-    """``objective(params, batch, key)`` for :class:`VAEParams`.
+    """``objective(params, batch, key)`` for :class:`VAEParams`: the negative ELBO per row.
 
     Parameters
     ----------
+    encode, decode
+        Not used: the networks are multilayer perceptrons. Leave them out.
     likelihood, num_draws, decoder_l2
         As for :class:`VAEObjective`.
+    penalised : callable, optional
+        Pytree of arrays under the L2 penalty; the weights of the decoder, without biases, by
+        default.
     activation : str
         Name of the nonlinearity of hidden layers.
     white : bool

@@ -45,7 +45,13 @@ def bounded(log_variance: Array, limit: float = _LIMIT) -> Array:
 
 @dataclass(frozen=True)
 class Bernoulli:
-    r"""Pixels in [0, 1] as probabilities: :math:`\log p = \sum_j x_j s_j - \log(1 + e^{s_j})`."""
+    r"""Pixels in [0, 1] as probabilities: :math:`\log p = \sum_j x_j s_j - \log(1 + e^{s_j})`.
+
+    Parameters
+    ----------
+    variances : int
+        Number of learned variances; a Bernoulli likelihood has none. Leave it at zero.
+    """
 
     variances: int | None = 0
 
@@ -194,9 +200,9 @@ def l2_penalty(weight: float, weights: PyTree) -> Float[Array, ""]:
 
 @dataclass(frozen=True)
 class VAEObjective:
-    """``objective(params, batch, key)``: the negative bound per row, for ``curvi.minimise``.
+    """``objective(params, batch, key)``: the negative ELBO per row, for ``curvi.minimise``.
 
-    Any pair of pure functions makes one, so networks of flax, equinox or your own do.
+    Any pair of pure functions will do: networks of flax, of equinox, or your own.
 
     Parameters
     ----------

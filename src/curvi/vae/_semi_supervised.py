@@ -169,20 +169,23 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
     ----------
     latent, hidden, activation, likelihood, variance, decoder_l2
         The networks, as for :class:`~curvi.VAE`.
-    batch_size, max_epochs, time_budget, random_state, verbose
-        Training, likewise; a step sees ``batch_size`` unlabelled and as many labelled rows.
     label_weight : float
-        Weight of the classifier's own loss on labelled rows, against bounds in nats per row.
-    method : a method of curvi, optional
-        By default Adam with averaged weights: the sum over classes is not a plain stack of layers,
+        Weight of the classifier's own loss on labelled rows, relative to ELBOs in nats per row.
+    batch_size, max_epochs, time_budget
+        Training, as for :class:`~curvi.VAE`; a step uses ``batch_size`` unlabelled and as many
+        labelled rows.
+    method : Method, optional
+        Adam with averaged weights by default: the sum over classes is not a plain stack of layers,
         so KFAC does not apply here.
+    random_state, verbose
+        As for :class:`~curvi.VAE`.
 
     Attributes
     ----------
     classes_ : array
         Labels, in order.
     params_, history_, elbo_, n_iter_, outcome_, message_, result_
-        As for :class:`~curvi.VAE`; ``elbo_`` is the last training bound, less
+        As for :class:`~curvi.VAE`; ``elbo_`` is the last ELBO in training, less
         ``label_weight`` times the classifier's own loss.
     """
 

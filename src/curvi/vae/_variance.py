@@ -123,10 +123,12 @@ def best_num_draws(
         Where to measure; best after some training.
     X : array, (rows, pixels)
         Training rows.
-    batch_size, num_batches, seed : int
-        Of the batches.
+    batch_size, num_batches : int
+        Size and number of the random batches.
     max_draws : int
-        M stays between 1 and this.
+        Largest M to return.
+    seed : int
+        Seed of the batches and of the draws.
 
     Returns
     -------
