@@ -194,7 +194,7 @@ def summarise(runs: list[dict], best: float) -> dict:
         "steps": int(np.median([t["step"][-1] for t in runs])),
         "steps_to_2_nats_of_best": [steps_within(t, best - WITHIN) for t in runs],
         "steps_to_2_nats_of_own_end": own,
-        "range_of_last_5_looks": float(np.median([np.ptp(t) if t else 0.0 for t in tails])),
+        "range_of_last_5_evaluations": float(np.median([np.ptp(t) if t else 0.0 for t in tails])),
         "diverged": sum(v is None or v < runs[0]["bound"][0] - 1.0 for v in finals),
         "finite": len(finite),
         "outcomes": [t["outcome"] for t in runs],
@@ -246,7 +246,7 @@ def show(title: str, found: dict) -> None:
         cells = "".join(f"{number(row[c]):>16s}" for c in columns)
         print(
             f"    {name:34s}{cells} {row['steps']:6d} {row['seconds']:5.1f} "
-            f"{number(row['range_of_last_5_looks']):>9s} {row['diverged']}/{len(SEEDS)}     "
+            f"{number(row['range_of_last_5_evaluations']):>9s} {row['diverged']}/{len(SEEDS)}     "
             f"{row['steps_to_2_nats_of_best']} / {row['steps_to_2_nats_of_own_end']}"
         )
 
@@ -290,20 +290,20 @@ def describe(methods: dict, stem: str) -> str:
     """The best of a method's settings, chosen afterwards, how many there were and its cost."""
     names = [name for name in methods if name.startswith(stem)]
     best = max(names, key=lambda n: -np.inf if methods[n]["final"] is None else methods[n]["final"])
-    row = methods[best]
+    row, plural = methods[best], "s" if len(names) > 1 else ""
     return (
         f"{best} ends at {number(row['final'])} after {row['steps']} steps and "
-        f"{row['seconds']:.1f} s (best of {len(names)} setting(s); range of the last five looks "
-        f"{number(row['range_of_last_5_looks'])})"
+        f"{row['seconds']:.1f} s (best of {len(names)} setting{plural}; range of the last five "
+        f"evaluations {number(row['range_of_last_5_evaluations'])})"
     )
 
 
 def compare(result: dict) -> str:
-    """One paragraph of the numbers against the paper's sentences; no verdict beyond them."""
+    """One paragraph of the numbers beside the paper's claims."""
     parts = []
     for key, title in (("leukemia", "leukemia"), ("a9a_3000", "a9a (3,000 rows)")):
         methods, best = result[key]["methods"], result[key]["best_bound"]
-        said = "; ".join(describe(methods, s) for s in ("HFSGVI", "LBFGS", "DSVI", "Adagrad"))
+        found = "; ".join(describe(methods, s) for s in ("HFSGVI", "LBFGS", "DSVI", "Adagrad"))
         start = next(iter(methods.values()))["curve"]["bound"][0]
         quick = [
             name
@@ -313,7 +313,7 @@ def compare(result: dict) -> str:
         ]
         diverged = [name for name, row in methods.items() if row["diverged"]]
         parts.append(
-            f"On {title} all start at {start:.2f} and the best bound known is {best:.2f}: {said}. "
+            f"On {title} all start at {start:.2f} and the best bound known is {best:.2f}: {found}. "
             f"HFSGVI settings within {WITHIN:g} nats of where they end after 3 steps, for every "
             f"seed: {'; '.join(quick) or 'none'}. Ended below the start for some seed: "
             f"{'; '.join(diverged) or 'none'}."
@@ -324,5 +324,5 @@ def compare(result: dict) -> str:
         f"Medians of {len(SEEDS)} seeds, one start (mean zero, one width). " + " ".join(parts) + " "
         "The numbers of steps and of settings differ between methods, the settings were chosen by "
         "their result, and L-BFGS was run in log sigma only, DSVI in sigma only: this tests the "
-        "paper's sentences, it does not rank the methods."
+        "paper's claims and does not rank the methods."
     )

@@ -105,13 +105,13 @@ def measured() -> str:
         race = posteriors["against_dadvi"]["curvi MeanField, linear response"]
         again = second_calls(posteriors, "curvi MeanField, linear response")
         lines.append(
-            f"- {ours['models']} posteriors with references, at defaults (mean field, linear "
+            f"- {ours['models']} posteriors with reference draws, at defaults (mean field, linear "
             f"response): median error of the means {ours['mean_error']:.3f} sd, of the sds "
             f"{100 * ours['sd_error']:.1f} %, {100 * ours['converged']:.0f} % converged. DADVI of "
             f"pymc-extras on {theirs['models']} of them: {theirs['mean_error']:.2f} sd, "
-            f"{100 * theirs['sd_error']:.0f} %, {100 * theirs['converged']:.0f} %, in "
-            f"{race['total_dadvi'] / race['total']:.1f} times our seconds for first calls and "
-            f"{race['total_dadvi_again'] / again:.1f} times for second ones."
+            f"{100 * theirs['sd_error']:.0f} %, {100 * theirs['converged']:.0f} %; it takes "
+            f"{race['total_dadvi'] / race['total']:.1f} times as long in first calls and "
+            f"{race['total_dadvi_again'] / again:.1f} times as long in second ones."
         )
     if regression:
         normal, ard = regression["a9a_normal"], regression["a9a"]
@@ -125,7 +125,8 @@ def measured() -> str:
     if vae and "mnist" in vae:
         ratios = vae["mnist"]["ratios"]
         shares = ", ".join(
-            f"{ratios[f'adam {target}']['ratio']:.1f} times as long to {target}"
+            f"{'at least ' if (found := ratios[f'adam {target}'])['at_least'] else ''}"
+            f"{found['ratio']:.1f} times as long to {target}"
             for target in vae["mnist"]["rivals"]["adam"]
         )
         lines.append(
