@@ -24,7 +24,7 @@ from benchmarks import posterior_summary as summaries
 from benchmarks.common import data_folder
 
 NEEDS_DATA = "set CURVI_DATA to the folder that holds posteriordb/*.npz to run this benchmark"
-PEER_SECONDS = 100.0  # of first calls of all models; what is left is skipped and said so
+PEER_SECONDS = 100.0  # of first calls of all models; the rest is reported as skipped
 WARM_UP = "own-logistic"
 
 
@@ -58,8 +58,8 @@ def fit_one(posterior, family, *, respond):
             sd = result.linear_response()
         except curvi.NumericalError as error:
             refused = str(error)[:200]
-    said = [str(sentence)[:200] for sentence in result.warnings] + ([refused] if refused else [])
-    return result, np.asarray(result.mean), np.asarray(sd), said
+    sentences = [str(sentence)[:200] for sentence in result.warnings] + ([refused] if refused else [])
+    return result, np.asarray(result.mean), np.asarray(sd), sentences
 
 
 def by_curvi(posterior, family, *, respond) -> dict:
@@ -67,7 +67,7 @@ def by_curvi(posterior, family, *, respond) -> dict:
         warnings.simplefilter("ignore")  # every sentence is in result.warnings as well
         began = time.perf_counter()
         try:
-            result, mean, sd, said = fit_one(posterior, family, respond=respond)
+            result, mean, sd, sentences = fit_one(posterior, family, respond=respond)
         except curvi.CurviError as error:
             return {
                 "mean_error": None, "sd_low": None, "sd_high": None, "converged": False,
@@ -86,12 +86,12 @@ def by_curvi(posterior, family, *, respond) -> dict:
         "num_draws": result.draws.num_draws,
         "elbo": finite(result.elbo),
         "mc_error": finite(result.mc_error),
-        "warnings": said,
+        "warnings": sentences,
         **errors(mean, sd, posterior),
         "khat": finite(np.clip(result.khat, -9, 99)),
         "relative_ess": finite(result.relative_ess),
         # What the library itself says: an outcome, a warning, or a sentence in the summary.
-        "flagged": bool(not result.converged or said),
+        "flagged": bool(not result.converged or sentences),
     }
 
 
