@@ -9,8 +9,9 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy import optimize
 
+from curvi.engine import Resources
 from curvi.families import FullRank, LowRank, MeanField, Params
-from curvi.glm._bound import Batch, GLMProblem, Rows, SampledGLMProblem, SampledResources
+from curvi.glm._bound import Batch, GLMProblem, Rows, SampledGLMProblem
 from curvi.glm._dense import DenseBound
 from curvi.glm._design import DenseDesign, SparseDesign
 from curvi.glm._fit import fit_glm
@@ -174,7 +175,7 @@ def test_the_sampled_bound_averages_to_the_exact_one(name, family):
     q = family.init(jnp.asarray([0.3, -0.2, 0.1]), 0.4)
     exact = GLMProblem(likelihood, family, relevance=False).value(q, rows)
     problem = SampledGLMProblem(likelihood, family, False, 2000, None)
-    resources = SampledResources(jax.random.key(0), rows)
+    resources = Resources(jax.random.key(0), rows, noise=None)
 
     @jax.jit
     def one(step):

@@ -38,6 +38,8 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
     """Base of the linear estimators: everything but the likelihood."""
 
     _streaming = Streaming()
+    _has_classes = False  # of attributes: regressors leave out the axis of blocks
+    _response_units = (0.0, 1.0)  # shift and scale of the responses, to those that are fitted
 
     def __init__(
         self,
@@ -80,10 +82,6 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
     @abc.abstractmethod
     def _fit_rows(self, data: Observations, columns: Columns) -> GLMFit:
         """Fit validated rows of positive weight."""
-
-    @abc.abstractmethod
-    def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
-        """Validate the responses and bring them into the form that is fitted."""
 
     def _labels(self, y: np.ndarray) -> np.ndarray:
         """The classes that occur in y; regressors have none."""
@@ -191,8 +189,8 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         """
         check_is_fitted(self)
         validation.positive_integer(num_draws, "num_draws")
-        slopes, offsets = self._posterior.sample(num_draws, seed)
-        return CoefficientDraws(self._slopes(slopes), self._offsets(offsets))
+        weights = self._posterior.sample(num_draws, seed)
+        return CoefficientDraws(self._slopes(weights), self._offsets(weights))
 
     def plot_coefficients(self) -> Any:
         """Draw the estimated coefficients as stems; returns a matplotlib figure."""
@@ -283,13 +281,13 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         """Set the public attributes, in the user's units and precision."""
         fitted, columns = self.result_, self._posterior.columns
         mean, sd = self._posterior.mean, np.sqrt(self._posterior.variance)
-        self.coef_ = self._slopes(columns.slopes(mean)).astype(dtype)
-        self.coef_sd_ = self._slopes(columns.slopes(sd)).astype(dtype)
-        self.intercept_ = self._offsets(columns.offsets(mean)).astype(dtype)
+        self.coef_ = self._slopes(mean).astype(dtype)
+        self.coef_sd_ = self._slopes(sd).astype(dtype)
+        self.intercept_ = self._offsets(mean).astype(dtype)
         # The intercept is the predictor where all features are zero.
         origin = np.zeros((1, columns.scale.shape[0]))
         spread = np.sqrt(self._posterior.predictor(origin)[1][0]) * columns.intercept
-        self.intercept_sd_ = self._offset_sds(spread).astype(dtype)
+        self.intercept_sd_ = self._of_blocks(self._response_units[1] * spread, -1).astype(dtype)
         self.elbo_, self.elbos_, self.elbo_se_ = fitted.elbo, fitted.elbos, fitted.elbo_se
         self.n_iter_, self.converged_ = fitted.steps, self._has_converged()
         for name in ("relevance_", "selected_"):
@@ -309,23 +307,27 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         sentence = self.result_.message.replace("max_steps or time_budget", "max_iter")
         return f"{type(self).__name__}: {sentence.replace('tolerance', 'tol')}"
 
-    def _slopes(self, blocks: np.ndarray) -> np.ndarray:
-        """Slopes (..., blocks, features) in the shape that users see: regressors have one block."""
-        return blocks[..., 0, :]
+    def _slopes(self, weights: np.ndarray) -> np.ndarray:
+        """Slopes in the user's units and shape, from (..., blocks, columns) in fitted units."""
+        slopes = self._posterior.columns.slopes(weights)
+        return self._of_blocks(self._response_units[1] * slopes, -2)
 
-    def _offsets(self, blocks: np.ndarray) -> Any:
-        """Intercepts (..., blocks) in the shape that users see."""
-        return blocks[..., 0]
+    def _offsets(self, weights: np.ndarray) -> Any:
+        """Intercepts in the user's units and shape."""
+        shift, scale = self._response_units
+        return self._of_blocks(shift + scale * self._posterior.columns.offsets(weights), -1)
 
-    def _offset_sds(self, blocks: np.ndarray) -> Any:
-        """Sds of intercepts (blocks,) in the shape that users see."""
-        return blocks[0]
+    def _of_blocks(self, values: np.ndarray, axis: int) -> Any:
+        """All blocks of a classifier; the only one of a regressor."""
+        return values if self._has_classes else values.take(0, axis)
 
     def _predictor(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the linear predictors of new rows, in float64."""
+        """Mean and variance of the linear predictors of new rows (rows, blocks), in float64."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=DTYPES, reset=False)
-        return self._posterior.predictor(canonical(X) if sparse.issparse(X) else X)
+        mean, variance = self._posterior.predictor(canonical(X) if sparse.issparse(X) else X)
+        shift, scale = self._response_units
+        return shift + scale * mean, scale**2 * variance
 
 
 def as_numbers(y: np.ndarray, dtype: Any) -> np.ndarray:

@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from curvi._core.compilation import Cost, cost_of
 from curvi._core.trees import stable_sum
 from curvi.engine._flat import CompiledObjective
+from curvi.engine._problems import Resources, pick_rows, step_key
 from curvi.families import Family, Params
 from curvi.glm._design import AnyArray, DenseDesign, Design
 from curvi.glm._likelihoods import Gaussian, Likelihood
@@ -76,13 +77,6 @@ def on_device(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, leaf.dtype), tree)
 
 
-class SampledResources(NamedTuple):
-    """A key for draws and batches, and the rows."""
-
-    key: PRNGKeyArray
-    rows: Rows
-
-
 class Batch(NamedTuple):
     """The rows of a step, draws of its noise, and how many times the rows stand for all."""
 
@@ -92,16 +86,14 @@ class Batch(NamedTuple):
 
 
 def sampled_rows(
-    resources: SampledResources, step: Array, stream: int, batch_size: int | None
+    resources: Resources, step: Array, stream: int, batch_size: int | None
 ) -> tuple[PRNGKeyArray, Rows, Float[Array, ""]]:
     """The key of a step, its rows, and how many times these stand for all; sparse ones all do."""
-    key = jax.random.fold_in(jax.random.fold_in(resources.key, stream), step)
-    rows = resources.rows
-    count = rows.y.shape[0]
+    key, rows, count = step_key(resources, step, stream), resources.rows, resources.rows.y.shape[0]
     if batch_size is not None and isinstance(rows.design, DenseDesign):
-        index = jax.random.randint(jax.random.fold_in(key, 1), (batch_size,), 0, count)
-        design = DenseDesign(rows.design.matrix[index])
-        rows = rows._replace(design=design, y=rows.y[index], weight=rows.weight[index])
+        parts = (rows.design, rows.y, rows.weight)
+        design, y, weight = pick_rows(jax.random.fold_in(key, 1), parts, batch_size)
+        rows = rows._replace(design=design, y=y, weight=weight)
     return key, rows, jnp.asarray(count / rows.y.shape[0], rows.weight.dtype)
 
 

@@ -6,7 +6,6 @@ sparse: centring and scaling are applied to products.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,12 +17,12 @@ from scipy import sparse
 
 from curvi._core.errors import InputError
 from curvi.families import Family, Params
+from curvi.glm._likelihoods import row_slices
 
 AnyArray = Any  # NumPy on the host, JAX in compiled fits
 
 _SWITCHED_OFF = 1e-3  # typical contribution to the predictor, up to which a feature is off
 _SAFE = 1e-4  # share of the root of the largest number up to which squares can be summed
-_ROWS_AT_ONCE = 2048
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["matrix"], meta_fields=[])
@@ -210,7 +209,7 @@ class Columns:
         """The fitted matrix of a dense table, in the table's precision."""
         features = X.shape[1]
         fitted = np.ones((X.shape[0], features + self.intercept), X.dtype)
-        for part in _parts(X.shape[0]):
+        for part in row_slices(X.shape[0]):
             fitted[part, :features] = (X[part].astype(np.float64) - self.centre) / self.scale
         return fitted
 
@@ -285,15 +284,15 @@ class Posterior:
                 variance[:, block] += np.sum(design.linear(factor) ** 2, axis=1)
         return design.linear(self.mean.T), variance
 
-    def sample(self, num_draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Slopes (draws, blocks, features) and intercepts (draws, blocks) in user's units."""
+    def sample(self, num_draws: int, seed: int) -> np.ndarray:
+        """Draws of the coefficients (draws, blocks, columns) in fitted units."""
         random = np.random.default_rng(seed)
         weights = self.mean + self.diagonal * random.standard_normal((num_draws, *self.mean.shape))
         if self.factor is not None:
             blocks, _, rank = self.factor.shape
             noise = random.standard_normal((num_draws, blocks, rank))
             weights = weights + np.einsum("kpr,dkr->dkp", self.factor, noise)
-        return self.columns.slopes(weights), self.columns.offsets(weights)
+        return weights
 
 
 def _sparse_moments(X: Any, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -307,13 +306,8 @@ def _sparse_moments(X: Any, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 def _dense_moments(X: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mean, square, total = np.zeros(X.shape[1]), np.zeros(X.shape[1]), weight.sum()
-    for part in _parts(X.shape[0]):
+    for part in row_slices(X.shape[0]):
         mean += weight[part] @ X[part].astype(np.float64) / total
-    for part in _parts(X.shape[0]):
+    for part in row_slices(X.shape[0]):
         square += weight[part] @ (X[part].astype(np.float64) - mean) ** 2
     return mean, square / total
-
-
-def _parts(rows: int) -> Iterator[slice]:
-    """Slices of rows that fit into the cache."""
-    return (slice(start, start + _ROWS_AT_ONCE) for start in range(0, rows, _ROWS_AT_ONCE))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,16 +16,16 @@ import numpy as np
 
 from curvi._core.errors import InputError, Outcome
 from curvi._core.trees import precision_of
-from curvi.engine import Budget, Execution, Hook, RunResult, hooks_for
+from curvi.engine import Budget, Execution, Hook, Resources, RunResult, hooks_for
 from curvi.engine import run as run_loop
 from curvi.families import Family, Params
-from curvi.glm._bound import GLMProblem, Rows, SampledResources, on_device, padded
+from curvi.glm._bound import GLMProblem, Rows, on_device, padded
 from curvi.glm._dense import COARSE_ROWS, DenseBound, available_threads, one_blas_thread
 from curvi.glm._design import DenseDesign
 from curvi.glm._diagonal_bound import DiagonalBound
 from curvi.glm._likelihoods import Likelihood
 from curvi.glm._newton import run_newton
-from curvi.glm._rows import StreamedRows, WholeTable
+from curvi.glm._rows import StreamedRows, Tables, WholeTable
 from curvi.inference._inputs import default_tolerance
 from curvi.solvers import Method, TrustRegion
 
@@ -124,7 +125,8 @@ def fit_glm(
     family : Family
         Structure of the posterior covariance.
     rows : Rows or StreamedRows
-        NumPy arrays of one floating dtype.
+        NumPy arrays of one floating dtype; streamed ones need a diagonal covariance and
+        ``options.method=None``.
     relevance : bool
         Whether the prior is the relevance prior; otherwise it is normal.
     options : Options, optional
@@ -140,7 +142,7 @@ def fit_glm(
     Raises
     ------
     InputError
-        For streamed rows that only a compiled fit could take.
+        For streamed rows of more columns than the dense Newton steps can take.
     """
     options = Options() if options is None else options
     began = time.perf_counter()
@@ -149,29 +151,44 @@ def fit_glm(
     def starts(index: int) -> Moments:
         return starting_moments(columns, options.seed, index, centre)
 
-    if isinstance(rows, StreamedRows):
-        _check_streamed(family, options, columns)
-    if isinstance(rows, StreamedRows) or (
-        options.method is None and dense_is_cheap(family, rows, 2 * columns)
-    ):
+    def compiled(rows: Rows) -> GLMFit:
+        exact = GLMProblem(likelihood, family, relevance)
+        with precision_of(dtype):
+            device = on_device(padded(rows) if options.batch_size is None else rows)
+            found = fit_compiled(exact, device, device, starts, options)
+            return replace(found, noise=float(_noise(exact, found.q, device)))
+
+    def on_host(tables: Tables) -> GLMFit:
         bound = DenseBound(
             relevance,
             rows.precision,
             likelihood,
-            rows.tables if isinstance(rows, StreamedRows) else whole_table(rows),
+            tables,
             float(rows.noise),
             threads=available_threads(),
             coarse_rows=options.coarse_rows,
         )
         found = fit_on_host(bound, family, dtype, starts, options)
-        noise = bound.noise_variance(np.asarray(found.q.mean), np.exp(found.q.scale_params))
+        sd = np.exp(found.q.scale_params)
+        return replace(found, noise=bound.noise_variance(np.asarray(found.q.mean), sd))
+
+    if isinstance(rows, StreamedRows):
+        _check_width(columns)
+        found = on_host(rows.tables)
+    elif options.method is None and dense_is_cheap(family, rows, 2 * columns):
+        found = on_host(whole_table(rows))
     else:
-        exact = GLMProblem(likelihood, family, relevance)
-        with precision_of(dtype):
-            device = on_device(padded(rows) if options.batch_size is None else rows)
-            found = fit_compiled(exact, device, device, starts, options)
-            noise = float(_noise(exact, found.q, device))
-    return replace(found, noise=noise, seconds=time.perf_counter() - began)
+        found = compiled(rows)
+    return replace(found, seconds=time.perf_counter() - began)
+
+
+def _check_width(columns: int) -> None:
+    """Streamed rows are fitted with dense Hessians only."""
+    if 2 * columns > LARGEST_DENSE:
+        raise InputError(
+            f"rows in blocks can have {LARGEST_DENSE // 2} columns at most, the intercept "
+            f"included, and there are {columns}; give a sparse or in-memory table instead"
+        )
 
 
 def dense_is_cheap(family: Family, rows: Rows, size: int) -> bool:
@@ -184,17 +201,6 @@ def whole_table(rows: Rows) -> WholeTable:
     """The rows of a dense design as a table on the host."""
     assert isinstance(rows.design, DenseDesign)  # noqa: S101  for the type checker
     return WholeTable(*(np.asarray(x) for x in (rows.design.matrix, rows.y, rows.weight)))
-
-
-def _check_streamed(family: Family, options: Options, columns: int) -> None:
-    """Only sums over rows of the dense Newton steps can be streamed."""
-    if options.method is not None or not family.scale.is_diagonal:
-        raise InputError("rows in blocks need method='newton' and covariance='diagonal'")
-    if 2 * columns > LARGEST_DENSE:
-        raise InputError(
-            f"rows in blocks can have {LARGEST_DENSE // 2} columns at most, the intercept "
-            f"included, and there are {columns}; give a sparse or in-memory table instead"
-        )
 
 
 def starting_moments(
@@ -289,7 +295,7 @@ def fit_compiled(
     execution = Execution("compiled" if exact.relevance else "auto")
     if options.method is not None:
         problem = exact.sampled(options.num_draws, options.batch_size)
-        resources = SampledResources(jax.random.key(options.seed), rows)
+        resources = Resources(jax.random.key(options.seed), rows, noise=None)
 
     def run_from(index: int, hooks: Hooks) -> tuple[RunResult, float]:
         mean, sd = (jnp.asarray(part, dtype) for part in starts(index))
@@ -358,13 +364,12 @@ def _best_start(
     )
 
 
-def _neg_elbo(problem: Any, params: Params, sample: Any) -> jax.Array:
+@partial(jax.jit, static_argnums=0)
+def neg_elbo(problem: Any, params: Params, sample: Any) -> jax.Array:
+    """The objective of a problem, compiled."""
     return problem.value(params, sample)
 
 
-def _noise_variance(problem: GLMProblem, q: Params, rows: Rows) -> jax.Array:
+@partial(jax.jit, static_argnums=0)
+def _noise(problem: GLMProblem, q: Params, rows: Rows) -> jax.Array:
     return problem.noise_variance(q, rows)
-
-
-neg_elbo = jax.jit(_neg_elbo, static_argnums=0)
-_noise = jax.jit(_noise_variance, static_argnums=0)

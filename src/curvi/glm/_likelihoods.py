@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -37,7 +37,12 @@ _NARROW = 1.0  # variance up to which Gauss-Hermite is the better rule
 # enter a Hessian; up to 5e-8 in the last band. Most rows of a large table need few.
 _BANDS = ((0.1, 8), (0.3, 12), (_NARROW, 20))
 _LOGISTIC_REACH = 26
-_ROWS_AT_ONCE = 2048  # so that a table of nodes stays in the cache
+_ROWS_AT_ONCE = 2048  # whose factors or quadrature nodes stay in the cache
+
+
+def row_slices(count: int, size: int = _ROWS_AT_ONCE) -> Iterator[slice]:
+    """Consecutive rows, a few at a time."""
+    return (slice(start, start + size) for start in range(0, count, size))
 
 
 class RowTerms(NamedTuple):
@@ -125,8 +130,7 @@ def log_sigmoid_expectations(
 ) -> np.ndarray:
     """``E[h(t)]`` for h the derivatives of the given orders of ``log sigmoid``; one row each."""
     out = np.empty((len(orders), mean.shape[0]))
-    for start in range(0, mean.shape[0], _ROWS_AT_ONCE):
-        part = slice(start, start + _ROWS_AT_ONCE)
+    for part in row_slices(mean.shape[0]):
         m, v = mean[part].astype(np.float64), variance[part].astype(np.float64)
         block = np.empty((len(orders), m.shape[0]))
         band = np.searchsorted([limit for limit, _ in _BANDS], v)

@@ -129,33 +129,25 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
 
     def predict(self, X: Any) -> np.ndarray:
         """Posterior mean of the response of each row."""
-        mean, _ = self._response(X)
-        return mean.astype(self.coef_.dtype)
+        mean, _ = self._predictor(X)
+        return mean[:, 0].astype(self.coef_.dtype)
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Central interval of new responses: posterior predictive, noise included."""
-        mean, variance = self._response(X)
+        mean, variance = (part[:, 0] for part in self._predictor(X))
         half = special.ndtri(0.5 + checked_level(level) / 2) * np.sqrt(variance + self.noise_sd_**2)
         dtype = self.coef_.dtype
         return (mean - half).astype(dtype), (mean + half).astype(dtype)
-
-    def _response(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        mean, variance = self._predictor(X)
-        shift, scale = self._response_units
-        return shift + scale * mean[:, 0], scale**2 * variance[:, 0]
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
         if self.noise_scale is not None:
             validation.positive_number(self.noise_scale, "noise_scale")
 
-    def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
-        del dtype  # y is standardised before it is rounded
-        return as_numbers(y, np.float64)
-
     def _fit_rows(self, data: Observations, columns: Columns) -> GLMFit:
         dtype = data.dtype
-        total, mean, variance = data.responses(lambda y: self._encode(y, dtype))
+        # y is standardised before it is rounded to the precision of the table.
+        total, mean, variance = data.responses(lambda y: as_numbers(y, np.float64))
         shift, spread = float(mean[0]), float(np.sqrt(variance[0]))
         if not columns.intercept:  # what is not centred has the size of its root mean square
             spread = float(np.hypot(spread, shift))
@@ -173,17 +165,16 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
             )
 
         def encode(y: np.ndarray) -> np.ndarray:
-            return ((self._encode(y, dtype) - shift) / scale).astype(dtype)
+            return ((as_numbers(y, np.float64) - shift) / scale).astype(dtype)
 
+        # Noise that is not known is at most that of y, and falls on the way.
+        curvature = float(1 / (noise if noise > 0 else (unit / scale) ** 2))
         fitted = fit_glm(
             Gaussian(),
             self._family(columns.count),
             data.rows(columns, self._precision(columns, dtype), noise, encode),
             relevance=self.prior == "ard",
-            # Noise that is not known is at most that of y, and falls on the way.
-            options=self._options(
-                columns, total, float(1 / (noise if noise > 0 else (unit / scale) ** 2))
-            ),
+            options=self._options(columns, total, curvature),
         )
         self._response_units = (shift, scale)
         self.noise_sd_ = scale * float(np.sqrt(fitted.noise))
@@ -192,13 +183,3 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
         trace["value"] = fitted.trace["value"] + jacobian
         elbos = fitted.elbos - jacobian
         return replace(fitted, elbo=fitted.elbo - jacobian, elbos=elbos, trace=trace)
-
-    def _slopes(self, blocks: np.ndarray) -> np.ndarray:
-        return blocks[..., 0, :] * self._response_units[1]
-
-    def _offsets(self, blocks: np.ndarray) -> Any:
-        shift, scale = self._response_units
-        return shift + scale * blocks[..., 0]
-
-    def _offset_sds(self, blocks: np.ndarray) -> Any:
-        return blocks[0] * self._response_units[1]

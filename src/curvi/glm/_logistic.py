@@ -84,6 +84,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
     (True, array([1]))
     """
 
+    _has_classes = True
+
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row."""
         scores = self.decision_function(X)
@@ -155,12 +157,3 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
                 )
             return fit_softmax(family, rows, classes, relevance=relevance, options=options)
         return fit_glm(Bernoulli(), family, rows, relevance=relevance, options=options)
-
-    def _slopes(self, blocks: np.ndarray) -> np.ndarray:
-        return blocks
-
-    def _offsets(self, blocks: np.ndarray) -> Any:
-        return blocks
-
-    def _offset_sds(self, blocks: np.ndarray) -> Any:
-        return blocks

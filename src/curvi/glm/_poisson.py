@@ -108,16 +108,13 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
         """Share of the Poisson deviance that is explained (D^2)."""
         return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
 
-    def _encode(self, y: np.ndarray, dtype: Any) -> np.ndarray:
-        counts = as_numbers(y, dtype)
-        if (counts < 0).any():
-            row = int(np.flatnonzero(counts < 0)[0])
-            raise InputError(f"y[{row}] is {counts[row]}; counts must not be negative")
-        return counts
-
     def _fit_rows(self, data: Observations, columns: Columns) -> GLMFit:
         def encode(y: np.ndarray) -> np.ndarray:
-            return self._encode(y, data.dtype)
+            counts = as_numbers(y, data.dtype)
+            if (counts < 0).any():
+                row = int(np.flatnonzero(counts < 0)[0])
+                raise InputError(f"y[{row}] is {counts[row]}; counts must not be negative")
+            return counts
 
         responses = data.responses(encode)
         mean = float(responses.mean[0])

@@ -19,6 +19,7 @@ from sklearn.utils.validation import _check_sample_weight
 from curvi._core.errors import InputError
 from curvi.glm._bound import Rows
 from curvi.glm._design import Columns, Moments
+from curvi.glm._likelihoods import row_slices
 
 DTYPES = (np.float64, np.float32)
 Encode = Callable[[np.ndarray], np.ndarray]
@@ -43,10 +44,8 @@ class Table(NamedTuple):
 
     def blocks(self, size: int) -> list[Table]:
         """The same rows, a few at a time."""
-        return [
-            self._rows(slice(start, start + size))._replace(first=self.first + start)
-            for start in range(0, self.y.shape[0], size)
-        ]
+        parts = row_slices(self.y.shape[0], size)
+        return [self._rows(part)._replace(first=self.first + part.start) for part in parts]
 
     def thinned(self, every: int) -> Table:
         """Each ``every``-th row."""
@@ -145,8 +144,7 @@ class Streaming:
     def blocks(self, X: np.ndarray, y: np.ndarray, weight: np.ndarray) -> list[Block]:
         """Views of a validated table that stays where it is, on disk perhaps."""
         rows = max(1, self.numbers_per_block // X.shape[1])
-        parts = (slice(start, start + rows) for start in range(0, X.shape[0], rows))
-        return [Block(X[part], y[part], weight[part]) for part in parts]
+        return [Block(X[part], y[part], weight[part]) for part in row_slices(X.shape[0], rows)]
 
 
 @dataclass(frozen=True)

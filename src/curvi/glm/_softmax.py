@@ -46,7 +46,7 @@ from curvi.glm._fit import (
     starting_moments,
     whole_table,
 )
-from curvi.glm._likelihoods import Bernoulli
+from curvi.glm._likelihoods import Bernoulli, row_slices
 from curvi.glm._rows import WholeTable
 from curvi.linalg import FunctionMetric, Metric
 from curvi.solvers import Problem
@@ -155,8 +155,7 @@ def expected_softmax(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
 
 def _parts(rows: int, draws: np.ndarray) -> Iterator[slice]:
     """Slices of rows whose logits on all draws fit into memory."""
-    size = max(1, _NUMBERS_AT_ONCE // draws.size)
-    return (slice(start, start + size) for start in range(0, rows, size))
+    return row_slices(rows, max(1, _NUMBERS_AT_ONCE // draws.size))
 
 
 @dataclass(frozen=True)

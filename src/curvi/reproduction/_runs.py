@@ -24,9 +24,9 @@ import numpy as np
 
 from curvi._core.errors import Outcome
 from curvi._core.trees import precision_of
-from curvi.engine import Budget, Progress, run
+from curvi.engine import Budget, Progress, Resources, run
 from curvi.families import MeanField, Params
-from curvi.glm._bound import GLMProblem, Rows, SampledGLMProblem, SampledResources
+from curvi.glm._bound import GLMProblem, Rows, SampledGLMProblem
 from curvi.glm._design import DenseDesign
 from curvi.glm._fit import neg_elbo
 from curvi.glm._likelihoods import Bernoulli
@@ -134,7 +134,7 @@ def _run(setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget:
         Bernoulli(), family, True, setting.num_draws, setting.batch_size, setting.parameterisation
     )
     exact = GLMProblem(Bernoulli(), family, True)
-    resources = SampledResources(jax.random.key(seed), rows)
+    resources = Resources(jax.random.key(seed), rows, noise=None)
     width = jnp.full(columns, setting.width * columns**-0.5, dtype)
     params = exact.from_mean(family.init(jnp.zeros(columns, dtype), width))
     evaluations = _Evaluations(
