@@ -58,7 +58,7 @@ def fit_one(posterior, family, *, respond):
             sd = result.linear_response()
         except curvi.NumericalError as error:
             refused = str(error)[:200]
-    sentences = [str(sentence)[:200] for sentence in result.warnings] + ([refused] if refused else [])
+    sentences = [str(one)[:200] for one in result.warnings] + ([refused] if refused else [])
     return result, np.asarray(result.mean), np.asarray(sd), sentences
 
 
