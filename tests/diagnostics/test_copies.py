@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import joblib
 import numpy as np
 import pytest
@@ -46,3 +48,21 @@ def test_a_laplace_approximation_survives(key, dtype):
     found = curvi.laplace(linear(generator(key)).target(dtype))
     twin = pickled(found)
     np.testing.assert_array_equal(twin.mean, found.mean)
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_copy_keeps_its_precision_wherever_it_is_loaded(wide):
+    kind = np.float64 if wide else np.float32
+    with jax.enable_x64(wide):
+        target = curvi.Target(quadratic, jnp.full(3, 1 / 3, kind))
+        result, found = curvi.fit(target, num_draws=8), curvi.laplace(target)
+    for outside in (True, False):
+        with jax.enable_x64(outside):
+            twin, other = pickled(result), pickled(found)
+        assert twin.params.mean.dtype == twin.mean.dtype == twin.noise.dtype == kind
+        np.testing.assert_array_equal(twin.mean, result.mean)
+        assert other.mode.dtype == other.mean.dtype == kind
+
+
+def quadratic(position):
+    return -0.5 * jnp.sum(position**2)

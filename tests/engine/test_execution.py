@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 import curvi
 from curvi._core.errors import InputError
-from curvi.engine import Budget, Execution, run_starts
+from curvi.engine import Budget, Execution, ObjectiveProblem, Resources, run, run_starts
 from curvi.inference import _initial as initial
 from tests.solvers.problems import WIDTH, generator, logistic, seed_of, variational
 
@@ -39,7 +41,7 @@ def test_eager_and_compiled_runs_agree(key, dtype):
 
 
 @pytest.mark.parametrize("method", [curvi.LBFGS(), curvi.HFSGVI()], ids=lambda m: type(m).__name__)
-def test_any_method_can_step_eagerly_to_the_same_bits(method, key, dtype):
+def test_any_method_can_step_eagerly_to_the_same_parameters(method, key, dtype):
     target = logistic(generator(key), dtype)
     options = {"method": method, "max_steps": 12, "seed": seed_of(key), "on_failure": "return"}
     one, other = (
@@ -116,12 +118,13 @@ def interrupt_after(monkeypatch, mode, calls):
     advance, count = driver.advance, []
 
     def interrupted(self, *arguments):
-        if len(count) >= calls:
-            raise KeyboardInterrupt
         count.append(None)
+        if len(count) == calls + 1:
+            raise KeyboardInterrupt
         return advance(self, *arguments)
 
     monkeypatch.setattr(driver, "advance", interrupted)
+    return count
 
 
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
@@ -138,13 +141,73 @@ def test_an_interrupted_run_keeps_its_last_state(mode, num_starts, monkeypatch, 
 
 
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
-def test_an_interruption_of_the_checks_keeps_the_fit(mode, monkeypatch, key, dtype):
-    """The optimum is known; the draws that tell its Monte-Carlo error are not all done."""
+@pytest.mark.parametrize("later", [1, 8])
+def test_an_interruption_of_the_checks_keeps_the_fit(mode, later, monkeypatch, key, dtype):
+    """Of the search for a way down from a saddle, and of the replicates; no step follows it."""
     target = logistic(generator(key), dtype)
     whole = curvi.fit(target, execution=mode, num_starts=1)
-    # The checks take at least one chunk for each of 16 sets of draws.
-    interrupt_after(monkeypatch, mode, whole.steps + 8)
+    chunks = whole.steps if mode == "eager" else 2  # of 4 and 8 steps
+    count = interrupt_after(monkeypatch, mode, chunks + later)
     result = curvi.fit(target, execution=mode, num_starts=1)
     assert result.outcome is curvi.Outcome.INTERRUPTED
     assert "was reached and is returned" in result.message
     np.testing.assert_array_equal(result.mean, whole.mean)
+    assert len(count) == chunks + later + 1
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "curvi.engine._loop.make_driver",
+        "curvi.diagnostics._monte_carlo.draws_of",
+        "curvi.inference._initial.evaluate",
+        "curvi.inference._fit.evaluate",
+    ],
+)
+def test_ctrl_c_between_runs_keeps_the_fit(place, monkeypatch, key, dtype):
+    """Where nothing steps: a driver is made, draws are made, the bound is evaluated."""
+    target = logistic(generator(key), dtype)
+    whole = curvi.fit(target)
+    module, _, name = place.rpartition(".")
+    made = getattr(importlib.import_module(module), name)
+    calls = []
+
+    def interrupted(*arguments, **options):
+        calls.append(None)
+        if len(calls) == (2 if name == "make_driver" else 1):
+            raise KeyboardInterrupt
+        return made(*arguments, **options)
+
+    monkeypatch.setattr(place, interrupted)
+    result = curvi.fit(target)
+    assert result.outcome is curvi.Outcome.INTERRUPTED
+    np.testing.assert_array_equal(result.mean, whole.mean)
+    assert result.summary().startswith("NOT CONVERGED")
+
+
+def test_a_hook_cannot_turn_a_failure_into_convergence(key, dtype):
+    class Satisfied:
+        def next_call(self, step):
+            return None
+
+        def __call__(self, progress):
+            return curvi.Outcome.CONVERGED if progress.ended else None
+
+    problem = ObjectiveProblem(lambda p, rows, key: jnp.sum(p) * jnp.nan, None, fixed_key=True)
+    resources = Resources(key, None, None)
+    for mode in ("eager", "compiled"):
+        ended = run(
+            problem, curvi.LBFGS(), jnp.ones(2, dtype), resources,
+            Budget(1e-8, 100, hooks=(Satisfied(),)), execution=Execution(mode),
+        )  # fmt: skip
+        assert ended.outcome is curvi.Outcome.NON_FINITE
+
+
+def test_the_steps_of_other_starts_count_against_the_budget(dtype):
+    seen = []
+    options = {"max_steps": 14, "on_failure": "return", "on_step": seen.append}
+    curvi.fit(correlated, jnp.zeros(2, dtype), **options)
+    assert len(seen) <= 14 + 1
+    runs = [info.run for info in seen]
+    assert runs == sorted(runs)
+    assert len({(info.run, info.step) for info in seen}) == len(seen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
@@ -150,3 +150,39 @@ def require_same_shapes(tree: PyTree, reference: PyTree, name: str, reference_na
                 f"{name} leaf {number} is {leaf.dtype}{list(leaf.shape)} but {reference_name} has "
                 f"{goal.dtype}{list(goal.shape)} there; make shapes and dtypes equal"
             )
+
+
+class _Array:
+    """A JAX array on its way through pickle, as a NumPy array."""
+
+    def __init__(self, array: jax.Array) -> None:
+        self.array = np.asarray(array)
+
+    def restored(self) -> jax.Array:
+        """The same array, in its own precision wherever it is loaded."""
+        with precision_of(self.array.dtype):
+            return jnp.asarray(self.array)
+
+
+class ArrayState:
+    """A dataclass whose JAX arrays survive copying and pickling in their own precision.
+
+    Loaded where JAX computes in float32, a float64 array would be truncated. What was derived from
+    the fields is left out, and computed again when it is read.
+    """
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            entry.name: jax.tree.map(
+                lambda leaf: _Array(leaf) if isinstance(leaf, jax.Array) else leaf,
+                getattr(self, entry.name),
+            )
+            for entry in fields(self)  # type: ignore[arg-type]
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            restored = jax.tree.map(
+                lambda leaf: leaf.restored() if isinstance(leaf, _Array) else leaf, value
+            )
+            object.__setattr__(self, name, restored)

@@ -204,7 +204,7 @@ class Moments(NamedTuple):
 
 
 def raw_relative_ess(log_ratio: np.ndarray) -> float:
-    """Relative ESS without smoothing: a first look that needs no library."""
+    """Relative ESS without smoothing: a first estimate that needs no library."""
     finite = log_ratio[np.isfinite(log_ratio)]
     if not finite.size:
         return 0.0

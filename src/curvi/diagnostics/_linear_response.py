@@ -211,7 +211,7 @@ def solve(
         index = jnp.asarray(np.minimum(np.arange(begin, begin + size), count - 1))
         rhs = jax.tree.map(lambda b, r: np.concatenate([b, r]), block_of(index), probe)
         solved = _solved(optimum, rhs, count, tolerance)
-        _refuse_failures(optimum, solved)
+        _raise_on_failure(optimum, solved)
         used = min(size, count - begin)
         parts.append(np.asarray(keep(rhs, solved.solution))[:used])
     return jnp.asarray(np.concatenate(parts))
@@ -252,7 +252,7 @@ def _covector(problem: VariationalProblem, params: Params, tangent: Params) -> P
     return problem.project(params, problem.metric(params).apply(kept))
 
 
-def _refuse_failures(optimum: Optimum, solved: Solved) -> None:
+def _raise_on_failure(optimum: Optimum, solved: Solved) -> None:
     codes = np.asarray(solved.outcome)
     fine = np.isin(codes, [CGOutcome.CONVERGED.value, CGOutcome.STALLED.value])
     if fine.all():

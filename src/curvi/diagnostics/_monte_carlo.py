@@ -32,7 +32,9 @@ FEWEST_SETS = 8
 _ENOUGH_TO_POOL = 10
 _MANY, _FEW = 16, 8  # sets of draws; the few where a step is expensive
 _CHEAP = 1e7  # numbers that one pass over draws and rows touches
-_STEPS = 12  # most Newton steps from the optimum of one set of draws towards that of another
+REPLICATE_STEPS = (
+    12  # most Newton steps from the optimum of one set of draws towards that of another
+)
 _LINEAR = 1e-3  # nats per parameter: steps that gain less are short enough for one to be exact
 _STILL = 1e-3  # natural norm of a gradient, about the distance to the optimum in sds
 _STREAM = 0x3C
@@ -49,12 +51,12 @@ class Replicates:
     rows : array
         One row per set of draws and one column per flat coordinate; a row that could not be solved
         is NaN.
-    interrupted : bool
-        Whether the user interrupted the computation: the rows that are missing are NaN.
+    out_of_time : bool
+        Whether a budget of time ended before all sets of draws were tried.
     """
 
     rows: np.ndarray
-    interrupted: bool = False
+    out_of_time: bool = False
 
     @cached_property
     def _solved(self) -> np.ndarray:
@@ -71,6 +73,8 @@ class Replicates:
         failed, count = len(self.rows) - len(self._solved), len(self.rows)
         if self.means is not None and 4 * failed <= count:
             return ""
+        if self.out_of_time:
+            return f"the time budget left room for only {count} of the replicates"
         return f"{failed} of {count} replicates could not be solved"
 
     def error(self, sd: np.ndarray) -> np.ndarray | None:
@@ -86,7 +90,7 @@ def replicates(
     *,
     execution: Execution,
     budget: Budget | None = None,
-    num_steps: int = _STEPS,
+    num_steps: int = REPLICATE_STEPS,
 ) -> Replicates:
     """Where the optimum would be on other draws of the same kind and number.
 
@@ -102,17 +106,17 @@ def replicates(
         limits = _few_steps(num_steps, _LINEAR * max(size, 10), budget)
         ended = run(problem, _newton(method, problem), params, other, limits, execution=execution)
         if ended.outcome is Outcome.INTERRUPTED:
-            return Replicates(rows, interrupted=True)
+            raise KeyboardInterrupt
         if _is_optimum(ended):
             rows[1 + index] = np.asarray(ended.params.mean)
-        if limits.left() <= 0:
-            break
+        if limits.left() <= 0 and index + 1 < count:
+            return Replicates(rows[: 2 + index], out_of_time=True)
     return Replicates(rows)
 
 
 def _newton(method: Method, problem: VariationalProblem) -> Method:
     """The method of the fit where it takes Newton steps, so that its compiled code serves again."""
-    return method if method.has_host_steps(problem) else TrustRegion()
+    return method if method.takes_newton_steps(problem) else TrustRegion()
 
 
 def _few_steps(steps: int, tolerance: float, budget: Budget | None) -> Budget:
@@ -152,7 +156,7 @@ def descend_from_saddle(
     limits = _few_steps(_ESCAPE_STEPS, 0.0, budget)
     ended = run(problem, _newton(method, problem), params, other, limits, execution=execution)
     if ended.outcome is Outcome.INTERRUPTED:
-        return None
+        raise KeyboardInterrupt
     way_down = ended.trace["negative_curvature"].any() and ended.trace["accepted"].any()
     return ended.params if way_down else None
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
 from curvi._core.errors import InputError, NumericalError, Outcome
-from curvi._core.trees import coordinate_names, precision_of
+from curvi._core.trees import ArrayState, coordinate_names, precision_of
 from curvi.concentration import VarianceReport
 from curvi.diagnostics import _linear_response as response
 from curvi.diagnostics._evaluation import (
@@ -30,7 +30,7 @@ from curvi.diagnostics._evaluation import (
 )
 from curvi.diagnostics._moments import UserSpace, positions, sd_of, user_moments, user_space
 from curvi.diagnostics._monte_carlo import Replicates, draws_of, replicate_spread, replicates
-from curvi.diagnostics._verdict import cautions, headline, summary_table
+from curvi.diagnostics._verdict import LARGEST_MC_ERROR, cautions, headline, summary_table
 from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
 from curvi.objective import Draws, plan_draws
@@ -45,7 +45,7 @@ def _first_key() -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class FitResult:
+class FitResult(ArrayState):
     """A fitted variational posterior, and whether to trust it.
 
     Attributes
@@ -79,6 +79,8 @@ class FitResult:
         log p - log q at independent draws of q.
     start_elbos : array or None
         The ELBO that every start reached, NaN where it failed.
+    mc_tolerance : float or None
+        Monte-Carlo error that was accepted.
 
     Notes
     -----
@@ -105,6 +107,7 @@ class FitResult:
     replicates: Replicates | None = field(default=None, repr=False)
     log_ratio: np.ndarray | None = field(default=None, repr=False)
     start_elbos: np.ndarray | None = field(default=None, repr=False)
+    mc_tolerance: float | None = field(default=LARGEST_MC_ERROR, repr=False)
 
     @property
     def converged(self) -> bool:
@@ -300,6 +303,7 @@ class FitResult:
         """What not to trust although the fit converged: one sentence each, none if all is well."""
         return cautions(
             mc_error=self.mc_error,
+            mc_tolerance=self.mc_tolerance or LARGEST_MC_ERROR,
             unsolved=self._unsolved if self.converged else "",
             weights=self._weights,
             starts=self.start_elbos,

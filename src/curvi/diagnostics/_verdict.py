@@ -17,13 +17,14 @@ _MOST_ROWS = 40
 def cautions(
     *,
     mc_error: float | None,
+    mc_tolerance: float,
     unsolved: str,
     weights: ImportanceWeights | None,
     starts: np.ndarray | None,
 ) -> tuple[str, ...]:
     """One sentence for everything that a converged result should not be trusted for."""
     found = []
-    if mc_error is not None and mc_error > LARGEST_MC_ERROR:
+    if mc_error is not None and mc_error > mc_tolerance:
         found.append(
             f"The Monte-Carlo error of the mean is {mc_error:.2g} posterior sds; pass a larger "
             "num_draws, or leave it out and let it grow."

@@ -189,19 +189,19 @@ class EagerDriver:
 
     def advance(self, count: int, tolerance: float) -> list[Chunk]:
         """One step of every run that has no outcome yet."""
-        return [self._step(run, tolerance) for run in range(len(self.steppers))]
+        return [self._step(run, count, tolerance) for run in range(len(self.steppers))]
 
     def params(self, run: int) -> Any:
         """Where the run stands."""
         return self.steppers[run].params
 
-    def _step(self, run: int, tolerance: float) -> Chunk:
+    def _step(self, run: int, count: int, tolerance: float) -> Chunk:
         taken = []
-        if self.outcomes[run] is Outcome.RUNNING:
+        if self.outcomes[run] is Outcome.RUNNING and count > 0:
             info = self.steppers[run].step(tolerance)
             self.counts[run], code = self.counts[run].after(info)
             self.outcomes[run] = Outcome(int(code))
-            taken = [info._replace(outcome=code)]
+            taken = [info]
         columns = zip(*taken, strict=True) if taken else [()] * len(Info._fields)
         rows = {
             name: np.asarray([np.asarray(entry) for entry in column], kind)

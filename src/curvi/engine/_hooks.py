@@ -18,7 +18,7 @@ class StepInfo(NamedTuple):
     Attributes
     ----------
     run : int
-        Number of the run, where several starts run together.
+        Number of the run within the fit: other starts and more draws are runs of their own.
     step : int
         Number of the step within the run.
     seconds : float
@@ -47,13 +47,16 @@ class OnStep:
 
     def __init__(self, call: Callable[[StepInfo], Any], sign: float = 1.0) -> None:
         self.call, self.sign = call, sign
+        self.first_run, self.num_runs = 0, 0
 
     def next_call(self, step: int) -> None:
         """After every chunk."""
 
     def __call__(self, progress: Progress) -> None:
         """Report the steps of the last chunk."""
-        for run, rows in enumerate(progress.chunks):
+        if progress.step == max(len(rows["step"]) for rows in progress.chunks):  # others begin
+            self.first_run, self.num_runs = self.first_run + self.num_runs, len(progress.chunks)
+        for run, rows in enumerate(progress.chunks, start=self.first_run):
             names = ("step", "seconds", "value", "grad_norm", "gain", "accepted")
             for row in zip(*(rows[name].tolist() for name in names), strict=True):
                 info = StepInfo(run, *row)

@@ -16,6 +16,7 @@ from curvi.solvers import Info, Method, Problem
 
 _FIRST_CHUNK = 4
 _CHUNK_SECONDS = 0.2
+_OPEN = (Outcome.RUNNING, Outcome.BUDGET)  # what the verdict of a hook may replace
 
 
 class Progress(NamedTuple):
@@ -144,9 +145,10 @@ def run(
     RunResult
         The last parameters, why the run ended, and its trace.
     """
-    execution = Execution() if execution is None else execution
-    driver = make_driver(problem, method, [params], resources, execution)
-    return run_driver(driver, 1, budget, spent=spent)[0]
+    policy = Execution() if execution is None else execution
+    return run_starts(problem, method, [params], resources, budget, execution=policy, spent=spent)[
+        0
+    ]
 
 
 def run_starts(
@@ -157,6 +159,7 @@ def run_starts(
     budget: Budget,
     *,
     execution: Execution,
+    spent: int = 0,
 ) -> list[RunResult]:
     """Run from several starts together; one that fails does not disturb the others.
 
@@ -166,7 +169,7 @@ def run_starts(
         As for :func:`run`.
     starts : list of pytrees
         Where to start, one entry per run.
-    resources, budget, execution
+    resources, budget, execution, spent
         As for :func:`run`; all runs share them.
 
     Returns
@@ -174,8 +177,12 @@ def run_starts(
     list of RunResult
         One result per start, in their order.
     """
-    driver = make_driver(problem, method, starts, resources, execution)
-    return run_driver(driver, len(starts), budget)
+    try:
+        driver = make_driver(problem, method, starts, resources, execution)
+    except KeyboardInterrupt:
+        trace = _trace([])
+        return [RunResult(p, Outcome.INTERRUPTED, 0, trace, 0.0, 0.0) for p in starts]
+    return run_driver(driver, len(starts), budget, spent=spent)
 
 
 def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0) -> list[RunResult]:
@@ -211,6 +218,7 @@ def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0)
         while Outcome.RUNNING in outcomes:
             wishes = [hook.next_call(step) for hook in budget.hooks]
             last = min([step + length, max_steps, *(w for w in wishes if w is not None)])
+            last = max(last, step + 1)
             chunks = driver.advance(last - step, budget.tolerance)
             now = time.perf_counter() - clock
             _record(tables, chunks, step, seconds, now)
@@ -225,7 +233,7 @@ def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0)
             due = [w is None or step >= w or ended for w in wishes]
             for verdict in [h(progress) for h, d in zip(budget.hooks, due, strict=True) if d]:
                 if verdict is not None:
-                    outcomes = [verdict] * num_runs
+                    outcomes = [verdict if o in _OPEN else o for o in outcomes]
             clock += time.perf_counter() - clock - now
     except KeyboardInterrupt:
         outcomes = [Outcome.INTERRUPTED if o is Outcome.RUNNING else o for o in outcomes]
@@ -257,11 +265,15 @@ def _ended(
     table: list[dict[str, np.ndarray]],
     seconds: tuple[float, float],
 ) -> RunResult:
-    trace = {
+    trace = _trace(table)
+    return RunResult(driver.params(run), outcome, len(trace["step"]), trace, *seconds)
+
+
+def _trace(table: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {
         name: np.concatenate([rows[name] for rows in table]) if table else np.zeros(0)
         for name in ("step", "seconds", *Info._fields)
     }
-    return RunResult(driver.params(run), outcome, len(trace["step"]), trace, *seconds)
 
 
 def _next_length(length: int, elapsed: float, most: int) -> int:

@@ -349,8 +349,11 @@ def _best_start(
         except KeyboardInterrupt:  # between runs; what earlier starts found is not lost
             if not found:
                 raise
+            found.append((found[-1][0]._replace(outcome=Outcome.INTERRUPTED), float("nan")))
     elbos = np.array([elbo for _, elbo in found])
     kept, elbo = found[int(np.argmax(np.where(np.isfinite(elbos), elbos, -np.inf)))]
+    if found[-1][0].outcome is Outcome.INTERRUPTED:
+        kept = kept._replace(outcome=Outcome.INTERRUPTED)
     return GLMFit(
         family=family,
         q=moments(kept.params),

@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError, NumericalError
+from curvi._core.errors import InputError, NumericalError, Outcome
 from curvi._core.trees import coordinate_names
 from curvi.diagnostics._verdict import summary_table
 from curvi.inference._fit import fit
@@ -178,6 +178,8 @@ def _probabilities(
             result = fit(target, seed=seed, **options)
     except NumericalError:
         return None
+    if result.outcome is Outcome.INTERRUPTED:
+        raise KeyboardInterrupt
     if not result.converged:
         return None
     draws = result.sample(_POSTERIOR_DRAWS, seed=seed)

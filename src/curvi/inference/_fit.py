@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from jaxtyping import PyTree
 from curvi._core import validation
 from curvi._core.errors import InputError, MisfitWarning, Outcome, warn_user
 from curvi.diagnostics import FitResult, evaluate, evaluate_elbo
+from curvi.diagnostics._evaluation import Evaluation
 from curvi.diagnostics._monte_carlo import draws_of
 from curvi.diagnostics._verdict import misfit_sentence
 from curvi.engine import Budget, Execution, Resources, StepInfo, VariationalProblem, hooks_for
@@ -108,7 +109,8 @@ def fit(
     progress : bool
         A progress bar, on a terminal only.
     on_failure : {"raise", "warn", "return"}
-        What to do on a numerical failure. The exception carries the result as ``.result``.
+        What to do on a numerical failure. The exception carries the result as ``.result``;
+        ``"return"`` is silent about a budget that ran out, too.
     on_step : callable, optional
         Called with a :class:`~curvi.engine.StepInfo` for every step, for logging.
 
@@ -170,7 +172,7 @@ def fit(
             problem, method, first.ended, resources, budget,
             execution=execution, precision=Precision(mc_tolerance if grows else None),
         )  # fmt: skip
-    result = _judge(grown, method, target, first, began, execution)
+    result = _result(grown, method, target, first, began, execution, mc_tolerance)
     announce(result, on_failure, stops=method.stops(problem))
     if result.converged and result.misfit:
         warn_user(misfit_sentence(result.khat, result.relative_ess), MisfitWarning)
@@ -197,7 +199,7 @@ def _start(
     eagerly = execution.runs_eagerly(problem, method, first, resources)
     if init == "position":
         return starting_params(problem, target, resources, eagerly)
-    found = laplace(target)
+    found = laplace(target, execution=execution)
     params = laplace_params(problem.family, found)
     sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
     if bool(jnp.isfinite(problem.value(params, sample))):
@@ -244,34 +246,51 @@ def _plan(
     return plan
 
 
-def _judge(
-    grown: Grown,
-    method: Method,
-    target: AbstractTarget,
-    first: FirstRun,
-    began: float,
-    execution: Execution,
-) -> FitResult:
+class _Verdict(NamedTuple):
+    outcome: Outcome
+    message: str
+    evaluation: Evaluation
+
+
+def _judge(grown: Grown, target: AbstractTarget, first: FirstRun) -> _Verdict:
     """Evaluate the bound on fresh draws, and let a bad one overrule the method's own verdict."""
-    ended, problem = grown.ended, grown.problem
-    key = grown.resources.key
-    elbo, error, log_ratio = evaluate(target, problem.family, ended.params, key)
+    ended, problem, key = grown.ended, grown.problem, grown.resources.key
+    found = evaluate(target, problem.family, ended.params, key)
     outcome, message = ended.outcome, grown.message or ended.outcome.sentence
     if outcome is Outcome.NON_FINITE and not ended.trace["accepted"].any():
         message = broken_gradient(problem, target, first.start, grown.resources) + message
-    if not _is_finite(elbo):
+    if not _is_finite(found.elbo):
         outcome = Outcome.NON_FINITE
         message = (
             "The bound is not finite on fresh draws: q reaches outside the support of the target, "
             "or its log density overflows. " + Outcome.NON_FINITE.sentence
         )
     else:
-        before, error_before = evaluate_elbo(target, problem.family, first.start, key)
-        margin = 5 * (error**2 + error_before**2) ** 0.5 + 1.0
-        if _is_finite(before) and elbo < before - margin:
+        before, error = evaluate_elbo(target, problem.family, first.start, key)
+        margin = 5 * (found.elbo_se**2 + error**2) ** 0.5 + 1.0
+        if _is_finite(before) and found.elbo < before - margin:
             outcome = Outcome.DIVERGED
-            fall = f"the bound fell from {before:.6g} to {elbo:.6g}"
+            fall = f"the bound fell from {before:.6g} to {found.elbo:.6g}"
             message = f"Diverged: {fall}. {outcome.sentence}"
+    return _Verdict(outcome, message, found)
+
+
+def _result(
+    grown: Grown,
+    method: Method,
+    target: AbstractTarget,
+    first: FirstRun,
+    began: float,
+    execution: Execution,
+    mc_tolerance: float | None,
+) -> FitResult:
+    """Everything that the runs have left, judged; Ctrl-C leaves the judgement out."""
+    ended, problem = grown.ended, grown.problem
+    try:
+        outcome, message, evaluation = _judge(grown, target, first)
+    except KeyboardInterrupt:
+        outcome, evaluation = Outcome.INTERRUPTED, Evaluation(np.nan, np.nan, np.zeros(0))
+        message = "Interrupted while the bound was evaluated: the last run is returned, unjudged."
     trace = {name: column for name, column in ended.trace.items() if name != "value"}
     trace["elbo"] = -ended.trace["value"]
     return FitResult(
@@ -281,8 +300,8 @@ def _judge(
         params=ended.params,
         outcome=outcome,
         message=message,
-        elbo=elbo,
-        elbo_se=error,
+        elbo=evaluation.elbo,
+        elbo_se=evaluation.elbo_se,
         trace=trace,
         draws=problem.plan,
         steps=ended.steps,
@@ -292,7 +311,8 @@ def _judge(
         key_data=np.asarray(jax.random.key_data(grown.resources.key)),
         noise=grown.resources.noise,
         replicates=grown.replicates,
-        log_ratio=log_ratio,
+        log_ratio=evaluation.log_ratio if evaluation.log_ratio.size else None,
+        mc_tolerance=mc_tolerance,
         start_elbos=first.elbos,
     )
 

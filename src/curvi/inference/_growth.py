@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from curvi._core.errors import Outcome
 from curvi.diagnostics._moments import sd_of
 from curvi.diagnostics._monte_carlo import (
+    REPLICATE_STEPS,
     Replicates,
     descend_from_saddle,
     draws_of,
@@ -19,6 +21,10 @@ from curvi.engine import Budget, Execution, Resources, RunResult, VariationalPro
 from curvi.solvers import Method
 
 _STREAM = 0xD4A
+_INTERRUPTED = (
+    "Interrupted while the optimum was checked: it was reached and is returned, but its "
+    "Monte-Carlo error is unknown."
+)
 _FACTORS = (4, 16, 64)  # every number of draws is compiled anew, so there are few of them
 
 
@@ -44,7 +50,7 @@ class Precision:
     most_draws: int = 8192
     most_noise: float = 2e7
     most_work: float = 4e9
-    replicate_steps: int = 12
+    replicate_steps: int = REPLICATE_STEPS
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,83 +78,108 @@ def run_growing(
 
     Every run starts from the optimum of the one before. The number of draws grows by the factor
     that the square-root law asks for, in powers of four. The trace names the draws of each step.
-    A run that ends on a saddle point is sent down from it once.
+    A run that ends on a saddle point is sent down from it once. Ctrl-C keeps the last run.
     """
-    ended, traces = first, [_labelled(first, problem)]
-    if not method.has_host_steps(problem):  # no Newton steps, or no fixed draws to run them on
-        return Grown(_whole(ended, traces), problem, resources)
-    limit = precision.mc_tolerance
-    while True:
-        spent = sum(len(table["step"]) for table in traces)
-        down = None
-        if ended.outcome is Outcome.CONVERGED and spent < budget.max_steps:
-            down = descend_from_saddle(
-                problem, method, ended.params, resources, execution=execution, budget=budget
+    growth = _Growth(problem, method, first, resources, budget, execution, precision)
+    if not method.takes_newton_steps(problem) or first.outcome is not Outcome.CONVERGED:
+        return growth.grown(first.outcome)
+    try:
+        return growth.until_precise()
+    except KeyboardInterrupt:
+        converged = growth.ended.outcome is Outcome.CONVERGED
+        return growth.grown(Outcome.INTERRUPTED, _INTERRUPTED if converged else "")
+
+
+class _Growth:
+    """The last run, the problem that it solved, and the traces of all runs."""
+
+    def __init__(
+        self,
+        problem: VariationalProblem,
+        method: Method,
+        first: RunResult,
+        resources: Resources,
+        budget: Budget,
+        execution: Execution,
+        precision: Precision,
+    ) -> None:
+        self.problem, self.method, self.resources = problem, method, resources
+        self.budget, self.execution, self.precision = budget, execution, precision
+        self.ended, self.traces = first, [_labelled(first, problem)]
+        self.replicates: Replicates | None = None
+
+    @property
+    def spent(self) -> int:
+        """Steps of all runs."""
+        return sum(len(table["step"]) for table in self.traces)
+
+    def grown(self, outcome: Outcome, message: str = "") -> Grown:
+        """What there is now, with the traces of all runs in one."""
+        trace = _joined(self.traces)
+        ended = self.ended._replace(trace=trace, steps=len(trace["step"]), outcome=outcome)
+        return Grown(ended, self.problem, self.resources, self.replicates, message)
+
+    def until_precise(self) -> Grown:
+        """Check for saddles and for precision, and add draws, until there is nothing to do."""
+        while True:
+            self._leave_saddle()
+            limit = self.precision.mc_tolerance
+            if limit is None or self.ended.outcome is not Outcome.CONVERGED:
+                return self.grown(self.ended.outcome)
+            found = self.replicates = replicates(
+                self.problem,
+                self.method,
+                self.ended.params,
+                self.resources,
+                execution=self.execution,
+                budget=self.budget,
+                num_steps=self.precision.replicate_steps,
             )
+            errors = found.error(np.asarray(sd_of(self.problem.family, self.ended.params)))
+            if errors is None:
+                return self.grown(Outcome.IMPRECISE, _unknown(self.problem, found))
+            error = float(errors.max())
+            if error <= limit:
+                return self.grown(Outcome.CONVERGED)
+            count = next_count(self.problem, self.resources, error / limit, self.precision)
+            if count is None or self.spent >= self.budget.max_steps or _is_late(self.budget):
+                return self.grown(Outcome.IMPRECISE, _too_few(self.problem, error, limit))
+            self._use_draws(count)
+            self._run(self.ended.params)
+
+    def _leave_saddle(self) -> None:
+        if self.ended.outcome is not Outcome.CONVERGED or self.spent >= self.budget.max_steps:
+            return
+        down = descend_from_saddle(
+            self.problem,
+            self.method,
+            self.ended.params,
+            self.resources,
+            execution=self.execution,
+            budget=self.budget,
+        )
         if down is not None:
-            ended = run(problem, method, down, resources, budget, execution=execution, spent=spent)
-            traces.append(_labelled(ended, problem))
-            spent += ended.steps
-        if limit is None or ended.outcome is not Outcome.CONVERGED:
-            return Grown(_whole(ended, traces), problem, resources)
-        found = replicates(
-            problem,
-            method,
-            ended.params,
-            resources,
-            num_steps=precision.replicate_steps,
-            execution=execution,
-            budget=budget,
+            self._run(down)
+
+    def _run(self, params: Any) -> None:
+        self.ended = run(
+            self.problem,
+            self.method,
+            params,
+            self.resources,
+            self.budget,
+            execution=self.execution,
+            spent=self.spent,
         )
-        stop = _reason_to_stop(problem, ended, found, limit)
-        if stop is None:
-            error = _largest(problem, ended, found)
-            count = next_count(problem, resources, error / limit, precision)
-            if count is None or spent >= budget.max_steps or _is_late(budget):
-                stop = Outcome.IMPRECISE, _too_few(problem, error, limit)
-            else:
-                problem, resources = _with_draws(problem, resources, count)
-                ended = run(
-                    problem, method, ended.params, resources, budget,
-                    execution=execution, spent=spent,
-                )  # fmt: skip
-                traces.append(_labelled(ended, problem))
-                continue
-        outcome, message = stop
-        ended = _whole(ended, traces)._replace(outcome=outcome)
-        return Grown(ended, problem, resources, found, message)
+        self.traces.append(_labelled(self.ended, self.problem))
+        self.replicates = None
 
-
-def _reason_to_stop(
-    problem: VariationalProblem, ended: RunResult, found: Replicates, limit: float
-) -> tuple[Outcome, str] | None:
-    """Why no more draws are needed or possible; None where their error is too large."""
-    if found.interrupted:
-        return Outcome.INTERRUPTED, (
-            "Interrupted while its Monte-Carlo error was computed: the optimum on "
-            f"{problem.plan.num_draws} draws was reached and is returned."
-        )
-    error = found.error(_sd(problem, ended))
-    if error is None:
-        return Outcome.IMPRECISE, _unknown(problem, found)
-    return (Outcome.CONVERGED, "") if error.max() <= limit else None
-
-
-def _sd(problem: VariationalProblem, ended: RunResult) -> np.ndarray:
-    return np.asarray(sd_of(problem.family, ended.params))
-
-
-def _largest(problem: VariationalProblem, ended: RunResult, found: Replicates) -> float:
-    error = found.error(_sd(problem, ended))
-    return float("nan") if error is None else float(error.max())
-
-
-def _with_draws(
-    problem: VariationalProblem, resources: Resources, count: int
-) -> tuple[VariationalProblem, Resources]:
-    """The same problem on another number of draws."""
-    larger = replace(problem, plan=replace(problem.plan, num_draws=count))
-    return larger, resources._replace(noise=draws_of(larger, resources.key, _STREAM, count))
+    def _use_draws(self, count: int) -> None:
+        """The same problem on another number of draws."""
+        plan = replace(self.problem.plan, num_draws=count)
+        larger = replace(self.problem, plan=plan)
+        noise = draws_of(larger, self.resources.key, _STREAM, count)
+        self.problem, self.resources = larger, self.resources._replace(noise=noise)
 
 
 def _too_few(problem: VariationalProblem, error: float, limit: float) -> str:
@@ -161,16 +192,15 @@ def _too_few(problem: VariationalProblem, error: float, limit: float) -> str:
 
 
 def _unknown(problem: VariationalProblem, found: Replicates) -> str:
-    return (
+    start = (
         f"Converged on {problem.plan.num_draws} draws, but {found.unsolved}, so the Monte-Carlo "
+    )
+    if found.out_of_time:
+        return start + "error of the mean is unknown. Raise time_budget to know it."
+    return start + (
         "error of the mean is unknown. Pass a larger num_draws, or start elsewhere: the bound may "
         "have its optimum at the edge of the support, or none at all."
     )
-
-
-def _whole(ended: RunResult, traces: list[dict[str, np.ndarray]]) -> RunResult:
-    trace = _joined(traces)
-    return ended._replace(trace=trace, steps=len(trace["step"]))
 
 
 def next_count(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core.errors import NumericalError, Outcome
 from curvi._core.trees import coordinate_names, leaf_names
@@ -156,36 +156,74 @@ def first_run(
     a q that matches a minor mode or none has not. Only then, and only where runs are cheap, does
     ``num_starts="auto"`` make others.
     """
-    eagerly = execution.runs_eagerly(problem, method, start, resources)
-    points_of = partial(starting_points, problem, target, start, resources)
-    key = resources.key
     if isinstance(num_starts, int) and num_starts > 1:
-        points = points_of(num_starts, eagerly)
+        eagerly = execution.runs_eagerly(problem, method, start, resources)
+        points = starting_points(problem, target, start, resources, num_starts, eagerly)
         runs = run_starts(problem, method, points, resources, budget, execution=execution)
-        elbos = np.asarray([_elbo(target, problem, one, key) for one in runs])
-        best = 0 if np.isnan(elbos).all() else int(np.nanargmax(elbos))
-        return FirstRun(runs[best], points[best], elbos)
+        return _best_of(problem, target, points, runs, resources.key)
     ended = run(problem, method, start, resources, budget, execution=execution)
     first = FirstRun(ended, start)
     cheap = execution.is_cheap(problem.cost(start, resources), _PRODUCTS_OF_A_SEARCH)
     if num_starts == 1 or not cheap or ended.outcome is not Outcome.CONVERGED:
         return first
-    elbo, error, log_ratio = evaluate(target, problem.family, ended.params, key)
+    try:
+        return _second_opinion(problem, method, target, first, resources, budget, execution)
+    except KeyboardInterrupt:
+        return first._replace(ended=ended._replace(outcome=Outcome.INTERRUPTED))
+
+
+def _best_of(
+    problem: VariationalProblem,
+    target: AbstractTarget,
+    points: list[Params],
+    runs: list[RunResult],
+    key: PRNGKeyArray,
+) -> FirstRun:
+    """The run with the best bound; interrupted if any of them was."""
+    elbos = np.full(len(runs), np.nan)
+    outcomes = [one.outcome for one in runs]
+    try:
+        elbos[:] = [_elbo(target, problem, one, key) for one in runs]
+    except KeyboardInterrupt:
+        outcomes.append(Outcome.INTERRUPTED)
+    best = 0 if np.isnan(elbos).all() else int(np.nanargmax(elbos))
+    ended = runs[best]
+    if Outcome.INTERRUPTED in outcomes:
+        ended = ended._replace(outcome=Outcome.INTERRUPTED)
+    return FirstRun(ended, points[best], elbos)
+
+
+def _second_opinion(
+    problem: VariationalProblem,
+    method: Method,
+    target: AbstractTarget,
+    first: FirstRun,
+    resources: Resources,
+    budget: Budget,
+    execution: Execution,
+) -> FirstRun:
+    """The best of the first run and of runs from elsewhere, where its q looks wrong."""
+    key = resources.key
+    elbo, error, log_ratio = evaluate(target, problem.family, first.ended.params, key)
     if not np.isfinite(elbo) or raw_relative_ess(log_ratio) >= _DOUBTFUL_ESS:
         return first
-    runs, found = [ended], [elbo]
-    points = points_of(1 + _OTHER_STARTS, eagerly)
+    eagerly = execution.runs_eagerly(problem, method, first.start, resources)
+    points = starting_points(problem, target, first.start, resources, 1 + _OTHER_STARTS, eagerly)
+    runs, elbos, spent = [first.ended], [elbo], first.ended.steps
     for point in points[1:]:
-        if budget.left() <= 0:
+        if budget.left() <= 0 or spent >= budget.max_steps:
             break
-        runs.append(run(problem, method, point, resources, budget, execution=execution))
-        if runs[-1].outcome is Outcome.INTERRUPTED:
-            return first._replace(ended=ended._replace(outcome=Outcome.INTERRUPTED))
-        found.append(_elbo(target, problem, runs[-1], key))
-    best = int(np.nanargmax(found))
-    if found[best] > elbo + 5 * error + _BETTER:
-        return FirstRun(runs[best], points[best], np.asarray(found))
-    return first._replace(elbos=np.asarray(found))
+        ended = run(problem, method, point, resources, budget, execution=execution, spent=spent)
+        if ended.outcome is Outcome.INTERRUPTED:
+            raise KeyboardInterrupt
+        converged = ended.outcome is Outcome.CONVERGED
+        runs.append(ended)
+        elbos.append(_elbo(target, problem, ended, key) if converged else float("nan"))
+        spent += ended.steps
+    best = int(np.nanargmax(elbos))
+    if elbos[best] > elbo + 5 * error + _BETTER:
+        return FirstRun(runs[best], points[best], np.asarray(elbos))
+    return first._replace(elbos=np.asarray(elbos))
 
 
 def _elbo(target: AbstractTarget, problem: VariationalProblem, ended: RunResult, key: Any) -> float:
@@ -220,7 +258,7 @@ def broken_gradient(
     return ""
 
 
-def _guilty_leaf(target: AbstractTarget, z: Float[Array, " d"]) -> str:
+def _broken_leaf(target: AbstractTarget, z: Float[Array, " d"]) -> str:
     """Name the first leaf whose move alone, from the start to z, spoils the log density."""
     begin = 0
     names = leaf_names(target.position, "position")
@@ -247,7 +285,7 @@ def _diagnosis(problem: VariationalProblem, target: AbstractTarget, resources: R
             where = f", where the gradient in {names[bad[0]]} is not finite" if len(bad) else ""
             return (
                 f"the log density is {value} at draw {index} although it is finite at the "
-                f"starting position{_guilty_leaf(target, z)}{where}; start further inside the "
+                f"starting position{_broken_leaf(target, z)}{where}; start further inside the "
                 "support"
             )
     return "the bound is not finite at any starting width; rescale the log density"

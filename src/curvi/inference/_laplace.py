@@ -19,11 +19,16 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
 from curvi._core.errors import InputError, NumericalError, Outcome
-from curvi._core.trees import coordinate_names, precision_of
+from curvi._core.trees import ArrayState, coordinate_names, precision_of
 from curvi.diagnostics._moments import positions, user_moments, user_space
-from curvi.engine import Budget, ObjectiveProblem, Resources, run
+from curvi.engine import Budget, Execution, ObjectiveProblem, Resources, run
 from curvi.families import Family, FullRank, Params
-from curvi.inference._inputs import as_target, default_tolerance, in_precision_of_target
+from curvi.inference._inputs import (
+    as_execution,
+    as_target,
+    default_tolerance,
+    in_precision_of_target,
+)
 from curvi.linalg import hessian
 from curvi.solvers import TrustRegion
 from curvi.targets import AbstractTarget, Density
@@ -33,7 +38,7 @@ _NAMED = 0.1  # share of a direction at which a coordinate is named
 
 
 @dataclass(frozen=True, eq=False)
-class LaplaceResult:
+class LaplaceResult(ArrayState):
     """A Gaussian at the mode of the unconstrained coordinates, read in the user's space.
 
     Attributes
@@ -112,6 +117,7 @@ def laplace(
     position: PyTree | None = None,
     *,
     max_steps: int = 1000,
+    execution: str | Execution = "auto",
 ) -> LaplaceResult:
     """Laplace's approximation of a posterior, as a start or as a comparison for a fit.
 
@@ -124,6 +130,8 @@ def laplace(
         replaces the position of the target.
     max_steps : int
         Largest number of Newton steps to the mode.
+    execution : {"auto", "eager", "compiled"}
+        Where steps are taken, see :func:`curvi.fit`.
 
     Returns
     -------
@@ -155,8 +163,11 @@ def laplace(
     energy = _Energy(target.density)
     problem = ObjectiveProblem(energy, None, fixed_key=True)
     resources = Resources(jax.random.key(0), target.rows, None)
-    budget = Budget(default_tolerance(target.dtype), max_steps)
-    ended = run(problem, TrustRegion(), target.start, resources, budget)
+    validation.positive_integer(max_steps, "max_steps")
+    budget, policy = Budget(default_tolerance(target.dtype), max_steps), as_execution(execution)
+    ended = run(problem, TrustRegion(), target.start, resources, budget, execution=policy)
+    if ended.outcome is Outcome.INTERRUPTED:
+        raise KeyboardInterrupt
     if ended.outcome is not Outcome.CONVERGED:
         raise NumericalError(f"no mode was found: {ended.outcome.sentence}")
     value, matrix = _value_and_hessian(energy, ended.params, target.rows)

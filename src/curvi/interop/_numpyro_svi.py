@@ -159,6 +159,7 @@ class SVI:
             family=_family_of(self.guide, target.dimension),
             method=self.method,
             max_steps=num_steps,
+            num_starts=1,
             seed=seed,
             progress=progress_bar,
         )

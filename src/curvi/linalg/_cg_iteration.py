@@ -211,7 +211,7 @@ def _after_step(
     outside = state.checking & False
     if system.radius is not None:
         outside = moved.length_sq >= system.radius**2
-    refusal = la.first_case(
+    rejection = la.first_case(
         xp,
         (~xp.isfinite(curvature), CGOutcome.NON_FINITE),
         (flat, CGOutcome.NEGATIVE_CURVATURE),
@@ -219,7 +219,7 @@ def _after_step(
         (~xp.isfinite(residual.norm + energy + model), CGOutcome.NON_FINITE),
         default=RUNNING,
     )
-    stay = state._replace(outcome=refusal, curvature=curvature)
+    stay = state._replace(outcome=rejection, curvature=curvature)
 
     steps = state.steps + 1
     claims_convergence = residual.norm <= system.tolerance * system.rhs_norm
@@ -245,7 +245,7 @@ def _after_step(
         betas=xp.where(here, beta, state.betas),
     )
     moved = _keep_best(system, moved, point, residual.norm, model, moved.length_sq)
-    return la.select(refusal == RUNNING, moved, stay)
+    return la.select(rejection == RUNNING, moved, stay)
 
 
 def _moved(

@@ -278,6 +278,10 @@ class Method(abc.ABC):
         """The parameters to return; an average where the method keeps one."""
         return state.params
 
+    def takes_newton_steps(self, problem: Problem) -> bool:
+        """Whether it converges to an optimum of this problem by Newton steps."""
+        return False
+
     def has_host_steps(self, problem: Problem) -> bool:
         """Whether :meth:`stepper` can take the steps of this problem on the host."""
         return False

@@ -28,8 +28,9 @@ from curvi.solvers._step import (
 class SampledObjective:
     """The objective on one sample inside compiled code, as a trust region sees it."""
 
-    def __init__(self, problem: Problem, sample: Any, cg_steps: int) -> None:
+    def __init__(self, problem: Problem, sample: Any, cg_steps: int, dtype: Any) -> None:
         self.problem, self.sample, self.cg_steps = problem, sample, cg_steps
+        self.finfo = jnp.finfo(dtype)
 
     def model(self, params: Any) -> LocalModel:
         """Value, gradient and Hessian by the R-operator, and Steihaug's solver."""
@@ -37,7 +38,6 @@ class SampledObjective:
         gradient = self.problem.project(params, gradient)
         metric = tangent_metric(self.problem, params)
         norm = metric_norm(metric.solve, gradient)
-        self.finfo = jnp.finfo(value.dtype)
 
         def solve(radius: Array) -> SubproblemSolution:
             found = conjugate_gradient(
@@ -71,7 +71,7 @@ class HostTrustRegion:
         self.finfo = jnp.finfo(objective.dtype)
         self.vector = objective.ravel(params)
         self.radius = np.float64(len(self.vector) ** 0.5)
-        self._known: tuple[np.ndarray, Derivatives] | None = None
+        self._known: list[tuple[np.ndarray, Derivatives]] = []
 
     @property
     def params(self) -> Any:
@@ -127,10 +127,12 @@ class HostTrustRegion:
         return self.objective.rounded(vector + step)
 
     def _evaluated(self, vector: np.ndarray) -> Derivatives:
-        """The derivatives of a point are asked for twice: as a trial and as the next start."""
-        if self._known is None or self._known[0] is not vector:
-            self._known = vector, self.objective(vector)
-        return self._known[1]
+        """Those of the last two points are kept: a trial may be the next start, or be rejected."""
+        for point, derivatives in self._known:
+            if point is vector:
+                return derivatives
+        self._known = [*self._known[-1:], (vector, self.objective(vector))]
+        return self._known[-1][1]
 
 
 def step_info(make: Callable[..., Info], taken: Step) -> Info:

@@ -125,7 +125,9 @@ class TrustRegion(Method):
         step: Array,
         tolerance: Array,
     ) -> tuple[TrustRegionState, Info]:
-        objective = SampledObjective(problem, problem.sample(resources, step), self.cg_steps)
+        objective = SampledObjective(
+            problem, problem.sample(resources, step), self.cg_steps, state.radius.dtype
+        )
         taken = trust_region_step(objective, state.params, state.radius, tolerance)
         here, gain = taken.model.finite, taken.solution.gain
         params = select(
@@ -146,6 +148,10 @@ class TrustRegion(Method):
             doubt=~here,
         )
         return moved, step_info(make_info, taken)
+
+    def takes_newton_steps(self, problem: Problem) -> bool:
+        """On deterministic problems."""
+        return problem.fixed
 
     def has_host_steps(self, problem: Problem) -> bool:
         """On deterministic problems."""

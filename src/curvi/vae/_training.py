@@ -215,6 +215,8 @@ def with_measured_draws(
     """
     began = time.perf_counter()
     pilot = train(objective, params, X, method=method, schedule=replace(schedule, max_epochs=1))
+    if pilot.outcome is Outcome.INTERRUPTED:
+        raise KeyboardInterrupt
     draws = best_num_draws(
         objective, pilot.params, X, batch_size=schedule.batch_size, seed=schedule.seed
     )
