@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import warnings
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -25,6 +26,9 @@ from curvi.solvers import DSVI, HFSGVI, LBFGS, Method
 _LARGE = 1e8  # rows times squared columns, from which a start takes seconds
 
 Model = TypeVar("Model", bound="BayesianLinearModel")
+# scikit-learn reads parameters from the signature of the constructor, which stores them unchanged:
+# that of a dataclass, whose fields subclasses inherit.
+estimator = dataclass(kw_only=True, eq=False, repr=False)
 
 
 class CoefficientDraws(NamedTuple):
@@ -34,6 +38,7 @@ class CoefficientDraws(NamedTuple):
     intercept: np.ndarray
 
 
+@estimator
 class BayesianLinearModel(BaseEstimator, abc.ABC):
     """Base of the linear estimators: everything but the likelihood."""
 
@@ -41,38 +46,20 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
     _has_classes = False  # of attributes: regressors leave out the axis of blocks
     _response_units = (0.0, 1.0)  # shift and scale of the responses, to those that are fitted
 
-    def __init__(
-        self,
-        *,
-        prior: str = "normal",
-        prior_scale: float = 1.0,
-        covariance: str = "diagonal",
-        method: str = "newton",
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        intercept_prior_scale: float | None = None,
-        rank: int = 10,
-        num_starts: int | None = None,
-        batch_size: int | None = None,
-        max_iter: int | None = None,
-        tol: float | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.prior = prior
-        self.prior_scale = prior_scale
-        self.covariance = covariance
-        self.method = method
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.intercept_prior_scale = intercept_prior_scale
-        self.rank = rank
-        self.num_starts = num_starts
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.verbose = verbose
+    prior: str = "normal"
+    prior_scale: float = 1.0
+    covariance: str = "diagonal"
+    method: str = "newton"
+    fit_intercept: bool = True
+    standardize: bool = True
+    intercept_prior_scale: float | None = None
+    rank: int = 10
+    num_starts: int | None = None
+    batch_size: int | None = None
+    max_iter: int | None = None
+    tol: float | None = None
+    random_state: Any = None
+    verbose: int = 0
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -144,8 +131,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
             raise InputError("rows in blocks need method='newton' and covariance='diagonal'")
         data = Observations(UserBlocks(blocks), self._labels, streamed=True)
         self.n_features_in_ = data.columns.mean.shape[0]
-        if hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
         return self._fit_observations(data)
 
     def _fit_observations(self: Model, data: Observations) -> Model:
@@ -261,15 +247,13 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         )
 
     def _engine(self, columns: Columns, curvature: float) -> Method | None:
-        if self.method == "hfsgvi":
-            return HFSGVI()
-        if self.method == "lbfgs":
-            return LBFGS()
+        if self.method == "newton":
+            return None
         if self.method == "dsvi":
             # The largest eigenvalue of a weighted X'X is at most its trace.
             largest = curvature * (columns.mean_square.sum() + columns.intercept)
             return DSVI(learning_rate=float(f"{1 / (largest + self.prior_scale**-2):.1g}"))
-        return None
+        return HFSGVI() if self.method == "hfsgvi" else LBFGS()
 
     def _precision(self, columns: Columns, dtype: Any) -> np.ndarray:
         precision = np.full(columns.count, self.prior_scale**-2.0)
@@ -291,8 +275,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         self.elbo_, self.elbos_, self.elbo_se_ = fitted.elbo, fitted.elbos, fitted.elbo_se
         self.n_iter_, self.converged_ = fitted.steps, self._has_converged()
         for name in ("relevance_", "selected_"):
-            if hasattr(self, name):
-                delattr(self, name)
+            self.__dict__.pop(name, None)  # of an earlier fit
         if self.prior == "ard":
             self.relevance_ = self.coef_sd_**2 + self.coef_**2
             features = columns.scale.shape[0]

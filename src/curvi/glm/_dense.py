@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -34,14 +34,79 @@ _ROUGH = 0.1  # nats that a start on few rows may leave: the optimum of all rows
 _CACHED_ROWS = 2**20  # rows whose terms are kept from one pass to the next
 _PART = 2**18  # rows whose terms are held together
 _AT_ONCE = 2048  # rows of a product of matrices whose factors stay in the cache
-_GROUPS = 16
+_GROUPS = 16  # of blocks, whatever the number of threads
 
 Terms = list[np.ndarray]
+
+_LOCK = threading.Lock()
+_HOLDERS: list[None] = []
+_LIMITS: list[Any] = []
+
+
+def available_threads() -> int:
+    """As many as the BLAS would take, which is what users and job schedulers limit."""
+    pools = (pool for pool in _controller().info() if pool["user_api"] == "blas")
+    return max((int(pool["num_threads"]) for pool in pools), default=1)
+
+
+def summed(function: Callable[[Any], Terms], blocks: Sequence[Any], threads: int) -> Terms:
+    """The sum of the terms of all blocks."""
+    size = max(1, -(-len(blocks) // _GROUPS))
+    groups = [blocks[start : start + size] for start in range(0, len(blocks), size)]
+
+    def of_group(group: Sequence[Any]) -> Terms:
+        with np.errstate(all="ignore"):  # the caller checks that the sum is finite
+            return added(function(block) for block in group)
+
+    # One thread of the BLAS for each of ours: its own would wait for each other.
+    with one_blas_thread():
+        if threads == 1 or len(groups) == 1:
+            return added(of_group(group) for group in groups)
+        with ThreadPoolExecutor(threads) as pool:
+            return added(pool.map(of_group, groups))
+
+
+def added(parts: Iterable[Terms]) -> Terms:
+    """Term by term, in order, without keeping the parts."""
+    total: Terms = []
+    for part in parts:
+        if not total:
+            total = [np.array(term) for term in part]
+            continue
+        for place, term in enumerate(part):
+            total[place] += term
+    return total
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Hold the BLAS of the process to one thread until the last user of this is done.
+
+    Its limit belongs to the process: fits in several threads that each restored what they found
+    would leave the limit of another behind.
+    """
+    with _LOCK:
+        if not _HOLDERS:
+            _LIMITS.append(_controller().limit(limits=1, user_api="blas"))
+        _HOLDERS.append(None)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _HOLDERS.pop()
+            if not _HOLDERS:
+                _LIMITS.pop().restore_original_limits()
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    """Scans the loaded libraries, once."""
+    return ThreadpoolController()
 
 
 @dataclass(frozen=True)
 class DenseBound(DiagonalBound):
-    """The negative bound of one linear predictor.
+    """The negative ELBO of one linear predictor.
 
     ``noise`` is the noise variance of a Gaussian likelihood where it is positive; otherwise it
     is maximised in the bound, but not below ``-noise``. With ``single`` the Hessian, and it
@@ -53,8 +118,7 @@ class DenseBound(DiagonalBound):
     likelihood: Likelihood
     tables: Tables
     noise: float = 1.0
-    single: bool = False
-    threads: int = 1
+    threads: int = field(default_factory=available_threads)
     every: int = 1
     coarse_rows: int = COARSE_ROWS
 
@@ -62,11 +126,6 @@ class DenseBound(DiagonalBound):
     def work(self) -> float:
         """Multiplications of one Hessian, roughly."""
         return 3.0 * self.tables.num_rows * self.precision.shape[0] ** 2
-
-    @property
-    def hessian_eps(self) -> float:
-        """That of float32 products."""
-        return float(np.finfo(np.float32).eps) if self.single else 0.0
 
     def coarser(self) -> list[DiagonalBound]:
         """A share of the rows, then all rows with single-precision Hessians.
@@ -228,69 +287,3 @@ def _grams(table: Table, weights: list[np.ndarray], *, single: bool) -> Terms:
         for weight, (left, right) in zip(weights, pairs, strict=False)
     )
     return [product.astype(np.float64) for product in products]
-
-
-_LOCK = threading.Lock()
-_HOLDERS: list[None] = []
-_LIMITS: list[Any] = []
-
-
-def available_threads() -> int:
-    """As many as the BLAS would take, which is what users and job schedulers limit."""
-    pools = (pool for pool in _controller().info() if pool["user_api"] == "blas")
-    return max((int(pool["num_threads"]) for pool in pools), default=1)
-
-
-def summed(function: Callable[[Any], Terms], blocks: Sequence[Any], threads: int) -> Terms:
-    """The sum of the terms of all blocks."""
-    size = max(1, -(-len(blocks) // _GROUPS))
-    groups = [blocks[start : start + size] for start in range(0, len(blocks), size)]
-
-    def of_group(group: Sequence[Any]) -> Terms:
-        with np.errstate(all="ignore"):  # the caller checks that the sum is finite
-            return added(function(block) for block in group)
-
-    # One thread of the BLAS for each of ours: its own would wait for each other.
-    with one_blas_thread():
-        if threads == 1 or len(groups) == 1:
-            return added(of_group(group) for group in groups)
-        with ThreadPoolExecutor(threads) as pool:
-            return added(pool.map(of_group, groups))
-
-
-def added(parts: Iterable[Terms]) -> Terms:
-    """Term by term, in order, without keeping the parts."""
-    total: Terms = []
-    for part in parts:
-        if not total:
-            total = [np.array(term) for term in part]
-            continue
-        for place, term in enumerate(part):
-            total[place] += term
-    return total
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Hold the BLAS of the process to one thread until the last user of this is done.
-
-    Its limit belongs to the process: fits in several threads that each restored what they found
-    would leave the limit of another behind.
-    """
-    with _LOCK:
-        if not _HOLDERS:
-            _LIMITS.append(_controller().limit(limits=1, user_api="blas"))
-        _HOLDERS.append(None)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            _HOLDERS.pop()
-            if not _HOLDERS:
-                _LIMITS.pop().restore_original_limits()
-
-
-@cache
-def _controller() -> ThreadpoolController:
-    """Scans the loaded libraries, once."""
-    return ThreadpoolController()

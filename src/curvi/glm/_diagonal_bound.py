@@ -34,6 +34,19 @@ class Energy(NamedTuple):
     rank_one: float = 0.0
 
 
+class Divergence(NamedTuple):
+    """KL(q || prior), its gradient, and second derivatives of each coordinate with itself.
+
+    A relevance prior has its own variances optimised.
+    """
+
+    value: float
+    gradient: np.ndarray
+    first: np.ndarray
+    mixed: np.ndarray
+    second: np.ndarray
+
+
 class SecondOrder(NamedTuple):
     """A value, its gradient and its Hessian."""
 
@@ -55,16 +68,12 @@ class DiagonalBound(abc.ABC):
     has_all_rows: bool = field(default=True, kw_only=True)  # or only a share that stands for them
     well_known: float = field(default=4.0, kw_only=True)  # |mu| / sigma from which steps are in mu
     rough: float = field(default=0.0, kw_only=True)  # nats that may be left, if only for a start
+    single: bool = field(default=False, kw_only=True)  # whether its Hessian is of float32 products
 
     @property
     @abc.abstractmethod
     def work(self) -> float:
         """Multiplications of one Hessian, roughly."""
-
-    @property
-    def hessian_eps(self) -> float:
-        """Relative rounding error of the Hessian, where it is rougher than values and slopes."""
-        return 0.0
 
     def coarser(self) -> list[DiagonalBound]:
         """Bounds that lead to a good start, the cheapest first.
@@ -99,7 +108,7 @@ class DiagonalBound(abc.ABC):
     def value(self, params: np.ndarray) -> float:
         """The negative ELBO."""
         _, mu, sd = self.split(params)
-        return self.energy(mu, sd) + self._divergence(params)
+        return self.energy(mu, sd) + float(self._divergence(params).value)
 
     def in_mean(self, params: np.ndarray) -> np.ndarray:
         """Which coordinates take their steps in (mu, rho); the others take them in (alpha, rho).
@@ -141,29 +150,28 @@ class DiagonalBound(abc.ABC):
     def first_order(self, params: np.ndarray) -> tuple[float, np.ndarray]:
         """Value, and gradient in the parameterisation of each coordinate."""
         _, mu, sd = self.split(params)
-        energy = self.energy_first_order(mu, sd)
-        gradient = self._energy_gradient(params, energy) + self._divergence_gradient(params)
-        return energy.value + self._divergence(params), gradient
+        energy, divergence = self.energy_first_order(mu, sd), self._divergence(params)
+        gradient = self._energy_gradient(params, energy) + divergence.gradient
+        return energy.value + float(divergence.value), gradient
 
     def second_order(self, params: np.ndarray) -> SecondOrder:
         """Value, gradient and Hessian in the parameterisation of each coordinate."""
         a, mu, sd = self.split(params)
         s, size = sd**2, a.size
-        energy = self.energy_second_order(mu, sd)
+        energy, divergence = self.energy_second_order(mu, sd), self._divergence(params)
         gradient = self._energy_gradient(params, energy)
         by_a, by_rho = self._mean_slopes(params)
         hessian = _pulled_back(energy, by_a, by_rho, 2 * s)
         if energy.rank_one:
             hessian += energy.rank_one * np.outer(gradient, gradient)
-        first, mixed, last = self._divergence_hessian(params)
         curved = np.where(self.in_mean(params), 0.0, energy.by_mean)  # where mu = alpha exp(rho)
-        index = np.arange(size)
-        hessian[index, index] += first
-        hessian[index, size + index] += mixed + curved * sd
-        hessian[size + index, index] += mixed + curved * sd
-        hessian[size + index, size + index] += last + curved * mu + 4 * energy.by_variance * s
-        gradient = gradient + self._divergence_gradient(params)
-        return SecondOrder(energy.value + self._divergence(params), gradient, hessian)
+        first, second = np.arange(size), np.arange(size, 2 * size)
+        hessian[first, first] += divergence.first
+        hessian[first, second] += divergence.mixed + curved * sd
+        hessian[second, first] += divergence.mixed + curved * sd
+        hessian[second, second] += divergence.second + curved * mu + 4 * energy.by_variance * s
+        value = energy.value + float(divergence.value)
+        return SecondOrder(value, gradient + divergence.gradient, hessian)
 
     def _mean_slopes(self, params: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Slopes of mu in the two coordinates of its parameterisation."""
@@ -178,31 +186,23 @@ class DiagonalBound(abc.ABC):
         slope = energy.by_mean
         return np.concatenate([slope * by_a, slope * by_rho + 2 * sd**2 * energy.by_variance])
 
-    def _divergence_gradient(self, params: np.ndarray) -> np.ndarray:
+    def _divergence(self, params: np.ndarray) -> Divergence:
         a, mu, sd = self.split(params)
         if not self.relevance:
-            return np.concatenate([self.precision * mu, self.precision * sd**2 - 1])
-        in_mean, share = self.in_mean(params), a / (1 + a**2)
+            weighted = self.precision * sd**2
+            moment = self.precision * (sd**2 + mu**2)
+            value = 0.5 * np.sum(moment - 1 - np.log(self.precision)) - np.sum(params[a.size :])
+            gradient = np.concatenate([self.precision * mu, weighted - 1])
+            return Divergence(value, gradient, self.precision, np.zeros_like(a), 2 * weighted)
+        in_mean, share, square = self.in_mean(params), a / (1 + a**2), (1 + a**2) ** -2.0
         by_mean, by_rho = np.where(in_mean, share / sd, share), np.where(in_mean, -a * share, 0.0)
-        return np.concatenate([by_mean, by_rho])
-
-    def _divergence_hessian(self, params: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Second derivatives of each coordinate with itself: (1, 1), (1, 2), (2, 2)."""
-        a, _, sd = self.split(params)
-        if not self.relevance:
-            return self.precision, np.zeros_like(a), 2 * self.precision * sd**2
-        in_mean, square = self.in_mean(params), (1 + a**2) ** -2.0
-        first = (1 - a**2) * square * np.where(in_mean, sd**-2.0, 1.0)
-        mixed = np.where(in_mean, -2 * a * square / sd, 0.0)
-        return first, mixed, np.where(in_mean, 2 * a**2 * square, 0.0)
-
-    def _divergence(self, params: np.ndarray) -> float:
-        """KL(q || prior), the prior's own variances optimised where it is a relevance prior."""
-        a, mu, sd = self.split(params)
-        if self.relevance:
-            return float(0.5 * np.sum(np.log1p(a**2)))
-        moment = self.precision * (sd**2 + mu**2)
-        return float(0.5 * np.sum(moment - 1 - np.log(self.precision)) - np.sum(params[a.size :]))
+        return Divergence(
+            0.5 * np.sum(np.log1p(a**2)),
+            np.concatenate([by_mean, by_rho]),
+            (1 - a**2) * square * np.where(in_mean, sd**-2.0, 1.0),
+            np.where(in_mean, -2 * a * square / sd, 0.0),
+            np.where(in_mean, 2 * a**2 * square, 0.0),
+        )
 
 
 def _halves(vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

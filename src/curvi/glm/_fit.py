@@ -20,7 +20,7 @@ from curvi.engine import Budget, Execution, Hook, Resources, RunResult, hooks_fo
 from curvi.engine import run as run_loop
 from curvi.families import Family, Params
 from curvi.glm._bound import GLMProblem, Rows, on_device, padded
-from curvi.glm._dense import COARSE_ROWS, DenseBound, available_threads, one_blas_thread
+from curvi.glm._dense import COARSE_ROWS, DenseBound, one_blas_thread
 from curvi.glm._design import DenseDesign
 from curvi.glm._diagonal_bound import DiagonalBound
 from curvi.glm._likelihoods import Likelihood
@@ -36,7 +36,7 @@ _ROUGH_STEPS = 50  # at most, on a bound that only leads to a start
 _THREADED_WORK = 1e10  # multiplications of one step from which several threads pay
 
 Hooks = tuple[Hook, ...]
-Moments = tuple[np.ndarray, np.ndarray]  # mean and sds of a start
+Start = tuple[np.ndarray, np.ndarray]  # mean and sds
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def fit_glm(
     began = time.perf_counter()
     columns, dtype = rows.precision.shape[0], rows.precision.dtype
 
-    def starts(index: int) -> Moments:
+    def starts(index: int) -> Start:
         return starting_moments(columns, options.seed, index, centre)
 
     def compiled(rows: Rows) -> GLMFit:
@@ -159,36 +159,26 @@ def fit_glm(
             return replace(found, noise=float(_noise(exact, found.q, device)))
 
     def on_host(tables: Tables) -> GLMFit:
+        noise = float(rows.noise)
         bound = DenseBound(
-            relevance,
-            rows.precision,
-            likelihood,
-            tables,
-            float(rows.noise),
-            threads=available_threads(),
-            coarse_rows=options.coarse_rows,
+            relevance, rows.precision, likelihood, tables, noise, coarse_rows=options.coarse_rows
         )
         found = fit_on_host(bound, family, dtype, starts, options)
         sd = np.exp(found.q.scale_params)
         return replace(found, noise=bound.noise_variance(np.asarray(found.q.mean), sd))
 
     if isinstance(rows, StreamedRows):
-        _check_width(columns)
+        if 2 * columns > LARGEST_DENSE:
+            raise InputError(
+                f"rows in blocks can have {LARGEST_DENSE // 2} columns at most, the intercept "
+                f"included, and there are {columns}; give a sparse or in-memory table instead"
+            )
         found = on_host(rows.tables)
     elif options.method is None and dense_is_cheap(family, rows, 2 * columns):
         found = on_host(whole_table(rows))
     else:
         found = compiled(rows)
     return replace(found, seconds=time.perf_counter() - began)
-
-
-def _check_width(columns: int) -> None:
-    """Streamed rows are fitted with dense Hessians only."""
-    if 2 * columns > LARGEST_DENSE:
-        raise InputError(
-            f"rows in blocks can have {LARGEST_DENSE // 2} columns at most, the intercept "
-            f"included, and there are {columns}; give a sparse or in-memory table instead"
-        )
 
 
 def dense_is_cheap(family: Family, rows: Rows, size: int) -> bool:
@@ -205,7 +195,7 @@ def whole_table(rows: Rows) -> WholeTable:
 
 def starting_moments(
     columns: int, seed: int, start: int, centre: np.ndarray | None = None
-) -> Moments:
+) -> Start:
     """Mean and sds of a start: zero and about ``1 / sqrt(columns)``; later ones are jittered.
 
     Wider starts drown the likelihood in noise: the variance of a predictor is the sum over
@@ -224,7 +214,7 @@ def fit_on_host(
     bound: DiagonalBound,
     family: Family,
     dtype: Any,
-    starts: Callable[[int], Moments],
+    starts: Callable[[int], Start],
     options: Options,
 ) -> GLMFit:
     """Newton steps with the dense Hessian from every start; the best bound is kept."""
@@ -281,7 +271,7 @@ def _from_coarse_to_fine(
 
 
 def fit_compiled(
-    exact: Any, rows: Rows, sample: Any, starts: Callable[[int], Moments], options: Options
+    exact: Any, rows: Rows, sample: Any, starts: Callable[[int], Start], options: Options
 ) -> GLMFit:
     """Run a method of the engine from every start; the best exact bound is kept.
 
@@ -299,12 +289,8 @@ def fit_compiled(
 
     def run_from(index: int, hooks: Hooks) -> tuple[RunResult, float]:
         mean, sd = (jnp.asarray(part, dtype) for part in starts(index))
-        if mean.ndim == 1:
-            q = family.init(mean, sd)
-        else:
-            blocks = [family.init(*moments) for moments in zip(mean, sd, strict=True)]
-            q = jax.tree.map(lambda *leaves: jnp.stack(leaves), *blocks)
-        params = exact.from_mean(q)
+        init = family.init if mean.ndim == 1 else jax.vmap(family.init)
+        params = exact.from_mean(init(mean, sd))
         steps = method.default_max_steps if options.max_steps is None else options.max_steps
         budget = Budget(options.accuracy(dtype), steps, hooks=hooks)
         run = run_loop(problem, method, params, resources, budget, execution=execution)

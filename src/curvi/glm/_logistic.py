@@ -105,17 +105,16 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of :meth:`predict_proba`."""
-        mean, variance = self._predictor(X)
-        dtype = self.coef_.dtype
-        proba = self._integrated(mean, variance)
-        return np.log(np.maximum(proba, np.finfo(np.float64).tiny)).astype(dtype)
+        proba = self._integrated(X)
+        return np.log(np.maximum(proba, np.finfo(np.float64).tiny)).astype(self.coef_.dtype)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each class, integrated over the posterior of the coefficients."""
-        mean, variance = self._predictor(X)
-        return self._integrated(mean, variance).astype(self.coef_.dtype)
+        return self._integrated(X).astype(self.coef_.dtype)
 
-    def _integrated(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    def _integrated(self, X: Any) -> np.ndarray:
+        """Probabilities in float64."""
+        mean, variance = self._predictor(X)
         if mean.shape[1] == 1:
             pair = [expected_sigmoid(sign * mean[:, 0], variance[:, 0]) for sign in (-1.0, 1.0)]
             return np.column_stack(pair)

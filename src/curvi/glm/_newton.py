@@ -24,7 +24,7 @@ from curvi.solvers._step import LocalModel, Step, rounding_of, trust_region_step
 _SHRINKS = 0.01  # of a gain to the next, where an old Hessian is as good as a new one
 _CHECKED = 1.0  # gain of a step from which on rounding errors of the Hessian could matter
 _NEARLY = 1e-2  # gain of a step from which on shortcuts are tried
-_DIGITS = 100.0  # smallest eigenvalue, in rounding errors, of a Hessian that can be trusted
+_SMALLEST_EIGENVALUE = 100.0  # of a Hessian that can be trusted, in rounding errors
 
 
 def run_newton(
@@ -50,7 +50,7 @@ class DenseNewton:
         self._here: SecondOrder | None = None
         self._kept: np.ndarray | None = None  # a Hessian that can serve again
         self._last_gain = np.inf  # of an accepted step
-        self._checked = bound.hessian_eps == 0  # whether rounding of the Hessian is harmless
+        self._checked = not bound.single  # whether rounding of the Hessian is harmless
 
     def step(self, tolerance: float) -> Info:
         """One step of the trust region, and what follows from its gain."""
@@ -98,7 +98,7 @@ class DenseNewton:
         outcome = Outcome.CONVERGED if ends else Outcome.RUNNING
         if ends or (taken.accepted and not is_old and not self._checked and gain < _CHECKED):
             self._checked = True
-            if not _is_well_conditioned(hessian, self.bound.hessian_eps):
+            if self.bound.single and not _is_well_conditioned(hessian):
                 outcome = Outcome.STALLED
         shrinks = taken.accepted and inside and gain < _SHRINKS * self._last_gain
         self._kept = hessian if shrinks else None
@@ -120,12 +120,11 @@ class DenseNewton:
             self.params = guess
 
 
-def _is_well_conditioned(hessian: np.ndarray, eps: float) -> bool:
+def _is_well_conditioned(hessian: np.ndarray) -> bool:
     """Whether rounding errors relative to the diagonal leave every eigenvalue its sign."""
-    if eps == 0:
-        return True
     scale = np.sqrt(np.abs(np.diag(hessian)))
     scaled = hessian / scale[:, None] / scale[None, :]
     if not np.all(np.isfinite(scaled)):
         return False
-    return bool(np.min(np.abs(linalg.eigvalsh(scaled))) > _DIGITS * eps)
+    smallest = np.min(np.abs(linalg.eigvalsh(scaled)))
+    return bool(smallest > _SMALLEST_EIGENVALUE * np.finfo(np.float32).eps)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -238,10 +239,7 @@ class Observations:
     def responses(self, encode: Encode) -> Moments:
         """Total weight, weighted mean and variance of the responses, in one pass."""
         parts = (Moments.of(encode(block.y)[:, None], block.weight) for block in self._same_rows())
-        total = next(parts)
-        for part in parts:
-            total = total.merged(part)
-        return total
+        return reduce(Moments.merged, parts)
 
     def rows(
         self, columns: Columns, prior: np.ndarray, noise: float, encode: Encode

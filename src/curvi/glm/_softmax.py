@@ -249,15 +249,9 @@ class SoftmaxBound(DiagonalBound):
     draws: np.ndarray
 
     @property
-    def num_classes(self) -> int:
-        """K."""
-        return int(self.draws.shape[1])
-
-    @property
     def work(self) -> float:
         """Multiplications of one Hessian, roughly."""
-        rows, columns = self.table.matrix.shape
-        return 3.0 * rows * (self.num_classes * columns) ** 2
+        return 3.0 * self.table.num_rows * self.precision.shape[0] ** 2
 
     def energy(self, mu: np.ndarray, sd: np.ndarray) -> float:
         """Minus the expected log likelihood."""
@@ -297,14 +291,14 @@ class SoftmaxBound(DiagonalBound):
 
     def _logits(self, mu: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and sd of every logit, (rows, classes)."""
-        dtype, shape = self.table.matrix.dtype, (self.num_classes, -1)
+        dtype, shape = self.table.matrix.dtype, (self.draws.shape[1], -1)
         mean = self.table.matrix @ mu.reshape(shape).T.astype(dtype)
         variance = self.table.squares @ (sd**2).reshape(shape).T.astype(dtype)
         floor = float(np.finfo(dtype).tiny) ** 0.5  # a row of zeros has no width
         return mean.astype(np.float64), np.sqrt(np.maximum(variance.astype(np.float64), floor))
 
     def _blocks(self, left: np.ndarray, slope: np.ndarray, right: np.ndarray) -> np.ndarray:
-        classes, columns = self.num_classes, left.shape[1]
+        classes, columns = self.draws.shape[1], left.shape[1]
         out = np.empty((classes, columns, classes, columns))
         for k in range(classes):
             for other in range(classes):
