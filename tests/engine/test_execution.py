@@ -211,3 +211,19 @@ def test_the_steps_of_other_starts_count_against_the_budget(dtype):
     runs = [info.run for info in seen]
     assert runs == sorted(runs)
     assert len({(info.run, info.step) for info in seen}) == len(seen)
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_ctrl_c_in_a_callback_of_the_last_step_ends_the_fit(mode, key, dtype):
+    target = logistic(generator(key), dtype)
+    whole = curvi.fit(target, execution=mode, num_starts=1)
+    seen = []
+
+    def interrupt(info):
+        seen.append(info)
+        if info.run == 0 and info.step == whole.steps - 1:
+            raise KeyboardInterrupt
+
+    result = curvi.fit(target, execution=mode, num_starts=1, on_step=interrupt)
+    assert result.outcome is curvi.Outcome.INTERRUPTED
+    assert len(seen) == whole.steps

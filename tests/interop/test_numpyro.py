@@ -15,7 +15,7 @@ from numpyro.infer.util import log_density, potential_energy
 
 import curvi
 from curvi._core.trees import usual_promotion
-from tests.copies import each_copy
+from tests.copies import each_copy, pickled
 from tests.interop import models
 
 ROWS = np.linspace(-1.0, 2.0, 12)
@@ -32,6 +32,13 @@ def fitted(dtype):
 
 def test_textbook_models_are_right_at_defaults(fitted):
     models.assert_right(fitted)
+
+
+def test_a_result_that_was_read_can_still_be_pickled(fitted):
+    assert fitted.summary()
+    twin = pickled(fitted)
+    assert twin.khat == fitted.khat
+    np.testing.assert_array_equal(twin.mean["effect"], fitted.mean["effect"])
 
 
 def test_results_are_by_site_name_in_their_support_with_deterministic_sites(fitted, dtype):

@@ -27,7 +27,7 @@ from curvi.targets import AbstractTarget, Density
 WORST_K = 0.7
 LEAST_ESS = 0.25  # below this most draws are wasted on places the target avoids, whatever k says
 ENOUGH_ESS = 0.9
-_CONSTANT = 1e-6  # log ratios that differ by less have no tail to fit
+_CONSTANT = 1e-4  # log ratios that differ by less have no tail to fit
 _MOST_DRAWS, _FEWEST_DRAWS = 1024, 64
 _WORK = 3e8  # rows times draws beyond which fewer draws are used
 _NUMBERS = 2e7  # in all draws together, likewise

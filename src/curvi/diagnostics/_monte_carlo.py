@@ -32,9 +32,7 @@ FEWEST_SETS = 8
 _ENOUGH_TO_POOL = 10
 _MANY, _FEW = 16, 8  # sets of draws; the few where a step is expensive
 _CHEAP = 1e7  # numbers that one pass over draws and rows touches
-REPLICATE_STEPS = (
-    12  # most Newton steps from the optimum of one set of draws towards that of another
-)
+REPLICATE_STEPS = 12  # at most, from the optimum on one set of draws to that on another
 _LINEAR = 1e-3  # nats per parameter: steps that gain less are short enough for one to be exact
 _STILL = 1e-3  # natural norm of a gradient, about the distance to the optimum in sds
 _STREAM = 0x3C

@@ -236,7 +236,10 @@ def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0)
                     outcomes = [verdict if o in _OPEN else o for o in outcomes]
             clock += time.perf_counter() - clock - now
     except KeyboardInterrupt:
-        outcomes = [Outcome.INTERRUPTED if o is Outcome.RUNNING else o for o in outcomes]
+        # Even where every run has just ended: the caller must not go on to the next task.
+        cut = [o is Outcome.RUNNING for o in outcomes]
+        pairs = zip(outcomes, cut, strict=True)
+        outcomes = [Outcome.INTERRUPTED if c or not any(cut) else o for o, c in pairs]
     elapsed = time.perf_counter() - entered
     return [
         _ended(driver, run, outcome, tables[run], (elapsed, compiling))
