@@ -6,8 +6,7 @@ sparse: centring and scaling are applied to products.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +24,7 @@ _SWITCHED_OFF = 1e-3  # typical contribution to the predictor, up to which a fea
 _SAFE = 1e-4  # share of the root of the largest number up to which squares can be summed
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["matrix"], meta_fields=[])
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class DenseDesign:
     """A dense matrix, standardised and with its intercept column in place."""
@@ -46,11 +45,7 @@ class DenseDesign:
         return (self.matrix * self.matrix) @ variances
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["values", "rows", "columns", "centre", "inverse_scale"],
-    meta_fields=["num_rows", "intercept"],
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SparseDesign:
     """Non-zeros in row order; centring and scaling are applied to products, never to the matrix.
@@ -64,8 +59,8 @@ class SparseDesign:
     columns: Int[AnyArray, " nonzeros"]
     centre: Float[AnyArray, " features"]
     inverse_scale: Float[AnyArray, " features"]
-    num_rows: int
-    intercept: bool
+    num_rows: int = field(metadata={"static": True})
+    intercept: bool = field(metadata={"static": True})
 
     @property
     def num_columns(self) -> int:

@@ -223,6 +223,8 @@ def _pulled_back(
         mixed += energy.mean_variance * widen[None, :]
         slant = by_rho[:, None] * energy.mean_variance * widen[None, :]
         corner += slant + slant.T + widen[:, None] * energy.variance_variance * widen[None, :]
-    top = by_a[:, None] * first * by_a[None, :]
-    side = by_a[:, None] * mixed
-    return np.block([[top, side], [side.T, corner]])
+    side, size = by_a[:, None] * mixed, by_a.size
+    hessian = np.empty((2 * size, 2 * size))
+    hessian[:size, :size] = by_a[:, None] * first * by_a[None, :]
+    hessian[:size, size:], hessian[size:, :size], hessian[size:, size:] = side, side.T, corner
+    return hessian

@@ -6,7 +6,7 @@ engine's. Nothing is compiled, which would take seconds for every new shape of t
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,8 @@ class DenseNewton:
         self.bound, self.params, self.finfo = bound, start, np.finfo(dtype)
         self.radius = np.sqrt(float(start.size))
         self._tolerance = 0.0
-        self._here: SecondOrder | None = None
+        self._model: LocalModel | None = None  # where the run stands
+        self._hessian = np.zeros((0, 0))  # of the model
         self._kept: np.ndarray | None = None  # a Hessian that can serve again
         self._last_gain = np.inf  # of an accepted step
         self._checked = not bound.single  # whether rounding of the Hessian is harmless
@@ -61,13 +62,22 @@ class DenseNewton:
             return step_info(Info, taken)._replace(outcome=self._after(taken).value)
 
     def model(self, params: np.ndarray) -> LocalModel:
-        """The derivatives, kept as long as the parameters stay, and the dense subproblem."""
+        """The quadratic model, kept as long as the parameters stay.
+
+        It has the Hessian of the step before, if the next step would gain little by it.
+        """
+        if self._model is not None:
+            return self._model
         metric = self.bound.metric(params)
-        here = self._derivatives(params, metric) if self._here is None else self._here
-        self._here = here
-        norm = np.linalg.norm(here.gradient / np.sqrt(metric))
-        solve = partial(solve_dense, here.gradient, here.hessian, metric)
-        return LocalModel(np.float64(here.value), norm, np.isfinite(norm), solve)
+        if self._kept is not None:
+            here = SecondOrder(*self.bound.first_order(params), self._kept)
+            self._model, self._hessian = _local_model(here, metric), self._kept
+            found = self._model.solve(self.radius)
+            if found.inside and found.gain <= max(_SHRINKS * self._last_gain, self._tolerance):
+                return self._model
+        here = self.bound.second_order(params)
+        self._model, self._hessian = _local_model(here, metric), here.hessian
+        return self._model
 
     def value(self, params: np.ndarray) -> np.float64:
         """The negative ELBO."""
@@ -77,20 +87,10 @@ class DenseNewton:
         """The parameters after a step, in the parameterisation of each coordinate."""
         return self.bound.moved(params, step)
 
-    def _derivatives(self, params: np.ndarray, metric: np.ndarray) -> SecondOrder:
-        """With the Hessian of the step before, if the next one would gain little by it."""
-        if self._kept is not None:
-            here = SecondOrder(*self.bound.first_order(params), self._kept)
-            found = solve_dense(here.gradient, here.hessian, metric, float(self.radius))
-            if found.inside and found.gain <= max(_SHRINKS * self._last_gain, self._tolerance):
-                return here
-        return self.bound.second_order(params)
-
     def _after(self, taken: Step) -> Outcome:
         """Move, choose the Hessian of the next step, and say whether the run ends."""
-        assert self._here is not None  # noqa: S101  for the type checker
-        hessian, gain, inside = self._here.hessian, taken.solution.gain, taken.solution.inside
-        is_old = hessian is self._kept
+        gain, inside = taken.solution.gain, taken.solution.inside
+        is_old = self._hessian is self._kept
         # Not only after an accepted step: with little noise the rounding error of the value
         # can be larger than what is left to gain.
         enough = max(self._tolerance, rounding_of(taken.model.value, self.finfo.eps))
@@ -98,12 +98,12 @@ class DenseNewton:
         outcome = Outcome.CONVERGED if ends else Outcome.RUNNING
         if ends or (taken.accepted and not is_old and not self._checked and gain < _CHECKED):
             self._checked = True
-            if self.bound.single and not _is_well_conditioned(hessian):
+            if self.bound.single and not _is_well_conditioned(self._hessian):
                 outcome = Outcome.STALLED
         shrinks = taken.accepted and inside and gain < _SHRINKS * self._last_gain
-        self._kept = hessian if shrinks else None
+        self._kept = self._hessian if shrinks else None
         if is_old or taken.accepted:
-            self._here = None
+            self._model = None
         if taken.accepted:
             self._last_gain = gain
             if not np.array_equal(self.bound.in_mean(taken.point), self.bound.in_mean(taken.trial)):
@@ -118,6 +118,12 @@ class DenseNewton:
         guess = self.bound.shortcut(self.params)
         if not np.array_equal(guess, self.params) and self.bound.value(guess) <= value:
             self.params = guess
+
+
+def _local_model(here: SecondOrder, metric: np.ndarray) -> LocalModel:
+    norm = np.linalg.norm(here.gradient / np.sqrt(metric))
+    solve = cache(partial(solve_dense, here.gradient, here.hessian, metric))
+    return LocalModel(np.float64(here.value), norm, np.isfinite(norm), solve)
 
 
 def _is_well_conditioned(hessian: np.ndarray) -> bool:
