@@ -25,7 +25,7 @@ from curvi.reproduction._runs import design, errors, run_setting, steps_to
 
 REFERENCE = -10780.496  # optimum of the normal-prior bound on a9a
 NORMAL_NATS, LARGE_NATS, SMALL_NATS = 15.0, 30.0, 2.0
-LOOK_EVERY = 50
+EVALUATE_EVERY = 50
 
 
 WARM_FITS = 5
@@ -69,7 +69,7 @@ def numpyro_run(X, y, rate, batch, goal, budget):
 
     @jax.jit
     def chunk(state):
-        return jax.lax.fori_loop(0, LOOK_EVERY, lambda _, s: svi.update(s)[0], state)
+        return jax.lax.fori_loop(0, EVALUATE_EVERY, lambda _, s: svi.update(s)[0], state)
 
     began = time.perf_counter()
     compiled = chunk.lower(state).compile()
@@ -149,12 +149,12 @@ def relevance_prior(name, nats, quick):
 
 
 def first_time(run, goal):
-    """Seconds at the first look at which the bound is above the goal."""
+    """Seconds at the first evaluation at which the bound is above the goal."""
     good = np.flatnonzero(run.bound >= goal)
     return float(run.seconds[good[0]]) if good.size else None
 
 
-def hf_iterations(name, quick):
+def hfsgvi_iterations(name, quick):
     """Steps until HFSGVI stays within two nats of where it ends, in both parameterisations."""
     (X, y), _ = load_rows(name, quick=quick)
     table = []
@@ -181,8 +181,10 @@ def main(quick: bool = False) -> dict:
         nats = LARGE_NATS if name == "a9a" else SMALL_NATS
         result[name] = relevance_prior(name, nats, quick)
         print(f"  {name}, relevance prior:", short(result[name]), flush=True)
-    result["hf_iterations"] = {name: hf_iterations(name, quick) for name in ("duke", "leukemia")}
-    print("  HFSGVI:", result["hf_iterations"])
+    result["hfsgvi_iterations"] = {
+        name: hfsgvi_iterations(name, quick) for name in ("duke", "leukemia")
+    }
+    print("  HFSGVI:", result["hfsgvi_iterations"])
     return result
 
 

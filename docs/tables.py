@@ -170,7 +170,7 @@ def regression_table(result: Row) -> str:
         )
     steps = [
         f"{name}, {row['parameterisation']}: {row['steps']}"
-        for name, table in result["hf_iterations"].items()
+        for name, table in result["hfsgvi_iterations"].items()
         for row in table
     ]
     title = "Steps until HFSGVI stays within 2 nats of where it ends, by seed (None: diverged): "

@@ -1,4 +1,4 @@
-"""Fifteen kinds of bad input, each refused or answered rightly, in both precisions."""
+"""Fifteen kinds of bad input, each rejected or handled correctly, in both precisions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def table(kind, rows=60):
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize(("bad", "word"), [(np.nan, "NaN"), (np.inf, "infinity")])
-def test_what_is_not_finite_is_refused(estimator, kind, bad, word):
+def test_what_is_not_finite_is_rejected(estimator, kind, bad, word):
     X, y = table(kind)
     X[17, 2] = bad
     with pytest.raises(ValueError, match=word):
@@ -36,7 +36,7 @@ def test_what_is_not_finite_is_refused(estimator, kind, bad, word):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_lengths_that_disagree_and_empty_tables_are_refused(estimator, kind):
+def test_lengths_that_disagree_and_empty_tables_are_rejected(estimator, kind):
     X, y = table(kind)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         estimator().fit(X, y[:-1])
@@ -46,7 +46,7 @@ def test_lengths_that_disagree_and_empty_tables_are_refused(estimator, kind):
         estimator().fit(X[:, :0], y)
 
 
-def test_one_class_is_refused(kind):
+def test_one_class_is_rejected(kind):
     X, y = table(kind)
     with pytest.raises(curvi.InputError, match="one class only"):
         curvi.BayesianLogisticRegression().fit(X, np.ones_like(y))
@@ -83,7 +83,7 @@ def test_a_column_in_other_units_has_its_coefficient_in_those_units(estimator, k
     assert scaled.converged_
 
 
-def test_columns_too_large_to_be_squared_are_refused_unless_standardised(kind):
+def test_columns_too_large_to_be_squared_are_rejected_unless_standardised(kind):
     X, y = table(kind)
     X[:, 1] *= 1e20 if kind == np.float32 else 1e160
     with pytest.raises(curvi.InputError, match="column 1 of X is too large"):
@@ -113,7 +113,7 @@ def test_separable_data_have_finite_coefficients(kind, prior):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_objects_that_are_numbers_are_read_and_others_refused(estimator, kind):
+def test_objects_that_are_numbers_are_read_and_others_rejected(estimator, kind):
     X, y = table(kind)
     model = estimator().fit(X.astype(object), y)
     np.testing.assert_allclose(model.coef_, estimator().fit(X, y).coef_, rtol=1e-2, atol=1e-4)
@@ -123,7 +123,7 @@ def test_objects_that_are_numbers_are_read_and_others_refused(estimator, kind):
         estimator().fit(words, y)
 
 
-def test_negative_counts_are_refused(kind):
+def test_negative_counts_are_rejected(kind):
     X, y = table(kind)
     with pytest.raises(curvi.InputError, match=r"y\[4\] is -1.0; counts must not be negative"):
         curvi.BayesianPoissonRegression().fit(X, np.where(np.arange(60) == 4, -1, y))
@@ -149,7 +149,7 @@ def test_responses_without_noise_end_at_the_least_noise(kind):
         ({"batch_size": 10}, "batch_size needs a stochastic method"),
     ],
 )
-def test_parameters_out_of_range_are_refused_by_name(kind, parameters, message):
+def test_parameters_out_of_range_are_rejected_by_name(kind, parameters, message):
     with pytest.raises(curvi.InputError, match=message):
         curvi.BayesianLogisticRegression(**parameters).fit(*table(kind))
 

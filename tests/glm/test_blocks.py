@@ -1,4 +1,4 @@
-"""Rows in blocks: the same answer as a table in memory, however they are cut."""
+"""Rows in blocks: the same fit as a table in memory, however they are cut."""
 
 from __future__ import annotations
 
@@ -146,13 +146,13 @@ def bad_blocks(case):
         "three classes",
     ],
 )
-def test_blocks_that_cannot_be_fitted_are_refused_by_name(case):
+def test_blocks_that_cannot_be_fitted_are_rejected_by_name(case):
     blocks, sentence = bad_blocks(case)
     with pytest.raises(InputError, match=sentence):
         curvi.BayesianLogisticRegression().fit_blocks(blocks)
 
 
-def test_a_pass_that_gives_other_rows_than_the_first_is_refused():
+def test_a_pass_that_gives_other_rows_than_the_first_is_rejected():
     X, y, _ = table("linear")
     passes = []
 

@@ -98,7 +98,7 @@ def test_responses_in_other_units_scale_the_linear_model(dtype):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_a_sparse_table_gives_the_dense_answer(estimator, dtype):
+def test_a_sparse_table_gives_the_fit_of_the_dense_one(estimator, dtype):
     X, y = table(dtype)
     X = np.where(np.abs(X) > 1, X, 0).astype(dtype)
     dense = estimator().fit(X, y)

@@ -104,7 +104,7 @@ def test_richer_covariances_survive_pickling(binary, rich):
 
 
 @pytest.mark.float64_only
-def test_richer_covariances_have_a_higher_bound_and_the_same_answer(binary, rich):
+def test_richer_covariances_have_a_higher_bound_and_the_same_coefficients(binary, rich):
     _, _, plain = binary
     assert rich.converged_
     assert plain.elbo_ - 1e-6 <= rich.elbo_ < plain.elbo_ + 1
