@@ -31,7 +31,7 @@ from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
 from curvi.linalg import CGOutcome, FunctionMetric, conjugate_gradient, projected
 from curvi.linalg._cg import eager_conjugate_gradient
-from curvi.solvers._method import FlatObjective
+from curvi.solvers._flat import FlatObjective
 from curvi.targets import AbstractTarget, Density
 
 _BLOCK = 64  # systems solved together at most

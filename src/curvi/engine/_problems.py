@@ -13,15 +13,12 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
 from curvi._core.compilation import Cost, cost_of
-from curvi.engine._flat import CompiledObjective
 from curvi.families import Family, Params
 from curvi.linalg import LinearMap, Metric
 from curvi.objective import Draws, draw_noise, neg_elbo
 from curvi.solvers import Problem
-from curvi.solvers._method import FlatObjective, Layered
+from curvi.solvers._method import Layered
 from curvi.targets import Density
-
-_PASSES = 8  # a product costs about this many evaluations of the objective
 
 
 @lru_cache(maxsize=256)
@@ -136,12 +133,7 @@ class VariationalProblem(Problem):
             return None
         each = cost_per_draw(self.density, self.dimension, resources.rows)
         numbers = (each.numbers + 2 * self.dimension) * resources.noise.shape[0]
-        return Cost(_PASSES * numbers, _PASSES * each.operations)
-
-    def flat(self, params: Params, resources: Resources) -> FlatObjective | None:
-        """For steps on the host, on fixed draws."""
-        cost = self.cost(params, resources)
-        return None if cost is None else CompiledObjective(self, resources, params, cost)
+        return Cost(numbers, each.operations).of_product()
 
     def metric(self, params: Params) -> Metric:
         """Natural metric of the family."""
@@ -207,12 +199,7 @@ class ObjectiveProblem(Problem):
             return None
         sample = self.sample(resources, jnp.asarray(0, jnp.int32))
         each = cost_of(lambda p, rows: self.value(p, (rows, sample[1])), params, sample[0])
-        return Cost(_PASSES * each.numbers, _PASSES * each.operations)
-
-    def flat(self, params: PyTree, resources: Resources) -> FlatObjective | None:
-        """For steps on the host, where the objective is deterministic."""
-        cost = self.cost(params, resources)
-        return None if cost is None else CompiledObjective(self, resources, params, cost)
+        return each.of_product()
 
     def gauss_newton(
         self, params: PyTree, sample: tuple[PyTree, PRNGKeyArray]

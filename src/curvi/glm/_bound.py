@@ -22,16 +22,13 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core.compilation import Cost, cost_of
 from curvi._core.trees import stable_sum
-from curvi.engine._flat import CompiledObjective
 from curvi.engine._problems import Resources, pick_rows, step_key
 from curvi.families import Family, Params
 from curvi.glm._design import AnyArray, DenseDesign, Design
 from curvi.glm._likelihoods import Gaussian, Likelihood
 from curvi.linalg import FunctionMetric, Metric
 from curvi.solvers import Problem
-from curvi.solvers._method import FlatObjective
 
-_PASSES = 8  # a product costs about this many evaluations of the bound
 _SMALLEST_PADDED = 16
 _FINE = 6  # above 1024 rows, padding stays below 1 / 2^5 of them
 
@@ -113,13 +110,7 @@ class RegressionProblem(Problem):
         """What one Hessian-vector product costs."""
         if not self.fixed:
             return None
-        each = cost_of(self.value, params, resources)
-        return Cost(_PASSES * each.numbers, _PASSES * each.operations)
-
-    def flat(self, params: Params, resources: Any) -> FlatObjective | None:
-        """For steps on the host."""
-        cost = self.cost(params, resources)
-        return None if cost is None else CompiledObjective(self, resources, params, cost)
+        return cost_of(self.value, params, resources).of_product()
 
 
 @dataclass(frozen=True)

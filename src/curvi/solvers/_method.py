@@ -11,12 +11,12 @@ import abc
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core.compilation import Cost
 from curvi._core.errors import InputError, Outcome
 from curvi.linalg import LinearMap, Metric, hessian
+from curvi.solvers._flat import FlatObjective
 
 
 class Layer(NamedTuple):
@@ -144,57 +144,9 @@ class Problem(abc.ABC):
         return raw
 
     def flat(self, params: Any, resources: Any) -> FlatObjective | None:
-        """The objective as a function of one vector, for steps on the host; None if it has none."""
-        return None
-
-
-class Derivatives(NamedTuple):
-    """An objective at a point and along a tangent v, as flat vectors in double precision.
-
-    Attributes
-    ----------
-    value : the objective
-    gradient : g
-    natural : M^-1 g, with M the natural metric
-    product : H v
-    natural_product : M^-1 H v
-    """
-
-    value: Any
-    gradient: Any
-    natural: Any
-    product: Any
-    natural_product: Any
-
-    @property
-    def finite(self) -> bool:
-        """Whether value and gradient are finite."""
-        return bool(np.isfinite(self.value) and np.isfinite(self.gradient).all())
-
-
-@runtime_checkable
-class FlatObjective(Protocol):
-    """A deterministic objective as a function of one NumPy vector."""
-
-    @property
-    def cost(self) -> Cost:
-        """What one evaluation costs."""
-
-    @property
-    def dtype(self) -> Any:
-        """The precision that it is computed in."""
-
-    def __call__(self, vector: np.ndarray, tangent: np.ndarray | None = None) -> Derivatives:
-        """Evaluate at ``vector`` along ``tangent`` (none: the products are zero)."""
-
-    def ravel(self, params: Any) -> np.ndarray:
-        """Parameters as one vector in double precision."""
-
-    def unravel(self, vector: np.ndarray) -> Any:
-        """The vector as parameters in the precision of the problem."""
-
-    def rounded(self, vector: np.ndarray) -> np.ndarray:
-        """The vector, rounded to the precision of the problem."""
+        """The objective as a function of one vector, where the cost of its products is known."""
+        cost = self.cost(params, resources)
+        return None if cost is None else FlatObjective(self, resources, params, cost)
 
 
 @runtime_checkable

@@ -14,7 +14,8 @@ from curvi._core.errors import Outcome
 from curvi.linalg import FunctionMetric, Metric, conjugate_gradient, projected
 from curvi.linalg._arithmetic import all_finite, select
 from curvi.linalg._cg import eager_conjugate_gradient
-from curvi.solvers._method import Derivatives, FlatObjective, Info, Problem
+from curvi.solvers._flat import Derivatives, FlatObjective
+from curvi.solvers._method import Info, Problem
 from curvi.solvers._step import (
     LocalModel,
     Step,

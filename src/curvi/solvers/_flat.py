@@ -8,7 +8,7 @@ is inside the compiled function, so that the host works on plain vectors.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,34 @@ from jaxtyping import Array, Float, PyTree
 
 from curvi._core.compilation import Cost, SizedJit
 from curvi._core.trees import ravel
-from curvi.solvers._method import Derivatives, Problem
+
+
+class Derivatives(NamedTuple):
+    """An objective at a point and along a tangent v, as flat vectors in double precision.
+
+    Attributes
+    ----------
+    value : the objective
+    gradient : g
+    natural : M^-1 g, with M the natural metric
+    product : H v
+    natural_product : M^-1 H v
+    """
+
+    value: Any
+    gradient: Any
+    natural: Any
+    product: Any
+    natural_product: Any
+
+    @property
+    def finite(self) -> bool:
+        """Whether value and gradient are finite."""
+        return bool(np.isfinite(self.value) and np.isfinite(self.gradient).all())
 
 
 def _evaluate(
-    problem: Problem, params: PyTree, tangent: PyTree, resources: Any
+    problem: Any, params: PyTree, tangent: PyTree, resources: Any
 ) -> tuple[Float[Array, ""], Float[Array, "four size"]]:
     sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
 
@@ -44,10 +67,10 @@ _compiled = SizedJit(_evaluate, static_argnames=("problem",))
 
 
 @dataclass(frozen=True, eq=False)
-class CompiledObjective:
+class FlatObjective:
     """The objective of a problem on its fixed sample, for the host."""
 
-    problem: Problem
+    problem: Any
     resources: Any
     like: PyTree
     cost: Cost
