@@ -261,9 +261,8 @@ def _from_coarse_to_fine(
         timed = {**run.trace, "seconds": run.trace["seconds"] + spent}
         traces.append({name: column[seen] for name, column in timed.items()})
         spent += run.seconds
-        if run.outcome is Outcome.INTERRUPTED:
-            break
-        if not stage.rough and run.outcome is Outcome.CONVERGED:
+        done = run.outcome is Outcome.CONVERGED and not stage.rough
+        if done or run.outcome is Outcome.INTERRUPTED:
             break
     trace = {name: np.concatenate([part[name] for part in traces]) for name in traces[0]}
     trace["step"] = np.arange(trace["step"].size)
@@ -326,27 +325,26 @@ def _best_start(
 ) -> GLMFit:
     """Run from every start, or until Ctrl-C; a bound that is not finite loses against any other."""
     found: list[tuple[RunResult, float]] = []
+    interrupted = False
     with hooks_for(options.progress, "ELBO", sign=-1.0) as hooks:
         try:
-            while len(found) < options.num_starts:
+            while len(found) < options.num_starts and not interrupted:
                 found.append(run_from(len(found), hooks))
-                if found[-1][0].outcome is Outcome.INTERRUPTED:
-                    break
+                interrupted = found[-1][0].outcome is Outcome.INTERRUPTED
         except KeyboardInterrupt:  # between runs; what earlier starts found is not lost
             if not found:
                 raise
-            found.append((found[-1][0]._replace(outcome=Outcome.INTERRUPTED), float("nan")))
+            interrupted = True
     elbos = np.array([elbo for _, elbo in found])
     kept, elbo = found[int(np.argmax(np.where(np.isfinite(elbos), elbos, -np.inf)))]
-    if found[-1][0].outcome is Outcome.INTERRUPTED:
-        kept = kept._replace(outcome=Outcome.INTERRUPTED)
+    outcome = Outcome.INTERRUPTED if interrupted else kept.outcome
     return GLMFit(
         family=family,
         q=moments(kept.params),
         elbo=elbo,
         elbos=elbos,
-        outcome=kept.outcome,
-        message=kept.outcome.sentence,
+        outcome=outcome,
+        message=outcome.sentence,
         trace={**kept.trace, "elbo": -kept.trace["value"]},
         steps=kept.steps,
         seconds=kept.seconds,
