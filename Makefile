@@ -10,8 +10,8 @@ DOCS   := $(VENV)/.installed-docs
 SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/python -m pytest $(SPREAD)
 # The rooms whose results depend on the precision of their input.
-FLOAT32 := $(addprefix tests/,core targets families linalg objective reference solvers engine \
-             diagnostics inference glm vae interop)
+FLOAT32 := $(addprefix tests/,core targets families linalg objective solvers engine diagnostics \
+             inference glm vae interop)
 N      ?= 20
 
 .DEFAULT_GOAL := test
