@@ -208,7 +208,7 @@ def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0)
     """
     entered = clock = time.perf_counter()
     max_steps = budget.max_steps - spent
-    outcomes = [Outcome.RUNNING] * num_runs
+    outcomes = [Outcome.RUNNING if max_steps > 0 else Outcome.BUDGET] * num_runs
     tables: list[list[dict[str, np.ndarray]]] = [[] for _ in range(num_runs)]
     length, step, seconds, compiling = min(_FIRST_CHUNK, driver.most_steps), 0, 0.0, 0.0
     try:
@@ -217,8 +217,8 @@ def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0)
         compiling = clock - entered
         while Outcome.RUNNING in outcomes:
             wishes = [hook.next_call(step) for hook in budget.hooks]
-            last = min([step + length, max_steps, *(w for w in wishes if w is not None)])
-            last = max(last, step + 1)
+            due_at = [max(wish, step + 1) for wish in wishes if wish is not None]
+            last = min([step + length, max_steps, *due_at])
             chunks = driver.advance(last - step, budget.tolerance)
             now = time.perf_counter() - clock
             _record(tables, chunks, step, seconds, now)
