@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import io
 import pickle
 
+import joblib
 import pytest
 
 
@@ -12,4 +14,12 @@ def pickled(thing):
     return pickle.loads(pickle.dumps(thing))  # noqa: S301  it was written a moment ago
 
 
-each_copy = pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+def through_joblib(thing):
+    stream = io.BytesIO()
+    joblib.dump(thing, stream)
+    stream.seek(0)
+    return joblib.load(stream)
+
+
+WAYS = (copy.copy, copy.deepcopy, pickled, through_joblib)
+each_copy = pytest.mark.parametrize("copied", WAYS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import joblib
 import numpy as np
 import pytest
 
@@ -27,12 +26,6 @@ def assert_same(twin, result):
 def test_a_copy_of_a_result_reads_the_same(copied, key, dtype):
     result = curvi.fit(logistic(generator(key), dtype), num_draws=32, progress=False)
     assert_same(copied(result), result)
-
-
-def test_a_result_kept_with_joblib_reads_the_same(key, dtype, tmp_path):
-    result = curvi.fit(logistic(generator(key), dtype), num_draws=32, progress=False)
-    joblib.dump(result, tmp_path / "result")
-    assert_same(joblib.load(tmp_path / "result"), result)
 
 
 def test_an_error_brings_its_result_back_from_another_process(key, dtype):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
-import io
-import pickle
 import warnings
 
-import joblib
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -18,6 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import curvi
+from tests.copies import WAYS
 
 ESTIMATORS = (
     curvi.BayesianLogisticRegression,
@@ -57,17 +54,6 @@ def test_a_pipeline_with_a_grid_search_finds_a_scale(dtype):
     assert search.score(X, y) > -0.4
 
 
-def through_pickle(model):
-    return pickle.loads(pickle.dumps(model))  # noqa: S301  made here
-
-
-def through_joblib(model):
-    stream = io.BytesIO()
-    joblib.dump(model, stream)
-    stream.seek(0)
-    return joblib.load(stream)
-
-
 FITTED = {
     "logistic": lambda X, y: curvi.BayesianLogisticRegression(random_state=3).fit(X, y > 0),
     "softmax": lambda X, y: curvi.BayesianLogisticRegression().fit(X, np.digitize(y, [-1, 1])),
@@ -83,7 +69,7 @@ def test_a_fitted_model_survives_pickle_joblib_and_copying(name, dtype):
     X = random.normal(size=(40, 2)).astype(dtype)
     y = 2 * X[:, 0] + random.normal(size=40).astype(dtype)
     model = FITTED[name](X, y)
-    for restore in (through_pickle, through_joblib, copy.deepcopy):
+    for restore in WAYS:
         restored = restore(model)
         for method in ("predict", "predict_proba", "decision_function", "predict_interval"):
             if hasattr(model, method):

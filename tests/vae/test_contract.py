@@ -5,12 +5,12 @@ import pickle
 import warnings
 
 import jax
-import joblib
 import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import curvi
+from tests.copies import each_copy
 
 pytestmark = pytest.mark.float64_only  # scikit-learn's data are float64
 
@@ -55,21 +55,6 @@ def test_the_estimators_pass_the_checks_of_scikit_learn(estimator, check):
         check(copy.deepcopy(estimator))
 
 
-def through_pickle(model, folder):
-    del folder
-    return pickle.loads(pickle.dumps(model))  # noqa: S301
-
-
-def through_joblib(model, folder):
-    joblib.dump(model, folder / "model.joblib")
-    return joblib.load(folder / "model.joblib")
-
-
-def through_deepcopy(model, folder):
-    del folder
-    return copy.deepcopy(model)
-
-
 @pytest.fixture(scope="module")
 def images():
     return np.random.default_rng(0).random((60, 8))
@@ -91,14 +76,9 @@ def classifier(images):
         return curvi.SemiSupervisedVAE(**options).fit(images, labels)
 
 
-ROUND_TRIPS = [through_pickle, through_joblib, through_deepcopy]
-
-
-@pytest.mark.parametrize("through", ROUND_TRIPS)
-def test_a_fitted_auto_encoder_is_the_same_after_a_round_trip(
-    auto_encoder, images, tmp_path, through
-):
-    again = through(auto_encoder, tmp_path)
+@each_copy
+def test_a_fitted_auto_encoder_is_the_same_after_a_round_trip(auto_encoder, images, copied):
+    again = copied(auto_encoder)
     for name in ("transform", "reconstruct", "denoise", "elbo", "score"):
         before, after = getattr(auto_encoder, name)(images), getattr(again, name)(images)
         np.testing.assert_array_equal(before, after)
@@ -106,9 +86,9 @@ def test_a_fitted_auto_encoder_is_the_same_after_a_round_trip(
     assert (again.elbo_, again.outcome_) == (auto_encoder.elbo_, auto_encoder.outcome_)
 
 
-@pytest.mark.parametrize("through", ROUND_TRIPS)
-def test_a_fitted_classifier_is_the_same_after_a_round_trip(classifier, images, tmp_path, through):
-    again = through(classifier, tmp_path)
+@each_copy
+def test_a_fitted_classifier_is_the_same_after_a_round_trip(classifier, images, copied):
+    again = copied(classifier)
     np.testing.assert_array_equal(classifier.predict(images), again.predict(images))
     np.testing.assert_array_equal(classifier.predict_proba(images), again.predict_proba(images))
     labels = classifier.classes_[(images[:, 0] >= 0.5).astype(int)]
