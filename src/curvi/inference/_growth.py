@@ -90,23 +90,21 @@ def run_growing(
         return growth.grown(Outcome.INTERRUPTED, _INTERRUPTED if converged else "")
 
 
+@dataclass(eq=False)
 class _Growth:
     """The last run, the problem that it solved, and the traces of all runs."""
 
-    def __init__(
-        self,
-        problem: VariationalProblem,
-        method: Method,
-        first: RunResult,
-        resources: Resources,
-        budget: Budget,
-        execution: Execution,
-        precision: Precision,
-    ) -> None:
-        self.problem, self.method, self.resources = problem, method, resources
-        self.budget, self.execution, self.precision = budget, execution, precision
-        self.ended, self.traces = first, [_labelled(first, problem)]
-        self.replicates: Replicates | None = None
+    problem: VariationalProblem
+    method: Method
+    ended: RunResult
+    resources: Resources
+    budget: Budget
+    execution: Execution
+    precision: Precision
+    replicates: Replicates | None = None
+
+    def __post_init__(self) -> None:
+        self.traces = [_labelled(self.ended, self.problem)]
 
     @property
     def spent(self) -> int:
