@@ -2,6 +2,7 @@
 
 CURVI_TEST_DTYPE      float64 (default) or float32: the precision of this pass
 CURVI_TEST_SEED       replay a failure: the report header prints the seed of a run
+CURVI_TEST_SEEDED=1   run only the tests that draw from the seed
 CURVI_TEST_EXAMPLES   examples of a property whose examples are compiled: 2 in float64, 1 in
                       float32, 20 in the slow run
 CURVI_DATA            the folder of data sets; without it, tests that read data are skipped
@@ -92,8 +93,19 @@ def _rank(item: pytest.Item) -> int:
     return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def _draws_from_the_seed(item: pytest.Item) -> bool:
+    return (
+        "key" in getattr(item, "fixturenames", ())
+        or hypothesis.is_hypothesis_test(getattr(item, "obj", None))
+        or hasattr(getattr(item, "module", None), "SEED")
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_rank)  # stable: the order within a file stays
+    if os.environ.get("CURVI_TEST_SEEDED") == "1":
+        config.hook.pytest_deselected(items=[i for i in items if not _draws_from_the_seed(i)])
+        items[:] = [item for item in items if _draws_from_the_seed(item)]
     if DTYPE == "float64":
         return
     skip = pytest.mark.skip(reason="marked float64_only, and this is the float32 pass")

@@ -1,7 +1,9 @@
 """Run the suite once per seed, in float64: ``python -m tests.many_seeds 20 -- tests/glm``.
 
-Prints one line for each seed, goes on after a failure, and ends with the failing seeds, the tests
-that failed under each, and a non-zero exit code if there are any. Words after ``--`` go to pytest.
+The first seed runs every test; the others run those that draw from the seed, through the key of a
+test or through hypothesis. Prints one line for each seed, goes on after a failure, and ends with
+the failing seeds, the tests that failed under each, and a non-zero exit code if there are any.
+Words after ``--`` go to pytest.
 """
 
 from __future__ import annotations
@@ -23,11 +25,14 @@ def failing_tests(report: str) -> list[str]:
     return sorted(set(FAILED.findall(report)))
 
 
-def run(seed: int, arguments: list[str], cache: str) -> tuple[bool, str, list[str]]:
+def run(
+    seed: int, arguments: list[str], cache: str, *, seeded: bool
+) -> tuple[bool, str, list[str]]:
     """Whether the suite passed under this seed, pytest's last line, and the tests that failed."""
     settings = {
         "CURVI_TEST_DTYPE": "float64",
         "CURVI_TEST_SEED": str(seed),
+        "CURVI_TEST_SEEDED": str(int(seeded)),
         "CURVI_TEST_CACHE": cache,  # most shapes do not depend on the seed: compile them once
     }
     done = subprocess.run(
@@ -46,7 +51,7 @@ def run_all(count: int, arguments: list[str], cache: str) -> dict[int, list[str]
     failures: dict[int, list[str]] = {}
     for number in range(1, count + 1):
         seed, start = secrets.randbelow(2**31), time.monotonic()
-        passed, last, failed = run(seed, arguments, cache)
+        passed, last, failed = run(seed, arguments, cache, seeded=number > 1)
         if not passed:
             failures[seed] = failed or [last]
         verdict, seconds = "passed" if passed else "FAILED", time.monotonic() - start
