@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from curvi import vae as vae
     from curvi._core.errors import CurviError as CurviError
     from curvi._core.errors import InputError as InputError
+    from curvi._core.errors import MemoryBudgetError as MemoryBudgetError
     from curvi._core.errors import MisfitWarning as MisfitWarning
     from curvi._core.errors import MissingDependencyError as MissingDependencyError
     from curvi._core.errors import NotConvergedWarning as NotConvergedWarning
     from curvi._core.errors import NumericalError as NumericalError
     from curvi._core.errors import Outcome as Outcome
+    from curvi._core.memory import memory_budget as memory_budget
     from curvi._core.validation import PrecisionWarning as PrecisionWarning
     from curvi.diagnostics import FitResult as FitResult
     from curvi.families import FullRank as FullRank
@@ -72,12 +74,14 @@ _NAMES = {
     "_core.errors": (
         "CurviError",
         "InputError",
+        "MemoryBudgetError",
         "MisfitWarning",
         "MissingDependencyError",
         "NotConvergedWarning",
         "NumericalError",
         "Outcome",
     ),
+    "_core.memory": ("memory_budget",),
     "_core.validation": ("PrecisionWarning",),
     "targets": ("DataTarget", "Target"),
     "families": ("FullRank", "LocationScale", "LowRank", "MeanField", "StudentT"),

@@ -25,6 +25,10 @@ class MissingDependencyError(CurviError, ImportError):
     """An optional library is needed for this call; the message names the extra to install."""
 
 
+class MemoryBudgetError(CurviError, MemoryError):
+    """An array would take more than the memory budget; nothing was allocated."""
+
+
 class NumericalError(CurviError, ArithmeticError):
     """A computation failed numerically.
 
