@@ -72,6 +72,22 @@ def warn_if_truncated(arrays: dict[str, Any]) -> None:
         )
 
 
+def refuse_overflow(array: Array | np.ndarray, name: str) -> None:
+    """Raise InputError for an integer that JAX would wrap to 32 bits, naming the first one."""
+    narrow = jax.dtypes.canonicalize_dtype(array.dtype)
+    if not np.issubdtype(array.dtype, np.integer) or narrow == array.dtype:
+        return
+    limits, values = np.iinfo(narrow), np.asarray(array)
+    outside = (values < limits.min) | (values > limits.max)
+    if outside.any():
+        index = tuple(int(i) for i in np.argwhere(outside)[0])
+        raise InputError(
+            f"{name}[{', '.join(map(str, index))}] is {values[index]}, which does not fit "
+            f"{narrow}, the integers that JAX computes with here; call "
+            'jax.config.update("jax_enable_x64", True) first, or use smaller numbers'
+        )
+
+
 def refuse_non_finite(array: Array | np.ndarray, name: str, need: str) -> None:
     """Raise InputError for a NaN or an infinity, naming the first one."""
     values = np.asarray(array)
@@ -99,6 +115,7 @@ def checked_rows(data: PyTree) -> tuple[PyTree, int]:
         if array.ndim == 0:
             raise InputError(f"{name} is a scalar; every array of data needs a leading row axis")
         lengths[name] = array.shape[0]
+        refuse_overflow(array, name)
         refuse_non_finite(array, name, "data must be finite; drop or impute such rows")
     if len(set(lengths.values())) > 1:
         table = ", ".join(f"{name}: {length}" for name, length in lengths.items())
@@ -110,8 +127,11 @@ def checked_rows(data: PyTree) -> tuple[PyTree, int]:
 
 
 def _canonical(leaf: Any) -> Array:
-    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
-    return jnp.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
+    """A JAX array of its own: what is written into a NumPy array later does not reach it."""
+    if isinstance(leaf, jax.Array):
+        return leaf
+    array = np.asarray(leaf)
+    return jnp.array(array, jax.dtypes.canonicalize_dtype(array.dtype), copy=True)
 
 
 def user_call(fn: Callable[..., Any], name: str, *arguments: Any) -> Any:

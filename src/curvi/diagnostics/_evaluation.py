@@ -18,7 +18,6 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core.compilation import SizedJit
 from curvi.concentration import VarianceReport
-from curvi.engine._problems import cost_per_draw
 from curvi.families import Family, Params
 from curvi.objective import energies, host_sample
 from curvi.objective._draws import host_generator
@@ -65,7 +64,7 @@ def _energies(
     return values, logs, family.entropy(params)
 
 
-_compiled = SizedJit(_energies, static_argnames=("density", "family"))
+_compiled = SizedJit(_energies, static_argnames=("family",))
 
 
 def evaluation_noise(
@@ -110,9 +109,10 @@ def evaluate(target: AbstractTarget, family: Family, params: Any, key: PRNGKeyAr
     """
     draws = evaluation_noise(target, family, key)
     noise = jnp.asarray(draws.reshape(-1, _TOGETHER, draws.shape[1]))
-    cost = cost_per_draw(target.density, target.dimension, target.rows)
-    work = draws.shape[0] * cost.numbers
-    values, logs, entropy = _compiled(work, target.density, family, params, target.rows, noise)
+    work = draws.shape[0] * target.density.cost.numbers
+    values, logs, entropy = _compiled(
+        work, target.density, family=family, params=params, rows=target.rows, noise=noise
+    )
     column = np.asarray(values, np.float64).ravel()
     with np.errstate(invalid="ignore", over="ignore"):  # a bound that is not finite is judged later
         error = float(column.std(ddof=1) / len(column) ** 0.5)

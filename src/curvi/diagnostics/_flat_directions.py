@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from curvi._core.compilation import compiled
 from curvi._core.trees import coordinate_names
 from curvi.families import Params
 from curvi.solvers import Problem
@@ -19,7 +19,7 @@ _SHARE = 0.1  # of the length of a direction, for a coordinate to be named
 _MOST_NAMES = 4
 
 
-@partial(jax.jit, static_argnames="problem")
+@compiled
 def _product(problem: Problem, params: Params, resources: Any, tangent: Params) -> Params:
     _, _, curvature = problem.linearise(
         params, problem.sample(resources, jnp.asarray(0, jnp.int32))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core import validation
+from curvi._core.compilation import compiled
 from curvi.families._bases import Base, MultivariateTBase, Normal, StudentTBase
 from curvi.families._scales import (
     Diagonal,
@@ -80,7 +81,7 @@ class Family(abc.ABC):
         """``z = mu + R epsilon``."""
         return params.mean + self.scale.apply(params.scale_params, noise)
 
-    @partial(jax.jit, static_argnames=("self", "num_draws"))
+    @partial(compiled, static_argnames=("self", "num_draws"))
     def sample(
         self, params: Params, key: PRNGKeyArray, num_draws: int
     ) -> Float[Array, "draws dimension"]:

@@ -142,16 +142,16 @@ def fit(
     (True, 8.0, 0.447)
     """
     began = time.perf_counter()
-    target = as_target(target, position)
+    method, execution = as_method(method), as_execution(execution)
+    _check_batch(target, batch_size)
+    target = as_target(target, position, (batch_size, *method.batch_sizes))
     family = MeanField() if family is None else family
     instance_of(family, Family, "family", "curvi.MeanField()")
-    method, execution = as_method(method), as_execution(execution)
     check_options(on_failure, tolerance, time_budget)
     num_draws, starts = _number(num_draws, "num_draws"), _number(num_starts, "num_starts")
     if mc_tolerance is not None:
         validation.positive_number(mc_tolerance, "mc_tolerance")
     validation.one_of(init, ("position", "laplace"), "init")
-    _check_batch(target, batch_size)
     plan = _plan(family, method, target, draws, num_draws, batch_size)
     problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
     key = jax.random.key(seed)
@@ -208,7 +208,7 @@ def _start(
     return starting_params(problem, target.with_position(found.position), resources, eagerly)
 
 
-def _check_batch(target: AbstractTarget, batch_size: Any) -> None:
+def _check_batch(target: Any, batch_size: Any) -> None:
     if batch_size is None:
         return
     validation.positive_integer(batch_size, "batch_size")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from curvi._core.compilation import compiled
 from curvi._core.errors import NumericalError, Outcome
 from curvi._core.trees import coordinate_names, leaf_names
 from curvi.diagnostics import evaluate, evaluate_elbo
@@ -46,7 +47,7 @@ class FirstRun(NamedTuple):
     elbos: np.ndarray | None = None
 
 
-@partial(jax.jit, static_argnames="problem")
+@compiled
 def _values_by_width(
     problem: VariationalProblem, position: Float[Array, " d"], resources: Resources
 ) -> Float[Array, " widths"]:
@@ -60,7 +61,7 @@ def _values_by_width(
     return jax.lax.map(one, widths)
 
 
-@partial(jax.jit, static_argnames="family")
+@partial(compiled, static_argnames="family")
 def _around(family: Family, position: Float[Array, " d"], width: Float[Array, ""]) -> Params:
     return family.init(position, width)
 

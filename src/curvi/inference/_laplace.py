@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
+from curvi._core.compilation import compiled
 from curvi._core.errors import InputError, NumericalError, Outcome
 from curvi._core.trees import ArrayState, coordinate_names, precision_of
 from curvi.diagnostics._moments import positions, user_moments, user_space
@@ -95,17 +96,26 @@ class LaplaceResult(ArrayState):
             return positions(user_space(self.target, FullRank()), flat)
 
 
-@dataclass(frozen=True)
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True, eq=False)
 class _Energy:
-    """The negative log density; compares by value, as the density does."""
+    """The negative log density; a pytree, as the density is."""
 
     density: Density
+
+    def tree_flatten(self) -> tuple[tuple[Density], None]:
+        return (self.density,), None
+
+    @classmethod
+    def tree_unflatten(cls, rest: None, leaves: tuple[Density]) -> _Energy:
+        del rest
+        return cls(*leaves)
 
     def __call__(self, z: Array, rows: PyTree, key: PRNGKeyArray | None = None) -> Array:
         return -self.density.log_prob(z, rows)
 
 
-@partial(jax.jit, static_argnames="energy")
+@compiled
 def _value_and_hessian(energy: _Energy, z: Array, rows: PyTree) -> tuple[Array, Array]:
     value, _, curvature = hessian(lambda point: energy(point, rows), z)
     return value, curvature.dense()

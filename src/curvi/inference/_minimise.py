@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
 from curvi._core.errors import InputError, Outcome
-from curvi._core.fingerprint import fingerprint
 from curvi.engine import (
     Budget,
     Execution,
@@ -23,6 +21,7 @@ from curvi.engine import (
     hooks_for,
     run,
 )
+from curvi.engine._problems import traced_objective
 from curvi.inference._inputs import (
     announce,
     as_execution,
@@ -135,19 +134,18 @@ def minimise(
     start, unravel = validation.flat_position(params)
     uniform = unravel(start)
     method, execution = as_method(method), as_execution(execution)
-    rows = None if data is None else validation.checked_rows(data)[0]
+    rows, num_rows = (None, 0) if data is None else validation.checked_rows(data)
     if batch_size is not None:
         validation.positive_integer(batch_size, "batch_size")
         if rows is None:
             raise InputError("batch_size needs data; pass data=, a pytree of arrays")
-        num_rows = jax.tree.leaves(rows)[0].shape[0]
         if batch_size > num_rows:
             raise InputError(f"batch_size is {batch_size} but there are {num_rows} rows")
     key = jax.random.key(seed)
-    problem = ObjectiveProblem(fn, batch_size, fixed_key, fingerprint(fn))
+    counts = [] if rows is None else [batch_size or num_rows, *method.batch_sizes]
+    objective, reads = traced_objective(fn, uniform, rows, counts, key)
+    problem = ObjectiveProblem(objective, batch_size, fixed_key, reads)
     resources = Resources(key, rows, None)
-    sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
-    jax.eval_shape(problem.value, uniform, sample)  # traces once, and checks what comes back
     steps = method.default_max_steps if max_steps is None else max_steps
     validation.positive_integer(steps, "max_steps")
     accuracy = default_tolerance(start.dtype) if tolerance is None else tolerance
