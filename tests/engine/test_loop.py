@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 def counting():
     """A new log density that counts how often JAX traces it."""
-    counter = ModuleType("counter")  # its content is not part of a function's fingerprint
+    counter = ModuleType("counter")
     counter.calls = 0
 
     def log_density(position):
