@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import jax
+import warnings
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import curvi
-from tests.adversarial.outcomes import handled
+from tests.adversarial.outcomes import handled, refused, warned
 from tests.solvers.problems import seed_of
 
 HILLS = {
@@ -50,3 +51,128 @@ def test_minimise_stays_at_a_minimum_that_is_flat():
     found = curvi.minimise(lambda p, b, k: p[0] ** 2 + 0 * p[1], jnp.ones(2), fixed_key=True)
     assert found.converged
     np.testing.assert_allclose(found.params, [0, 1], atol=1e-6)
+
+
+def normal(position):
+    return -0.5 * jnp.sum(position**2)
+
+
+NOT_FINITE = {
+    "nan on one side": lambda x: {"half": jnp.log(x[0]), "other": x[1]},
+    "nan everywhere": lambda x: {"half": x[0] * jnp.nan, "other": x[1]},
+    "infinite at zero": lambda x: {"half": 1 / jnp.maximum(x[0], 0.0), "other": x[1]},
+    "an overflow": lambda x: {"half": jnp.exp(1000 * x[0]), "other": x[1]},
+}
+
+
+@pytest.mark.parametrize("name", NOT_FINITE)
+def test_an_answer_that_is_not_finite_is_warned_about_by_name(name):
+    target = curvi.Target(normal, jnp.zeros(2), constrain=NOT_FINITE[name])
+    result = warned(
+        lambda: curvi.fit(target, execution="eager"), curvi.MisfitWarning, "not finite", "half"
+    )
+    assert "other" not in result.warnings[0]
+    assert result.summary().startswith("converged, with warnings")
+    found = curvi.laplace(target)
+    warned(lambda: found.mean, curvi.MisfitWarning, "not finite", "half")
+
+
+def test_a_fit_without_a_stopping_rule_warns_of_an_answer_that_is_not_finite():
+    target = curvi.Target(normal, jnp.zeros(2), constrain=jnp.log)
+    warned(
+        lambda: curvi.fit(target, method=curvi.DSVI(), max_steps=5),
+        curvi.MisfitWarning,
+        "not finite",
+    )
+
+
+def valleys(position):
+    """Two modes in b at +-1, the one at 1 twice as heavy; a is one mode."""
+    left, right = -50 * (position["b"] + 1) ** 2, -50 * (position["b"] - 1) ** 2
+    return jnp.logaddexp(left, right + jnp.log(2.0)) - 0.5 * position["a"] ** 2
+
+
+def test_starts_that_end_in_different_modes_are_warned_about_with_their_weights(key):
+    start = {"a": jnp.zeros(()), "b": jnp.zeros(())}
+    # A start ends in either mode with probability 1/3 or more: 40 of them miss neither.
+    result = warned(
+        lambda: curvi.fit(valleys, start, num_starts=40, num_draws=64, seed=seed_of(key)),
+        curvi.MisfitWarning,
+        "different optima",
+        "b = ",
+    )
+    first, second, *_ = result.modes
+    assert first.elbo >= second.elbo
+    assert sum(mode.num_starts for mode in result.modes) <= 40
+    assert sum(mode.weight for mode in result.modes) == pytest.approx(1)
+    assert set(first.position) == {"a", "b"}
+    np.testing.assert_allclose([first.position["b"], second.position["b"]], [1, -1], atol=0.1)
+    assert first.weight / second.weight == pytest.approx(2, rel=0.1)
+    assert any("different optima" in sentence for sentence in result.warnings)
+
+
+@pytest.mark.parametrize("family", [curvi.MeanField(), curvi.LowRank(1)], ids=str)
+def test_starts_that_end_in_one_optimum_are_one_mode(family, key):
+    """Of LowRank too, where a factor and its negative are the same q."""
+    result = handled(
+        lambda: curvi.fit(normal, jnp.zeros(3), family=family, num_starts=4, seed=seed_of(key)),
+        lambda result: len(result.modes) == 1,
+    )
+    assert result.modes[0].num_starts == 4
+
+
+def half_cauchy(u):
+    return u - jnp.log1p(jnp.exp(2 * u))
+
+
+def student(df):
+    return lambda x: -0.5 * (df + 1) * jnp.log1p(x**2 / df)
+
+
+def inverse_gamma(shape):
+    return lambda u: -shape * u - jnp.exp(-u)
+
+
+TAILS = {
+    "half-Cauchy": (half_cauchy, jnp.exp, "mean"),
+    "Cauchy": (student(1.0), None, "mean"),
+    "Student t with two degrees of freedom": (student(2.0), None, "sd"),
+    "Student t with four": (student(4.0), None, None),
+    "inverse gamma of shape one": (inverse_gamma(1.0), jnp.exp, "mean"),
+    "inverse gamma of shape 1.5": (inverse_gamma(1.5), jnp.exp, "sd"),
+    "inverse gamma of shape 2.5": (inverse_gamma(2.5), jnp.exp, None),
+    "gamma": (lambda u: 2 * u - jnp.exp(u), jnp.exp, None),
+    "lognormal": (lambda u: -0.5 * u**2, jnp.exp, None),
+    "uniform": (lambda x: jnp.where(jnp.abs(x) < 1, 0.0, -jnp.inf) - 10 * x**2, None, None),
+}
+
+
+@pytest.mark.parametrize("name", TAILS)
+def test_moments_that_the_target_does_not_have_are_warned_about(name, key):
+    """Means and sds of q are finite in every case."""
+    density, constrain, missing = TAILS[name]
+    target = curvi.Target(density, jnp.zeros(()), constrain=constrain)
+
+    def run():
+        return curvi.fit(target, mc_tolerance=None, num_starts=1, seed=seed_of(key))
+
+    if missing is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", curvi.MisfitWarning)
+            result = run()
+        assert not any("Under the target" in sentence for sentence in result.warnings)
+    else:
+        warned(run, curvi.MisfitWarning, f"Under the target x has no {missing}")
+
+
+def test_an_exact_fit_shows_in_its_summary_that_a_function_has_no_mean():
+    """exp(u^2 / 2) of a normal u: q is exact, so that only the tail can tell."""
+    target = curvi.Target(normal, jnp.zeros(()), constrain=lambda u: jnp.exp(0.5 * u**2))
+    assert "Under the target x has no mean" in curvi.fit(target).warnings[0]
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b", "c"], []], ids=len)
+def test_names_that_do_not_fit_the_parameters_are_refused(names):
+    result = curvi.fit(normal, jnp.zeros(2))
+    refused(lambda: result.summary(names), curvi.InputError, "2 parameters", "x[0] to x[1]")
+    refused(lambda: result.plot(names), curvi.InputError, "2 parameters")

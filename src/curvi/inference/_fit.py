@@ -17,7 +17,6 @@ from curvi._core.errors import InputError, MisfitWarning, Outcome, warn_user
 from curvi.diagnostics import FitResult, evaluate, evaluate_elbo
 from curvi.diagnostics._evaluation import Evaluation
 from curvi.diagnostics._monte_carlo import draws_of
-from curvi.diagnostics._verdict import misfit_sentence
 from curvi.engine import Budget, Execution, Resources, StepInfo, VariationalProblem, hooks_for
 from curvi.families import Family, MeanField, Params
 from curvi.inference._growth import Grown, Precision, run_growing
@@ -129,7 +128,9 @@ def fit(
     Warns
     -----
     MisfitWarning
-        If the fit converged but importance ratios say that q misses the target.
+        If the fit converged but importance ratios say that q misses the target, if starts ended
+        in different optima, if the target has no mean or sd of something, or if ``constrain``
+        makes the answer not finite.
     NotConvergedWarning
         If a budget ran out.
 
@@ -174,8 +175,9 @@ def fit(
         )  # fmt: skip
     result = _result(grown, method, target, first, began, execution, mc_tolerance)
     announce(result, on_failure, stops=method.stops(problem))
-    if result.converged and result.misfit:
-        warn_user(misfit_sentence(result.khat, result.relative_ess), MisfitWarning)
+    if not result.outcome.is_failure and result.outcome is not Outcome.INTERRUPTED:
+        for sentence in result.alarms:
+            warn_user(sentence, MisfitWarning)
     return result
 
 
@@ -314,6 +316,7 @@ def _result(
         log_ratio=evaluation.log_ratio if evaluation.log_ratio.size else None,
         mc_tolerance=mc_tolerance,
         start_elbos=first.elbos,
+        modes=first.modes,
     )
 
 

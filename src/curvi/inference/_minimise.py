@@ -23,6 +23,7 @@ from curvi.engine import (
     run,
 )
 from curvi.engine._problems import traced_objective
+from curvi.inference._growth import joined_traces
 from curvi.inference._inputs import (
     announce,
     as_execution,
@@ -30,7 +31,6 @@ from curvi.inference._inputs import (
     check_options,
     default_tolerance,
 )
-from curvi.inference._growth import joined_traces
 from curvi.objective._draws import host_generator
 from curvi.solvers import Method, TrustRegion
 
