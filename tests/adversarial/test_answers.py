@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import curvi
+from curvi.concentration import network_lipschitz, reconstruction_lipschitz
 from tests.adversarial.outcomes import handled, refused, warned
 from tests.solvers.problems import seed_of
 
@@ -176,3 +177,108 @@ def test_names_that_do_not_fit_the_parameters_are_refused(names):
     result = curvi.fit(normal, jnp.zeros(2))
     refused(lambda: result.summary(names), curvi.InputError, "2 parameters", "x[0] to x[1]")
     refused(lambda: result.plot(names), curvi.InputError, "2 parameters")
+
+
+STEPS = {
+    "argmax": jnp.argmax,
+    "a comparison": lambda x: jnp.where(x > 0, 1.0, 0.0),
+    "rounding": lambda x: {"sum": jnp.sum(x), "floor": jnp.floor(3 * x[0])},
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_linear_response_refuses_a_function_that_moves_in_steps(name):
+    result = curvi.fit(normal, jnp.zeros(2))
+    refused(
+        lambda: result.linear_response(STEPS[name]),
+        curvi.NumericalError,
+        "moves in steps",
+        "sample()",
+    )
+
+
+def test_linear_response_of_a_constant_is_zero_and_of_a_discrete_site_unknown():
+    constant = curvi.fit(normal, jnp.zeros(2)).linear_response(lambda x: 0 * x[0] + 1.0)
+    assert float(constant) == 0
+    target = curvi.Target(normal, jnp.zeros(2), constrain=lambda x: {"x": x, "up": x[0] > 0})
+    found = curvi.fit(target).linear_response()
+    np.testing.assert_allclose(found["x"], 1, rtol=1e-6)
+    assert np.isnan(found["up"])
+
+
+def simulated(key):
+    return jnp.zeros(()), jnp.ones(())
+
+
+def built(data):
+    return curvi.Target(lambda x: -0.5 * (x - data) ** 2, jnp.zeros(()))
+
+
+CALIBRATIONS = {
+    "a simulator that is a number": ((3, built), ("simulate is a int", "not callable")),
+    "a builder that is a list": ((simulated, []), ("build is a list", "not callable")),
+    "a truth that is nan": (
+        (lambda key: ({"z": jnp.array([0.0, jnp.nan])}, 0), built),
+        ("truth['z'][1] is nan", "simulate must return finite"),
+    ),
+    "an infinite truth": ((lambda key: (jnp.inf, 0), built), ("truth is inf",)),
+    "no data": ((lambda key: jnp.zeros(3), built), ("(parameters, data)",)),
+    "a builder that returns a function": (
+        (simulated, lambda data: normal),
+        ("build returned a function", "curvi.Target"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALIBRATIONS)
+def test_calibrate_refuses_what_it_cannot_judge(name):
+    functions, words = CALIBRATIONS[name]
+    refused(lambda: curvi.calibrate(*functions), curvi.InputError, *words)
+
+
+def test_names_that_collide_in_arviz_are_refused():
+    pytest.importorskip("arviz")
+    start = {"a": {"b": jnp.zeros(())}, "a.b": jnp.zeros(())}
+    result = curvi.fit(lambda x: -0.5 * (x["a"]["b"] ** 2 + x["a.b"] ** 2), start)
+    refused(lambda: result.to_arviz(10), curvi.InputError, "both called a.b", "rename")
+
+
+KEYS = {
+    "in a position": lambda: curvi.Target(
+        lambda x: -(x["a"] ** 2), {"a": jnp.zeros(()), 1: jnp.zeros(())}
+    ),
+    "in data": lambda: curvi.DataTarget(
+        lambda x, rows: -((rows["a"] - x) ** 2),
+        {"a": jnp.zeros(3), 1: jnp.zeros(3)},
+        lambda x: -(x**2),
+        jnp.zeros(()),
+    ),
+    "in params": lambda: curvi.minimise(
+        lambda p, batch, key: p["a"] ** 2, {"a": jnp.zeros(()), 1: jnp.zeros(())}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_keys_of_mixed_types_are_refused(name):
+    refused(KEYS[name], curvi.InputError, "keys of a dict the same type")
+
+
+CHAINS = {
+    "a hidden layer": lambda: network_lipschitz([np.ones((3, 2)), np.ones((2, 5))], np.ones(2)),
+    "transposed weights": lambda: network_lipschitz(
+        [np.ones((3, 2)), np.ones((3, 4)), np.ones((1, 4))], np.ones(2)
+    ),
+    "of a decoder": lambda: reconstruction_lipschitz(
+        [np.ones((3, 2)), np.ones((4, 2))], np.ones((5, 4)), scale=np.ones(2)
+    ),
+    "a decoder of other images": lambda: reconstruction_lipschitz(
+        [np.ones((3, 2)), np.ones((4, 3))], np.ones((5, 6)), scale=np.ones(2)
+    ),
+    "no layers": lambda: reconstruction_lipschitz([], np.ones((5, 4)), scale=np.ones(2)),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_layers_that_do_not_fit_together_have_no_lipschitz_constant(name):
+    refused(CHAINS[name], curvi.InputError, "layer")

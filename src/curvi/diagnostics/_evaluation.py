@@ -17,6 +17,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core.compilation import SizedJit
+from curvi._core.memory import require_memory
+from curvi._core.trees import size
 from curvi.concentration import VarianceReport
 from curvi.families import Family, Params
 from curvi.objective import energies, host_sample
@@ -173,6 +175,11 @@ def variance_of_draws(
 ) -> VarianceReport:
     """Variance of ``log p(z)`` and of its reparameterised gradient over independent draws."""
     width = family.num_noise(target.dimension)
+    require_memory(
+        num_draws * size(params) * target.dtype.itemsize,
+        f"the gradients of {num_draws} draws",
+        "ask for fewer draws",
+    )
     draws = host_sample(np.random.default_rng(seed), num_draws, width, family.base)
 
     def energy(params: Params, noise: Float[Array, " noise"]) -> Array:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
 from curvi._core.errors import InputError, Outcome
+from curvi._core.memory import require_matrix
 from curvi._core.trees import ArrayState, flat_numbers, precision_of
 from curvi.concentration import VarianceReport
 from curvi.diagnostics import _linear_response as response
@@ -29,7 +30,14 @@ from curvi.diagnostics._evaluation import (
     weighted_moments,
 )
 from curvi.diagnostics._modes import Mode, modes_sentence
-from curvi.diagnostics._moments import UserSpace, positions, sd_of, user_moments, user_space
+from curvi.diagnostics._moments import (
+    UserSpace,
+    positions,
+    require_positions,
+    sd_of,
+    user_moments,
+    user_space,
+)
 from curvi.diagnostics._monte_carlo import Replicates, draws_of, replicate_spread, replicates
 from curvi.diagnostics._summary import names_of, summary_of
 from curvi.diagnostics._tails import tail_sentence
@@ -224,7 +232,10 @@ class FitResult(ArrayState):
         NumericalError
             For linear response where the Hessian of the negative ELBO is not positive definite;
             the message names the flat directions.
+        MemoryBudgetError
+            If a matrix of that size would not fit into the memory budget.
         """
+        require_matrix(self.target.dimension, self.target.dtype)
         with precision_of(self.target.dtype):
             if not linear_response:
                 return self.family.covariance(self.params)
@@ -247,9 +258,9 @@ class FitResult(ArrayState):
         Raises
         ------
         NumericalError
-            Where the Hessian of the negative ELBO is not positive definite.
+            Where the Hessian of the negative ELBO is not positive definite, or ``fn`` moves in
+            steps, as ``argmax`` does: it has no gradient to respond with.
         """
-        fn = _itself if fn is None else fn
         with precision_of(self.target.dtype):
             return response.response_sd(self._optimum, fn)
 
@@ -273,6 +284,7 @@ class FitResult(ArrayState):
         """``num_draws`` draws from q in the user's space, along a new first axis of every leaf."""
         validation.positive_integer(num_draws, "num_draws")
         with precision_of(self.target.dtype):
+            require_positions(self._space, self.target, num_draws)
             flat = self.family.sample(self.params, jax.random.key(seed), num_draws)
             return positions(self._space, flat)
 
@@ -380,7 +392,3 @@ class FitResult(ArrayState):
             sd=flat_numbers(self.sd),
             title=f"{type(self.family).__name__}: {self.outcome.name.lower()}",
         )
-
-
-def _itself(position: PyTree) -> PyTree:
-    return position

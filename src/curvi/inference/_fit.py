@@ -21,6 +21,7 @@ from curvi.engine import Budget, Execution, Resources, StepInfo, VariationalProb
 from curvi.families import Family, MeanField, Params
 from curvi.inference._growth import Grown, Precision, run_growing
 from curvi.inference._initial import (
+    COPIES,
     FirstRun,
     around,
     broken_gradient,
@@ -122,6 +123,8 @@ def fit(
     ------
     InputError
         For input that cannot be fitted; the message says what is wrong, where, and what to do.
+    MemoryBudgetError
+        If the parameters of the family or the draws would not fit into the memory budget.
     NumericalError
         For a numerical failure; ``error.result`` holds the last finite state.
 
@@ -153,6 +156,7 @@ def fit(
     if mc_tolerance is not None:
         validation.positive_number(mc_tolerance, "mc_tolerance")
     validation.one_of(init, ("position", "laplace"), "init")
+    family.require_memory(target.dimension, target.dtype, copies=COPIES)
     plan = _plan(family, method, target, draws, num_draws, batch_size)
     problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
     key = jax.random.key(seed)

@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core.compilation import compiled
 from curvi._core.errors import NumericalError, Outcome
-from curvi._core.trees import coordinate_names, leaf_names
+from curvi._core.memory import require_memory
+from curvi._core.trees import coordinate_names, leaf_names, size
 from curvi.diagnostics import evaluate, evaluate_elbo
 from curvi.diagnostics._evaluation import raw_relative_ess
 from curvi.diagnostics._modes import Mode, modes_of
@@ -37,6 +38,7 @@ _DOUBTFUL_ESS = 0.5
 _BETTER = 1.0  # nats beyond five standard errors: below that two optima are the same
 _PRODUCTS_OF_A_SEARCH = 20.0  # by which a second opinion is judged to be cheap
 _STREAM = 0x57A
+COPIES = 8  # of the parameters in a run: they, gradients, and the vectors of a Newton system
 _TRIED = 8  # draws at which a broken gradient is looked for
 
 
@@ -160,6 +162,10 @@ def first_run(
     ``num_starts="auto"`` make others.
     """
     if isinstance(num_starts, int) and num_starts > 1:
+        numbers = COPIES * num_starts * size(start)
+        require_memory(
+            numbers * target.dtype.itemsize, f"{num_starts} starts", "ask for fewer num_starts"
+        )
         eagerly = execution.runs_eagerly(problem, method, start, resources)
         points = starting_points(problem, target, start, resources, num_starts, eagerly)
         runs = run_starts(problem, method, points, resources, budget, execution=execution)
