@@ -16,6 +16,7 @@ from curvi._core import validation
 from curvi._core.errors import InputError, MisfitWarning, Outcome, warn_user
 from curvi.diagnostics import FitResult, evaluate, evaluate_elbo
 from curvi.diagnostics._evaluation import Evaluation
+from curvi.diagnostics._flat_directions import improper_sentence
 from curvi.diagnostics._monte_carlo import draws_of
 from curvi.engine import Budget, Execution, Resources, StepInfo, VariationalProblem, hooks_for
 from curvi.families import Family, MeanField, Params
@@ -44,6 +45,7 @@ from curvi.solvers import Method
 from curvi.targets import AbstractTarget, DataTarget
 
 _STREAM = 0xD4A
+_MANY_STEPS = 100  # in which any width that a proper posterior has is reached
 
 
 @in_precision_of_target
@@ -278,6 +280,9 @@ def _judge(grown: Grown, target: AbstractTarget, first: FirstRun) -> _Verdict:
             outcome = Outcome.DIVERGED
             fall = f"the bound fell from {before:.6g} to {found.elbo:.6g}"
             message = f"Diverged: {fall}. {outcome.sentence}"
+    if outcome.is_failure or (outcome is Outcome.BUDGET and ended.steps >= _MANY_STEPS):
+        why = improper_sentence(target, problem.family, ended.params, first.start)
+        message = why or message
     return _Verdict(outcome, message, found)
 
 
