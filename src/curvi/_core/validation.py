@@ -26,6 +26,7 @@ def flat_position(
     All leaves must be finite floating-point arrays; leaves of different precision are brought
     to the widest one, so that the whole computation has a single dtype.
     """
+    require_sortable_keys(position, "position")
     leaves, structure = jax.tree.flatten(position)
     names = leaf_names(position, "position")
     if not leaves:
@@ -41,6 +42,20 @@ def flat_position(
     uniform = [jnp.asarray(array, dtype) for array in arrays]
     shapes = tuple(tuple(array.shape) for array in uniform)
     return ravel(uniform), Unravel(structure, shapes)
+
+
+def require_sortable_keys(tree: PyTree, name: str) -> None:
+    """Raise InputError for a dict whose keys have no order, such as ``{"a": ..., 1: ...}``.
+
+    JAX sorts the keys of a dict to give its leaves an order.
+    """
+    try:
+        jax.tree.structure(tree)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{name} is not a pytree whose leaves have an order ({error}); give all keys of a dict "
+            "the same type, for example str"
+        ) from error
 
 
 def _float_leaf(leaf: Any, name: str) -> Array | np.ndarray:
@@ -102,6 +117,7 @@ def refuse_non_finite(array: Array | np.ndarray, name: str, need: str) -> None:
 
 def checked_rows(data: PyTree) -> tuple[PyTree, int]:
     """Check row data (arrays that share their leading axis) and return them with the row count."""
+    require_sortable_keys(data, "data")
     leaves = jax.tree.leaves(data)
     names = leaf_names(data, "data")
     if not leaves:
@@ -161,6 +177,15 @@ def require_float_of_shape(value: Any, shape: tuple[int, ...], name: str, meanin
         )
     if not jnp.issubdtype(value.dtype, jnp.floating):
         raise InputError(f"{name} returned dtype {value.dtype}; it must return {meaning} of floats")
+
+
+def require_callable(function: Any, name: str, signature: str) -> None:
+    """Raise InputError for what cannot be called, with the signature that is needed."""
+    if not callable(function):
+        raise InputError(
+            f"{name} is a {type(function).__name__}, which is not callable; give a function "
+            f"{signature}"
+        )
 
 
 def positive_integer(value: Any, name: str) -> int:

@@ -17,6 +17,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core.compilation import SizedJit
+from curvi._core.memory import require_memory
+from curvi._core.trees import size
 from curvi.concentration import VarianceReport
 from curvi.families import Family, Params
 from curvi.objective import energies, host_sample
@@ -76,11 +78,16 @@ def evaluation_noise(
     would fill the memory.
     """
     width = family.num_noise(target.dimension)
-    num_rows = max(target.num_rows, 1)
-    num_draws = int(np.clip(min(_WORK / num_rows, _NUMBERS / width), _FEWEST_DRAWS, _MOST_DRAWS))
-    num_draws -= num_draws % _TOGETHER
     rng = host_generator(key, _STREAM)
-    return host_sample(rng, num_draws, width, family.base).astype(target.dtype)
+    count = evaluation_count(target, family)
+    return host_sample(rng, count, width, family.base).astype(target.dtype)
+
+
+def evaluation_count(target: AbstractTarget, family: Family) -> int:
+    """The number of draws on which the bound is evaluated."""
+    width, num_rows = family.num_noise(target.dimension), max(target.num_rows, 1)
+    count = int(np.clip(min(_WORK / num_rows, _NUMBERS / width), _FEWEST_DRAWS, _MOST_DRAWS))
+    return count - count % _TOGETHER
 
 
 def evaluate(target: AbstractTarget, family: Family, params: Any, key: PRNGKeyArray) -> Evaluation:
@@ -108,16 +115,36 @@ def evaluate(target: AbstractTarget, family: Family, params: Any, key: PRNGKeyAr
         log p - log q at each of the draws.
     """
     draws = evaluation_noise(target, family, key)
-    noise = jnp.asarray(draws.reshape(-1, _TOGETHER, draws.shape[1]))
-    work = draws.shape[0] * target.density.cost.numbers
-    values, logs, entropy = _compiled(
-        work, target.density, family=family, params=params, rows=target.rows, noise=noise
-    )
+    values, logs, entropy = _evaluated(target, family, params, draws)
     column = np.asarray(values, np.float64).ravel()
     with np.errstate(invalid="ignore", over="ignore"):  # a bound that is not finite is judged later
         error = float(column.std(ddof=1) / len(column) ** 0.5)
         elbo = float(np.asarray(entropy, np.float64) - column.mean())
         return Evaluation(elbo, error, -column - np.asarray(logs, np.float64).ravel())
+
+
+def _evaluated(
+    target: AbstractTarget, family: Family, params: Any, draws: np.ndarray
+) -> tuple[Array, Array, Array]:
+    noise = jnp.asarray(draws.reshape(-1, _TOGETHER, draws.shape[1]))
+    work = draws.shape[0] * target.density.cost.numbers
+    return _compiled(
+        work, target.density, family=family, params=params, rows=target.rows, noise=noise
+    )
+
+
+def energies_at(
+    target: AbstractTarget, family: Family, params: Any, noise: np.ndarray
+) -> np.ndarray:
+    """-log p at given noise, through the code that was compiled to evaluate the bound."""
+    count = evaluation_count(target, family)
+    padding = -len(noise) % count
+    padded = np.concatenate([noise, np.zeros((padding, noise.shape[1]))]).astype(target.dtype)
+    parts = [
+        np.asarray(_evaluated(target, family, params, padded[i : i + count])[0], np.float64)
+        for i in range(0, len(padded), count)
+    ]
+    return np.concatenate([part.ravel() for part in parts])[: len(noise)]
 
 
 def evaluate_elbo(
@@ -148,6 +175,11 @@ def variance_of_draws(
 ) -> VarianceReport:
     """Variance of ``log p(z)`` and of its reparameterised gradient over independent draws."""
     width = family.num_noise(target.dimension)
+    require_memory(
+        num_draws * size(params) * target.dtype.itemsize,
+        f"the gradients of {num_draws} draws",
+        "ask for fewer draws",
+    )
     draws = host_sample(np.random.default_rng(seed), num_draws, width, family.base)
 
     def energy(params: Params, noise: Float[Array, " noise"]) -> Array:

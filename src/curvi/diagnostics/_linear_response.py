@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, PyTree
 from curvi._core.compilation import compiled
 from curvi._core.errors import NumericalError
 from curvi._core.programs import Program, trace
-from curvi._core.trees import Unravel, ravel
+from curvi._core.trees import Unravel, coordinate_names, ravel
 from curvi.diagnostics._flat_directions import flat_direction
 from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
@@ -66,8 +66,12 @@ def _expectation(
     g: Program, family: Family, params: Params, noise: Float[Array, "draws noise"]
 ) -> PyTree:
     """``E_q[g]`` on the draws, in the structure of g."""
-    values = jax.vmap(lambda epsilon: g(family.transform(params, epsilon)))(noise)
-    return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), values)
+
+    def average(leaf: Array) -> Array:
+        real = jnp.issubdtype(leaf.dtype, jnp.floating)
+        return jnp.mean(leaf if real else leaf.astype(params.mean.dtype), axis=0)
+
+    return jax.tree.map(average, jax.vmap(lambda e: g(family.transform(params, e)))(noise))
 
 
 @partial(compiled, static_argnames="family")
@@ -280,16 +284,42 @@ def coordinate_covariance(optimum: Optimum) -> Float[Array, "dimension dimension
     return jnp.asarray(0.5 * (entries + entries.T))
 
 
-def response_sd(optimum: Optimum, fn: Callable[[PyTree], PyTree]) -> PyTree:
-    """Linear-response sd of every output of ``fn(position)``, in the structure of its result."""
+def response_sd(optimum: Optimum, fn: Callable[[PyTree], PyTree] | None) -> PyTree:
+    """Linear-response sd of every output of ``fn(position)``, in the structure of its result.
+
+    Without a function it is that of the position itself, NaN where it moves in steps.
+    """
     target, family = optimum.target, optimum.problem.family
-    g = trace(lambda z: fn(target.to_user(z)), target.start)
+    g = trace(lambda z: (fn or _itself)(target.to_user(z)), target.start)
     outputs = jax.eval_shape(partial(_expectation, g, family), optimum.params, optimum.noise)
     leaves, structure = jax.tree.flatten(outputs)
     unravel = Unravel(structure, tuple(leaf.shape for leaf in leaves))
     count = sum(math.prod(leaf.shape) for leaf in leaves)
     block_of = partial(gradients, g, family, optimum.params, optimum.noise)
-    return unravel(jnp.sqrt(solve(optimum, count, block_of, _products, _FOR_VARIANCES)))
+    sds = np.sqrt(np.asarray(solve(optimum, count, block_of, _products, _FOR_VARIANCES)))
+    steps = np.flatnonzero(sds == 0)
+    steps = steps[_varies(g, optimum)[steps]] if len(steps) else steps
+    if len(steps) and fn is not None:
+        which = "" if count == 1 else f" (output {coordinate_names(outputs)[steps[0]]})"
+        raise NumericalError(
+            f"fn{which} moves in steps: it varies over the draws, but its gradient is zero at each "
+            "of them, so that linear response would call its sd 0; compute it over sample()"
+        )
+    sds[steps] = np.nan
+    return unravel(jnp.asarray(sds))
+
+
+def _itself(position: PyTree) -> PyTree:
+    return position
+
+
+def _varies(g: Program, optimum: Optimum) -> np.ndarray:
+    """Which outputs are not the same at all draws."""
+    family, params = optimum.problem.family, optimum.params
+    values = jax.vmap(lambda epsilon: g(family.transform(params, epsilon)))(optimum.noise)
+    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(values)]
+    rows = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+    return np.ptp(rows, axis=0) > 0
 
 
 def _mean_of(rhs: Params, solution: Params) -> Float[Array, "block dimension"]:

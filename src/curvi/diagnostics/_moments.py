@@ -14,8 +14,9 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core.compilation import SizedJit, compiled
+from curvi._core.memory import require_memory
 from curvi._core.programs import Program
-from curvi._core.trees import precision_of
+from curvi._core.trees import precision_of, size
 from curvi.families import Family, Params
 from curvi.objective import Draws, fixed_draws
 from curvi.targets import AbstractTarget
@@ -71,6 +72,17 @@ class UserSpace:
 def positions(space: UserSpace, flat: Float[Array, "draws dimension"]) -> PyTree:
     """Flat positions, one per row, as the user sees them."""
     return jax.vmap(space.position)(flat)
+
+
+def require_positions(space: UserSpace, target: AbstractTarget, num_draws: int) -> None:
+    """Raise ``MemoryBudgetError`` where so many draws do not fit."""
+    given = jax.eval_shape(space.position, target.start)
+    numbers = space.family.num_noise(target.dimension) + 2 * target.dimension + size(given)
+    require_memory(
+        num_draws * numbers * target.dtype.itemsize,
+        f"{num_draws} draws of {size(given)} numbers",
+        "ask for fewer, or for several seeds one after another",
+    )
 
 
 def user_space(target: AbstractTarget, family: Family) -> UserSpace:

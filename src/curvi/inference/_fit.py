@@ -16,12 +16,13 @@ from curvi._core import validation
 from curvi._core.errors import InputError, MisfitWarning, Outcome, warn_user
 from curvi.diagnostics import FitResult, evaluate, evaluate_elbo
 from curvi.diagnostics._evaluation import Evaluation
+from curvi.diagnostics._flat_directions import improper_sentence
 from curvi.diagnostics._monte_carlo import draws_of
-from curvi.diagnostics._verdict import misfit_sentence
 from curvi.engine import Budget, Execution, Resources, StepInfo, VariationalProblem, hooks_for
 from curvi.families import Family, MeanField, Params
 from curvi.inference._growth import Grown, Precision, run_growing
 from curvi.inference._initial import (
+    COPIES,
     FirstRun,
     around,
     broken_gradient,
@@ -44,6 +45,7 @@ from curvi.solvers import Method
 from curvi.targets import AbstractTarget, DataTarget
 
 _STREAM = 0xD4A
+_MANY_STEPS = 100  # in which any width that a proper posterior has is reached
 
 
 @in_precision_of_target
@@ -123,13 +125,17 @@ def fit(
     ------
     InputError
         For input that cannot be fitted; the message says what is wrong, where, and what to do.
+    MemoryBudgetError
+        If the parameters of the family or the draws would not fit into the memory budget.
     NumericalError
         For a numerical failure; ``error.result`` holds the last finite state.
 
     Warns
     -----
     MisfitWarning
-        If the fit converged but importance ratios say that q misses the target.
+        If the fit converged but importance ratios say that q misses the target, if starts ended
+        in different optima, if the target has no mean or sd of something, or if ``constrain``
+        makes the answer not finite.
     NotConvergedWarning
         If a budget ran out.
 
@@ -152,6 +158,7 @@ def fit(
     if mc_tolerance is not None:
         validation.positive_number(mc_tolerance, "mc_tolerance")
     validation.one_of(init, ("position", "laplace"), "init")
+    family.require_memory(target.dimension, target.dtype, copies=COPIES)
     plan = _plan(family, method, target, draws, num_draws, batch_size)
     problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
     key = jax.random.key(seed)
@@ -174,8 +181,9 @@ def fit(
         )  # fmt: skip
     result = _result(grown, method, target, first, began, execution, mc_tolerance)
     announce(result, on_failure, stops=method.stops(problem))
-    if result.converged and result.misfit:
-        warn_user(misfit_sentence(result.khat, result.relative_ess), MisfitWarning)
+    if not result.outcome.is_failure and result.outcome is not Outcome.INTERRUPTED:
+        for sentence in result.alarms:
+            warn_user(sentence, MisfitWarning)
     return result
 
 
@@ -272,6 +280,9 @@ def _judge(grown: Grown, target: AbstractTarget, first: FirstRun) -> _Verdict:
             outcome = Outcome.DIVERGED
             fall = f"the bound fell from {before:.6g} to {found.elbo:.6g}"
             message = f"Diverged: {fall}. {outcome.sentence}"
+    if outcome.is_failure or (outcome is Outcome.BUDGET and ended.steps >= _MANY_STEPS):
+        why = improper_sentence(target, problem.family, ended.params, first.start)
+        message = why or message
     return _Verdict(outcome, message, found)
 
 
@@ -314,6 +325,7 @@ def _result(
         log_ratio=evaluation.log_ratio if evaluation.log_ratio.size else None,
         mc_tolerance=mc_tolerance,
         start_elbos=first.elbos,
+        modes=first.modes,
     )
 
 

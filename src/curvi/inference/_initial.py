@@ -13,9 +13,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core.compilation import compiled
 from curvi._core.errors import NumericalError, Outcome
-from curvi._core.trees import coordinate_names, leaf_names
+from curvi._core.memory import require_memory
+from curvi._core.trees import coordinate_names, leaf_names, size
 from curvi.diagnostics import evaluate, evaluate_elbo
 from curvi.diagnostics._evaluation import raw_relative_ess
+from curvi.diagnostics._modes import Mode, modes_of
 from curvi.engine import (
     Budget,
     Execution,
@@ -36,15 +38,17 @@ _DOUBTFUL_ESS = 0.5
 _BETTER = 1.0  # nats beyond five standard errors: below that two optima are the same
 _PRODUCTS_OF_A_SEARCH = 20.0  # by which a second opinion is judged to be cheap
 _STREAM = 0x57A
+COPIES = 8  # of the parameters in a run: they, gradients, and the vectors of a Newton system
 _TRIED = 8  # draws at which a broken gradient is looked for
 
 
 class FirstRun(NamedTuple):
-    """The run that the fit goes on from, where it started, and the bounds of all starts."""
+    """The run that the fit goes on from, where it started, and how all starts ended."""
 
     ended: RunResult
     start: Params
     elbos: np.ndarray | None = None
+    modes: tuple[Mode, ...] = ()
 
 
 @compiled
@@ -158,6 +162,10 @@ def first_run(
     ``num_starts="auto"`` make others.
     """
     if isinstance(num_starts, int) and num_starts > 1:
+        numbers = COPIES * num_starts * size(start)
+        require_memory(
+            numbers * target.dtype.itemsize, f"{num_starts} starts", "ask for fewer num_starts"
+        )
         eagerly = execution.runs_eagerly(problem, method, start, resources)
         points = starting_points(problem, target, start, resources, num_starts, eagerly)
         runs = run_starts(problem, method, points, resources, budget, execution=execution)
@@ -191,7 +199,16 @@ def _best_of(
     ended = runs[best]
     if Outcome.INTERRUPTED in outcomes:
         ended = ended._replace(outcome=Outcome.INTERRUPTED)
-    return FirstRun(ended, points[best], elbos)
+    return FirstRun(ended, points[best], elbos, _modes(problem, target, runs, elbos))
+
+
+def _modes(
+    problem: VariationalProblem, target: AbstractTarget, runs: list[RunResult], elbos: np.ndarray
+) -> tuple[Mode, ...]:
+    """The optima that the converged runs are in."""
+    converged = [one.outcome is Outcome.CONVERGED for one in runs]
+    ends = [one.params for one in runs]
+    return modes_of(target, problem.family, ends, np.where(converged, elbos, np.nan))
 
 
 def _second_opinion(
@@ -221,10 +238,11 @@ def _second_opinion(
         runs.append(ended)
         elbos.append(_elbo(target, problem, ended, key) if converged else float("nan"))
         spent += ended.steps
+    modes = _modes(problem, target, runs, np.asarray(elbos))
     best = int(np.nanargmax(elbos))
     if elbos[best] > elbo + 5 * error + _BETTER:
-        return FirstRun(runs[best], points[best], np.asarray(elbos))
-    return first._replace(elbos=np.asarray(elbos))
+        return FirstRun(runs[best], points[best], np.asarray(elbos), modes)
+    return first._replace(elbos=np.asarray(elbos), modes=modes)
 
 
 def _elbo(target: AbstractTarget, problem: VariationalProblem, ended: RunResult, key: Any) -> float:

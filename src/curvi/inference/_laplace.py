@@ -19,9 +19,10 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
 from curvi._core.compilation import compiled
-from curvi._core.errors import InputError, NumericalError, Outcome
+from curvi._core.errors import InputError, MisfitWarning, NumericalError, Outcome, warn_user
 from curvi._core.trees import ArrayState, coordinate_names, precision_of
-from curvi.diagnostics._moments import positions, user_moments, user_space
+from curvi.diagnostics._moments import positions, require_positions, user_moments, user_space
+from curvi.diagnostics._verdict import not_finite_sentence
 from curvi.engine import Budget, Execution, ObjectiveProblem, Resources, run
 from curvi.families import Family, FullRank, Params
 from curvi.inference._inputs import (
@@ -76,7 +77,10 @@ class LaplaceResult(ArrayState):
 
     @cached_property
     def _moments(self) -> tuple[PyTree, PyTree]:
-        return user_moments(self.target, FullRank(), self._params)
+        mean, sd = user_moments(self.target, FullRank(), self._params)
+        if sentence := not_finite_sentence(mean, sd):
+            warn_user(sentence, MisfitWarning)
+        return mean, sd
 
     @property
     def mean(self) -> PyTree:
@@ -92,8 +96,10 @@ class LaplaceResult(ArrayState):
         """Draws in the user's space, with a leading axis."""
         validation.positive_integer(num_draws, "num_draws")
         with precision_of(self.target.dtype):
+            space = user_space(self.target, FullRank())
+            require_positions(space, self.target, num_draws)
             flat = FullRank().sample(self._params, jax.random.key(seed), num_draws)
-            return positions(user_space(self.target, FullRank()), flat)
+            return positions(space, flat)
 
 
 @jax.tree_util.register_pytree_node_class

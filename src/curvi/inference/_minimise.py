@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
@@ -17,11 +18,13 @@ from curvi.engine import (
     Execution,
     ObjectiveProblem,
     Resources,
+    RunResult,
     StepInfo,
     hooks_for,
     run,
 )
 from curvi.engine._problems import traced_objective
+from curvi.inference._growth import joined_traces
 from curvi.inference._inputs import (
     announce,
     as_execution,
@@ -29,7 +32,12 @@ from curvi.inference._inputs import (
     check_options,
     default_tolerance,
 )
-from curvi.solvers import Method
+from curvi.objective._draws import host_generator
+from curvi.solvers import Method, TrustRegion
+
+_PROBE_STEPS = 20  # from beside a stationary point, in which a way down must show itself
+_MOST_DESCENTS = 5  # from one stationary point to the next
+_STREAM = 0x5ADD
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,10 @@ def minimise(
     on_step: Callable[[StepInfo], Any] | None = None,
 ) -> OptimiseResult:
     """Minimise ``E[fn(params, batch, key)]`` over a pytree of parameters.
+
+    A deterministic objective (``fixed_key``, all data) that has converged is probed for a
+    direction of negative curvature, and left along it: a maximum or a saddle point has a gradient
+    of zero, too.
 
     Parameters
     ----------
@@ -152,6 +164,7 @@ def minimise(
     with hooks_for(progress, "objective", on_step) as hooks:
         budget = Budget(accuracy, steps, time_budget, hooks)
         ended = run(problem, method, uniform, resources, budget, execution=execution)
+        ended = _away_from_saddles(problem, method, ended, resources, budget, execution)
     values = ended.trace["value"]
     result = OptimiseResult(
         params=ended.params,
@@ -163,3 +176,56 @@ def minimise(
     )
     announce(result, on_failure, stops=method.stops(problem))
     return result
+
+
+def _away_from_saddles(
+    problem: ObjectiveProblem,
+    method: Method,
+    ended: RunResult,
+    resources: Resources,
+    budget: Budget,
+    execution: Execution,
+) -> RunResult:
+    """Go on from a maximum or a saddle point of a deterministic objective, until it is a minimum.
+
+    Its gradient is zero and a Newton step from it goes nowhere. From beside it the gradient has a
+    part in every direction, so that a few steps meet negative curvature and end lower; from
+    beside a minimum they return.
+    """
+    traces, newton = [ended.trace], method if method.takes_newton_steps(problem) else TrustRegion()
+    for attempt in range(_MOST_DESCENTS):
+        spent = sum(len(trace["step"]) for trace in traces)
+        over = spent >= budget.max_steps or budget.left() <= 0
+        if ended.outcome is not Outcome.CONVERGED or not problem.fixed or over:
+            break
+        beside = _nudged(ended.params, resources.key, attempt)
+        limits = replace(budget, tolerance=0.0, max_steps=_PROBE_STEPS, hooks=())
+        probe = run(problem, newton, beside, resources, limits, execution=execution)
+        if probe.outcome is Outcome.INTERRUPTED:
+            ended = ended._replace(outcome=Outcome.INTERRUPTED)
+            break
+        before, after = ended.trace["value"][-1], probe.trace["value"][-1]
+        rounding = 10 * float(np.finfo(_dtype(ended.params)).eps) * max(abs(float(before)), 1.0)
+        if not after < before - 2 * max(budget.tolerance, rounding):
+            break
+        ended = run(
+            problem, method, probe.params, resources, budget, execution=execution, spent=spent
+        )
+        traces.append(ended.trace)
+    trace = joined_traces(traces)
+    return ended._replace(trace=trace, steps=len(trace["step"]))
+
+
+def _nudged(params: PyTree, key: PRNGKeyArray, attempt: int) -> PyTree:
+    """Parameters a little to the side, by the cube root of the rounding error."""
+    rng = host_generator(key, _STREAM, attempt)
+
+    def moved(leaf: Array) -> Array:
+        size = np.finfo(leaf.dtype).eps ** (1 / 3) * np.maximum(np.abs(np.asarray(leaf)), 1.0)
+        return jnp.asarray(np.asarray(leaf) + size * rng.normal(size=leaf.shape), leaf.dtype)
+
+    return jax.tree.map(moved, params)
+
+
+def _dtype(params: PyTree) -> Any:
+    return jax.tree.leaves(params)[0].dtype

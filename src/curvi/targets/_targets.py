@@ -183,7 +183,9 @@ class Target(AbstractTarget):
 
     def __post_init__(self) -> None:
         """Validate the position and the log density."""
-        _require_callable(self.log_density, "log_density")
+        validation.require_callable(
+            self.log_density, "log_density", "log_density(position) -> scalar"
+        )
         self._set_density()
 
     def _traced(self, unravel: Unravel, batches: Iterable[int]) -> Density:
@@ -254,8 +256,10 @@ class DataTarget(AbstractTarget):
         """Validate the position, the data and both functions."""
         data, _ = validation.checked_rows(self.data)
         object.__setattr__(self, "data", data)
-        _require_callable(self.log_likelihood, "log_likelihood")
-        _require_callable(self.log_prior, "log_prior")
+        validation.require_callable(
+            self.log_likelihood, "log_likelihood", "log_likelihood(position, rows) -> (num_rows,)"
+        )
+        validation.require_callable(self.log_prior, "log_prior", "log_prior(position) -> scalar")
         self._set_density()
 
     def _traced(self, unravel: Unravel, batches: Iterable[int]) -> Density:
@@ -285,8 +289,3 @@ class DataTarget(AbstractTarget):
         validation.refuse_non_finite(
             rows, "log_likelihood of row ", "check that row, or start inside the support"
         )
-
-
-def _require_callable(function: Any, name: str) -> None:
-    if not callable(function):
-        raise InputError(f"{name} is not callable; give a function of the position")
