@@ -9,6 +9,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy import optimize
 
+from curvi._core.errors import InputError
 from curvi.engine import Resources
 from curvi.families import FullRank, LowRank, MeanField, Params
 from curvi.glm._bound import Batch, GLMProblem, Rows, SampledGLMProblem
@@ -168,13 +169,17 @@ def test_draws_of_logits_have_exact_low_moments():
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
-@pytest.mark.parametrize("family", [MeanField(), FullRank(), LowRank(1)], ids=str)
-def test_the_sampled_bound_averages_to_the_exact_one(name, family):
+@pytest.mark.parametrize(
+    ("family", "per_row"),
+    [(MeanField(), False), (MeanField(), True), (FullRank(), False), (LowRank(1), False)],
+    ids=str,
+)
+def test_the_sampled_bound_averages_to_the_exact_one(name, family, per_row):
     likelihood, noise = LIKELIHOODS[name]
     rows = device(rows_of(likelihood, noise))
     q = family.init(jnp.asarray([0.3, -0.2, 0.1]), 0.4)
     exact = GLMProblem(likelihood, family, relevance=False).value(q, rows)
-    problem = SampledGLMProblem(likelihood, family, False, 2000, None)
+    problem = SampledGLMProblem(likelihood, family, False, 2000, None, per_row)
     resources = Resources(jax.random.key(0), rows, noise=None)
 
     @jax.jit
@@ -184,6 +189,43 @@ def test_the_sampled_bound_averages_to_the_exact_one(name, family):
     values = np.array([one(jnp.asarray(step, jnp.int32)) for step in range(12)])
     error = values.std(ddof=1) / np.sqrt(12)
     assert abs(values.mean() - exact) < 5 * error + 1e-9
+
+
+@pytest.mark.parametrize("per_row", [False, True])
+def test_the_surrogate_has_the_gradient_of_the_bound_and_a_positive_hessian(per_row):
+    likelihood, noise = LIKELIHOODS["bernoulli"]
+    rows = device(rows_of(likelihood, noise))
+    family = MeanField()
+    problem = SampledGLMProblem(likelihood, family, True, 20, None, per_row)
+    resources = Resources(jax.random.key(0), rows, noise=None)
+    sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
+    raw = jnp.asarray([0.3, -0.2, 0.1, 0.4, 0.2, 0.9])  # mu and sigma
+
+    def of(function):
+        return lambda point: function(problem.from_raw(Params(point[:3], point[3:])), sample)
+
+    value, gradient = jax.value_and_grad(of(problem.value))(raw)
+    other, slope = jax.value_and_grad(of(problem.surrogate))(raw)
+    np.testing.assert_allclose(other, value, rtol=1e-12)
+    np.testing.assert_allclose(slope, gradient, rtol=1e-9, atol=1e-12)
+    assert np.linalg.eigvalsh(jax.hessian(of(problem.surrogate))(raw)).min() > 0
+    with pytest.raises(InputError, match="no hyperparameters"):
+        SampledGLMProblem(likelihood, family, False).surrogate(Params(raw[:3], raw[3:]), sample)
+
+
+def test_noise_of_every_row_is_that_of_a_dense_table():
+    random = np.random.default_rng(0)
+    X = random.normal(size=(9, 4)) * (random.uniform(size=(9, 4)) > 0.5)
+    place, column = np.nonzero(X)
+    thin = SparseDesign(
+        *map(jnp.asarray, (X[place, column], place, column, np.zeros(4), np.full(4, 2.0))),
+        num_rows=9, intercept=True,
+    )  # fmt: skip
+    dense = DenseDesign(jnp.asarray(np.column_stack([2 * X, np.ones(9)])))
+    noise, sd = random.normal(size=dense.noise_shape), jnp.asarray(random.uniform(size=5))
+    entries = jnp.asarray(np.concatenate([noise[place, column], noise[:, 4]]))
+    assert entries.shape == thin.noise_shape
+    np.testing.assert_allclose(thin.noisy(sd, entries), dense.noisy(sd, jnp.asarray(noise)))
 
 
 def test_a_sparse_design_is_the_dense_one():

@@ -341,3 +341,27 @@ def test_a_right_hand_side_without_one_float_dtype_is_refused():
     mixed = (jnp.ones(1, jnp.float32), jnp.ones(1, jnp.float16))
     with pytest.raises(InputError, match="float16, float32"):
         conjugate_gradient(lambda v: v, mixed)
+
+
+@settings(max_examples=25)
+@given(seed=seeds)
+@pytest.mark.float64_only
+def test_the_iterate_of_least_residual_can_be_kept(dtype, seed):
+    """On a system so ill conditioned that residuals rise on the way to the solution."""
+    system = positive_system(seed, 12, 1e4)
+    iterates = [solve(system, dtype, max_steps=k, verify=False).solution for k in range(1, 7)]
+    residuals = [np.linalg.norm(system.rhs - system.matrix @ np.asarray(x)) for x in iterates]
+    kept = solve(system, dtype, max_steps=6, verify=False, keep="least_residual")
+    best = int(np.argmin(residuals))
+    if residuals[best] < np.linalg.norm(system.rhs):
+        np.testing.assert_allclose(kept.solution, iterates[best], rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(
+            kept.residual_norm, residuals[best] / np.linalg.norm(system.rhs), rtol=1e-6
+        )
+    else:
+        np.testing.assert_array_equal(kept.solution, 0)
+
+
+def test_an_unknown_rule_for_the_iterate_is_refused(dtype):
+    with pytest.raises(InputError, match="keep is 'last'; choose one of 'lowest_model'"):
+        conjugate_gradient(lambda v: v, jnp.ones(2, dtype), keep="last")

@@ -120,7 +120,31 @@ def test_the_preconditioner_does_not_change_the_exact_step(key, dtype):
 
 
 @pytest.mark.float64_only
+def test_steps_can_be_taken_in_the_logarithms_of_the_scale(key, dtype):
+    target = linear(generator(key)).target(dtype, start=[0.3, 0.1, -0.2])
+    problem, resources, params = variational(target, MEAN_FIELD, SHARED, key, batch_size=6)
+    method = curvi.HFSGVI(cg_steps=60, parameters="log_scale")
+    state = method.init(problem, params, resources)
+    moved, _ = method.step(problem, state, resources, STEP, jnp.zeros(()))
+    sample = problem.sample(resources, STEP)
+    flat, unravel = ravel_pytree(params)
+    value = jax.jit(lambda point: problem.value(unravel(point), sample))
+    hessian = jax.hessian(value)(flat)
+    if np.linalg.eigvalsh(hessian).min() <= 0:
+        pytest.skip("not convex in the logarithms on these draws")
+    newton = np.linalg.solve(hessian, -jax.grad(value)(flat))
+    taken = ravel_pytree(moved.params)[0] - flat
+    np.testing.assert_allclose(taken, newton, atol=1e-6 * np.abs(newton).max())
+
+
+@pytest.mark.float64_only
 def test_options_that_are_none_are_refused():
+    with pytest.raises(InputError, match="curvature is 'fisher'; choose one of 'exact'"):
+        curvi.HFSGVI(curvature="fisher")
+    with pytest.raises(InputError, match="parameters is 'log'; choose one of 'scale'"):
+        curvi.HFSGVI(parameters="log")
+    with pytest.raises(InputError, match="keep is 'last'; choose one of 'lowest_model'"):
+        curvi.HFSGVI(keep="last")
     with pytest.raises(InputError, match="preconditioner is 'jacobi'; choose None or 'diagonal'"):
         curvi.HFSGVI(preconditioner="jacobi")
     with pytest.raises(InputError, match="cg_steps is 0; it must be a positive integer"):

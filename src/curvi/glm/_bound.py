@@ -223,11 +223,13 @@ class GLMProblem(RegressionProblem):
 class SampledGLMProblem(GLMProblem):
     """The bound on fresh draws of the coefficients, which the paper's stochastic methods see.
 
-    A step uses all rows, or a batch of them.
+    A step uses all rows, or a batch of them. Rows share their draws, or every row has draws of
+    its own (``per_row``, line 3 of Algorithm 1).
     """
 
     num_draws: int = 1
     batch_size: int | None = None
+    per_row: bool = False
 
     @property
     def fixed(self) -> bool:
@@ -237,19 +239,46 @@ class SampledGLMProblem(GLMProblem):
     def sample(self, resources: Any, step: Array, stream: int = 0, size: int | None = None) -> Any:
         """Fresh draws, and fresh rows if there are batches."""
         key, rows, multiple = sampled_rows(resources, step, stream, size or self.batch_size)
-        width = self.family.num_noise(rows.design.num_columns)
-        noise = self.family.base.sample(key, (self.num_draws, width), rows.y.dtype)
+        shared = (self.family.num_noise(rows.design.num_columns),)
+        shape = rows.design.noise_shape if self.per_row else shared
+        noise = self.family.base.sample(key, (self.num_draws, *shape), rows.y.dtype)
         return Batch(rows, noise, multiple)
 
     def value(self, params: Params, sample: Any) -> Float[Array, ""]:
         """The negative ELBO on the draws of a batch."""
+        return self._energy(params, sample) + self.divergence(params, sample.rows)
+
+    def surrogate(self, params: Params, sample: Any) -> Float[Array, ""]:
+        r"""The same with the prior variances of the relevance bound held at their optimum.
+
+        .. math:: \tfrac12 \sum_j \Big(\frac{C_{jj} + \mu_j^2}{\lambda_j} - 1 + \log\lambda_j\Big)
+            - \log|\det R|, \qquad \lambda_j = C_{jj} + \mu_j^2 \text{ fixed}
+        """
+        if not self.relevance:
+            return super().surrogate(params, sample)
         q = self.to_mean(params)
-        rows = sample.rows
-        draws = jax.vmap(lambda e: self.family.transform(q, e))(sample.noise)
+        moment = self.family.scale.variance(q.scale_params) + q.mean**2
+        variance = jax.lax.stop_gradient(moment)
+        prior = 0.5 * jnp.sum(moment / variance - 1 + jnp.log(variance))
+        return self._energy(params, sample) + prior - self.family.scale.log_det(q.scale_params)
+
+    def _energy(self, params: Params, sample: Any) -> Float[Array, ""]:
+        """Minus the log likelihood on the draws, scaled to all rows."""
+        q, rows = self.to_mean(params), sample.rows
         noise = self.noise_variance(q, rows)
 
         def of_draw(t: Array) -> Array:
             return stable_sum(rows.weight * self.likelihood.log_density(t, rows.y, noise))
 
-        total = jnp.mean(jax.vmap(of_draw, in_axes=1)(rows.design.linear(draws.T)))
-        return -sample.multiple * total + self.divergence(params, rows)
+        total = jnp.mean(jax.vmap(of_draw)(self._predictors(q, sample)))
+        return -sample.multiple * total
+
+    def _predictors(self, q: Params, sample: Any) -> Float[Array, "draws rows"]:
+        design = sample.rows.design
+        if not self.per_row:
+            draws = jax.vmap(lambda e: self.family.transform(q, e))(sample.noise)
+            return design.linear(draws.T).T
+        sd, factor = self.family.scale.diagonal_and_factor(q.scale_params)
+        assert factor is None  # noqa: S101  draws per row are for diagonal covariances
+        mean = design.linear(q.mean)
+        return jax.vmap(lambda e: mean + design.noisy(sd, e))(sample.noise)

@@ -44,6 +44,17 @@ class DenseDesign:
         """``(X * X) s``."""
         return (self.matrix * self.matrix) @ variances
 
+    @property
+    def noise_shape(self) -> tuple[int, ...]:
+        """Of one draw of the coefficients for every row."""
+        return self.matrix.shape
+
+    def noisy(
+        self, sd: Float[AnyArray, " columns"], noise: Float[AnyArray, "rows columns"]
+    ) -> Float[AnyArray, " rows"]:
+        """``sum_j x_ij s_j e_ij``: every row with noise of its own."""
+        return (self.matrix * noise) @ sd
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -93,6 +104,26 @@ class SparseDesign:
         total = self._product(self.values**2, scaled) - 2 * self._product(self.values, centred)
         total = total + _in_every_row(self.centre @ centred)
         return total.clip(0) + _in_every_row(intercept)
+
+    @property
+    def noise_shape(self) -> tuple[int, ...]:
+        """Of one draw of the coefficients for every row: where a feature is zero, none is needed.
+
+        The intercept's come last. That is for features that are not centred.
+        """
+        return (self.values.shape[0] + self.intercept * self.num_rows,)
+
+    def noisy(
+        self, sd: Float[AnyArray, " columns"], noise: Float[AnyArray, " entries"]
+    ) -> Float[AnyArray, " rows"]:
+        """``sum_j x_ij s_j e_ij``: every row with noise of its own."""
+        slopes, intercept = self._split(sd)
+        entries = self.values.shape[0]
+        spread = self.values * (slopes * self.inverse_scale)[self.columns] * noise[:entries]
+        total = jax.ops.segment_sum(
+            spread, self.rows, num_segments=self.num_rows, indices_are_sorted=True
+        )
+        return total + intercept * noise[entries:] if self.intercept else total
 
     def _product(self, values: Any, weights: Any) -> Any:
         if isinstance(values, np.ndarray):

@@ -11,7 +11,7 @@ import numpy as np
 import optax.tree
 from jax.typing import ArrayLike
 
-from curvi._core import trees
+from curvi._core import trees, validation
 from curvi._core.errors import InputError
 from curvi.linalg import _arithmetic as la
 from curvi.linalg._arithmetic import Scalar, Vector
@@ -26,6 +26,7 @@ from curvi.linalg._cg_iteration import (
 from curvi.linalg._preconditioners import Identity, Metric
 
 PyTree = Any
+KEEP = ("lowest_model", "least_residual")
 
 
 class CGResult(NamedTuple):
@@ -34,7 +35,7 @@ class CGResult(NamedTuple):
     Attributes
     ----------
     solution : pytree
-        The iterate with the lowest model value, or the point on the boundary.
+        The iterate that is kept, or the point on the boundary.
     direction : pytree
         The direction without positive curvature, or else the last search direction.
     steps : Array
@@ -82,6 +83,7 @@ def conjugate_gradient(
     radius: ArrayLike | None = None,
     natural_norm: bool = False,
     verify: bool = True,
+    keep: str = "lowest_model",
     num_coefficients: int = 0,
 ) -> CGResult:
     r"""Minimise the model phi(x) = x'Ax/2 - b'x, that is solve A x = b, by products with A only.
@@ -132,6 +134,10 @@ def conjugate_gradient(
     verify : bool
         Claim convergence on the true residual only. Without it the recursive residual decides,
         which saves a product and is good enough for the rough solves of a Newton method.
+    keep : {"lowest_model", "least_residual"}
+        Which iterate is the solution. Model values fall from step to step, so that the first is
+        the last iterate. Residuals may rise, above all where A is indefinite: the second then
+        holds back, as the ``pcg`` of MATLAB does, and is zero where no residual is below ``|b|``.
     num_coefficients : int
         How many alphas and betas to store.
 
@@ -159,6 +165,7 @@ def conjugate_gradient(
     """
     dtype = trees.real_dtype(rhs, "rhs")
     _check_options(max_steps, relative_tolerance, radius, num_coefficients)
+    validation.one_of(keep, KEEP, "keep")
     metric = Identity() if preconditioner is None else preconditioner
     eps = float(jnp.finfo(dtype).eps)
     tolerance = eps ** (2 / 3) if relative_tolerance is None else relative_tolerance
@@ -184,6 +191,7 @@ def conjugate_gradient(
         ),
         natural_norm=natural_norm,
         verify=verify,
+        least_residual=keep == "least_residual",
     )
     start = optax.tree.zeros_like(shrunk)
     image, length_sq, count = (start, start), jnp.zeros((), dtype), 0
@@ -296,10 +304,11 @@ def _or_boundary(radius: Scalar, system: System, state: State) -> Solution:
 def _or_steepest_descent(system: System, state: State) -> Solution:
     """The best iterate, or M^-1 b where there is none that descends.
 
-    That happens only when nothing was accepted from a start at zero, where the search direction is
-    M^-1 b itself and its curvature, if finite, is known. A preconditioner that is not positive
-    definite is left out (M = I); its model value is then reported as zero, and so is one that could
-    not be computed.
+    Under the rule of least residual it is zero where no iterate has a smaller residual than zero.
+    Otherwise that happens only when nothing was accepted from a start at zero, where the search
+    direction is M^-1 b itself and its curvature, if finite, is known. A preconditioner that is not
+    positive definite is left out (M = I); its model value is then reported as zero, and so is one
+    that could not be computed.
     """
     xp = la.namespace(state.energy)
     slope = la.vdot(system.rhs, state.search)
@@ -307,7 +316,7 @@ def _or_steepest_descent(system: System, state: State) -> Solution:
     known = trusted & xp.isfinite(state.curvature)
     steepest = la.select(trusted, state.search, system.rhs)
     model = xp.where(known, 0.5 * state.curvature - slope, 0.0)
-    descends = la.vdot(system.rhs, state.best) > 0
+    descends = (la.vdot(system.rhs, state.best) > 0) | system.least_residual
     usable = xp.isfinite(la.norm(system.rhs))
     length = xp.zeros_like(model)
     return Solution(

@@ -64,6 +64,7 @@ class System:
     progress_tolerance: Scalar | None = None
     natural_norm: bool = False  # whether residuals are measured in the norm of M^-1
     verify: bool = True  # whether convergence is claimed on the true residual only
+    least_residual: bool = False  # whether the iterate of least residual is kept
 
     @cached_property
     def rhs_norm(self) -> Scalar:
@@ -329,11 +330,15 @@ def _keep_best(
     """Adopt the iterate unless its model value is worse than the lowest one by more than rounding.
 
     Close to the solution model values cannot tell iterates apart while residuals still fall, so a
-    tie goes to the later iterate. An iterate that does not descend (b'x <= 0) is never adopted: it
-    can only arise from a warm start on an indefinite system.
+    tie goes to the later iterate. With ``least_residual`` the residual decides. An iterate that
+    does not descend (b'x <= 0) is never adopted: it can only arise from a warm start on an
+    indefinite system.
     """
     xp = la.namespace(model)
-    adopt = model <= state.lowest_model + _slack(system, state.lowest_model)
+    if system.least_residual:
+        adopt = norm <= state.best_norm
+    else:
+        adopt = model <= state.lowest_model + _slack(system, state.lowest_model)
     adopt &= la.vdot(system.rhs, point) > 0
     best, best_norm, best_model, best_length_sq = la.select(
         adopt,

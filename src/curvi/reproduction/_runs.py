@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,54 +25,29 @@ import numpy as np
 from curvi._core.errors import Outcome
 from curvi._core.trees import precision_of
 from curvi.engine import Budget, Progress, Resources, run
-from curvi.families import MeanField, Params
+from curvi.families import MeanField
 from curvi.glm._bound import GLMProblem, Rows, SampledGLMProblem
-from curvi.glm._design import DenseDesign
+from curvi.glm._design import DenseDesign, SparseDesign
 from curvi.glm._fit import neg_elbo
 from curvi.glm._likelihoods import Bernoulli
 from curvi.solvers import Method
 
-Parameterisation = Literal["sigma", "log sigma", "ratio"]
 _EVALUATIONS_PER_DECADE = 8
 _LARGEST_LOG = 700.0  # of a diverged run
-
-
-@dataclass(frozen=True)
-class ReparameterisedProblem(SampledGLMProblem):
-    """The sampled ELBO, with a choice of the parameters in which HFSGVI and DSVI step.
-
-    ``"sigma"``: (mu, sigma), those of the paper; ``"log sigma"``: (mu, log sigma); ``"ratio"``:
-    (mu / sigma, log sigma), in which the prior term does not depend on sigma.
-    """
-
-    parameterisation: Parameterisation = "sigma"
-
-    def to_raw(self, params: Params) -> Params:
-        """From (mu / sigma, log sigma) to the chosen parameters."""
-        if self.parameterisation == "ratio":
-            return params
-        q = self.to_mean(params)
-        return q if self.parameterisation == "log sigma" else self.family.to_raw(q)
-
-    def from_raw(self, raw: Params) -> Params:
-        """Back from the chosen parameters."""
-        if self.parameterisation == "ratio":
-            return raw
-        is_log = self.parameterisation == "log sigma"
-        return self.from_mean(raw if is_log else self.family.from_raw(raw))
 
 
 @dataclass(frozen=True)
 class Setting:
     """A method with everything that it needs to be told.
 
-    ``width`` is the sd of the start relative to ``1 / sqrt(columns)``.
+    ``per_row`` gives every row draws of its own, as Algorithm 1 says. ``width`` is the sd of the
+    start relative to ``1 / sqrt(columns)``.
     """
 
     method: Method
     max_steps: int
-    parameterisation: Parameterisation = "sigma"
     num_draws: int = 1
+    per_row: bool = False
     batch_size: int | None = None
     width: float = 1.0
 
@@ -124,14 +99,14 @@ def _run(setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget:
     dtype, columns = matrix.dtype, matrix.shape[1]
     family = MeanField()
     rows = Rows(
-        DenseDesign(jnp.asarray(matrix)),
+        _sparse(matrix) if setting.per_row else DenseDesign(jnp.asarray(matrix)),
         jnp.asarray(y, dtype),
         jnp.ones(len(y), dtype),
         jnp.ones(columns, dtype),
         jnp.ones((), dtype),
     )
-    problem = ReparameterisedProblem(
-        Bernoulli(), family, True, setting.num_draws, setting.batch_size, setting.parameterisation
+    problem = SampledGLMProblem(
+        Bernoulli(), family, True, setting.num_draws, setting.batch_size, setting.per_row
     )
     exact = GLMProblem(Bernoulli(), family, True)
     resources = Resources(jax.random.key(seed), rows, noise=None)
@@ -156,6 +131,21 @@ def _run(setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget:
         sd=np.exp(np.minimum(np.asarray(q.scale_params, np.float64), _LARGEST_LOG)),
         outcome=ended.outcome,
         compile_seconds=ended.compile_seconds,
+    )
+
+
+def _sparse(matrix: np.ndarray) -> SparseDesign:
+    """The entries that are not zero, so that draws per row are made for no others."""
+    rows, columns = np.nonzero(matrix)
+    features = matrix.shape[1]
+    return SparseDesign(
+        values=jnp.asarray(matrix[rows, columns]),
+        rows=jnp.asarray(rows, jnp.int32),
+        columns=jnp.asarray(columns, jnp.int32),
+        centre=jnp.zeros(features, matrix.dtype),
+        inverse_scale=jnp.ones(features, matrix.dtype),
+        num_rows=matrix.shape[0],
+        intercept=False,
     )
 
 

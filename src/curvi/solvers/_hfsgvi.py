@@ -13,6 +13,7 @@ from jaxtyping import Array
 from curvi._core import validation
 from curvi.linalg import Diagonal, conjugate_gradient, hessian, hutchinson_diagonal
 from curvi.linalg._arithmetic import all_finite, select
+from curvi.linalg._cg import KEEP
 from curvi.solvers._method import Info, Problem, StochasticMethod, check_preconditioner, make_info
 
 _PROBES = 10
@@ -35,11 +36,11 @@ class HFSGVI(StochasticMethod):
     rejection and no stopping rule, as in the paper: it can diverge, and then the run says so.
     :class:`~curvi.solvers.TrustRegion` is the method that converges.
 
-    As in the appendix the parameters are (mu, R) themselves. That matters: for a log-concave
-    target the sampled bound is concave in (mu, R), but not in (mu, log R).
-
-    The paper does not treat negative curvature; here CG then returns its last iterate, or the
-    steepest-descent direction when it meets it at once, and the step is counted in the trace.
+    The paper leaves several things open, each of which decides whether full steps converge on an
+    indefinite Hessian, such as that of the relevance bound: the parameters, the iterate that CG
+    hands back, and whether curvature passes through hyperparameters that are maximised
+    analytically. Where CG meets negative curvature at once, the step is steepest descent; it is
+    counted in the trace.
 
     Parameters
     ----------
@@ -49,15 +50,29 @@ class HFSGVI(StochasticMethod):
         The appendix says that preconditioned CG was used, without saying which: ``"diagonal"``
         takes magnitudes of the Hessian's diagonal, estimated with ten random probes on the same
         sample.
+    parameters : {"scale", "log_scale"}
+        Those that the steps are taken in: (mu, R), as in the appendix, in which the sampled bound
+        of a log-concave target is concave; or (mu, log R).
+    keep : {"lowest_model", "least_residual"}
+        The iterate that CG hands back, see :func:`curvi.linalg.conjugate_gradient`.
+    curvature : {"exact", "plug_in"}
+        The Hessian of the bound; or with the prior variances of a relevance bound held at their
+        analytic values, which leaves the gradient as it is and the Hessian positive definite.
     """
 
     cg_steps: int = 10
     preconditioner: str | None = None
+    parameters: str = "scale"
+    keep: str = "lowest_model"
+    curvature: str = "exact"
 
     def __post_init__(self) -> None:
         """Validate the options."""
         validation.positive_integer(self.cg_steps, "cg_steps")
         check_preconditioner(self.preconditioner)
+        validation.one_of(self.parameters, ("scale", "log_scale"), "parameters")
+        validation.one_of(self.keep, KEEP, "keep")
+        validation.one_of(self.curvature, ("exact", "plug_in"), "curvature")
 
     def init(self, problem: Problem, params: Any, resources: Any) -> HFSGVIState:
         """No state but the parameters."""
@@ -68,10 +83,11 @@ class HFSGVI(StochasticMethod):
     ) -> tuple[HFSGVIState, Info]:
         """Lines 2 to 7 of Algorithm 1, minimising F = -L."""
         sample = problem.sample(resources, step)
-        raw = problem.to_raw(state.params)
-        value, gradient, operator = hessian(
-            lambda r: problem.value(problem.from_raw(r), sample), raw
-        )
+        in_scale = self.parameters == "scale"
+        back = problem.from_raw if in_scale else problem.from_mean
+        function = problem.value if self.curvature == "exact" else problem.surrogate
+        point = (problem.to_raw if in_scale else problem.to_mean)(state.params)
+        value, gradient, operator = hessian(lambda p: function(back(p), sample), point)
         metric = None
         if self.preconditioner == "diagonal":
             key = jax.random.fold_in(jax.random.key(0), step)
@@ -82,8 +98,9 @@ class HFSGVI(StochasticMethod):
             optax.tree.scale(-1.0, gradient),
             preconditioner=metric,
             max_steps=self.cg_steps,
+            keep=self.keep,
         )
-        trial = problem.from_raw(optax.tree.add(raw, solved.solution))
+        trial = back(optax.tree.add(point, solved.solution))
         here = all_finite(value, gradient)
         finite = here & all_finite(trial)
         moved = HFSGVIState(

@@ -126,6 +126,13 @@ class Problem(abc.ABC):
         """Value, gradient and Hessian on a sample, by the R-operator unless overridden."""
         return hessian(lambda p: self.value(p, sample), params)
 
+    def surrogate(self, params: Any, sample: Any) -> Float[Array, ""]:
+        """A function of the same value and gradient whose Hessian stands for the exact one."""
+        raise InputError(
+            "this objective has no hyperparameters that are maximised analytically; use "
+            "HFSGVI(curvature='exact')"
+        )
+
     def gauss_newton(self, params: Any, sample: Any) -> tuple[Array, Any, LinearMap]:
         """Value, gradient and Gauss-Newton matrix on a sample, where the objective has one."""
         raise InputError(
@@ -151,6 +158,14 @@ class Problem(abc.ABC):
     def project(self, params: Any, tangent: Any) -> Any:
         """Remove directions that do not change the objective (default: there are none)."""
         return tangent
+
+    def to_mean(self, params: Any) -> Any:
+        """The mean itself and the scale as the family stores it, which is in logarithms."""
+        return params
+
+    def from_mean(self, params: Any) -> Any:
+        """Back from mean and scale."""
+        return params
 
     def to_raw(self, params: Any) -> Any:
         """The parameters in which DSVI and HFSGVI take their steps (default: the same)."""
