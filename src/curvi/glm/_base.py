@@ -253,7 +253,12 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
             # The largest eigenvalue of a weighted X'X is at most its trace.
             largest = curvature * (columns.mean_square.sum() + columns.intercept)
             return DSVI(learning_rate=float(f"{1 / (largest + self.prior_scale**-2):.1g}"))
-        return HFSGVI() if self.method == "hfsgvi" else LBFGS()
+        if self.method == "lbfgs":
+            return LBFGS()
+        if self.prior == "normal":
+            return HFSGVI()
+        # The relevance bound is not concave; full steps on it need the iterate of least residual.
+        return HFSGVI(parameters="log_scale", keep="least_residual")
 
     def _precision(self, columns: Columns, dtype: Any) -> np.ndarray:
         precision = np.full(columns.count, self.prior_scale**-2.0)
