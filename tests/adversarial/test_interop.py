@@ -1,5 +1,7 @@
 """Models of other libraries, misused: each misuse is refused or warned about, in a sentence."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -246,3 +248,37 @@ def test_a_pymc_minibatch_is_refused():
         mu = pm.Normal("mu")
         pm.Normal("y", mu, 1.0, observed=pm.Minibatch(Y, batch_size=4), total_size=NUM)
     refused(lambda: curvi.from_pymc(model), InputError, "whole arrays", "minibatches")
+
+
+def fork():
+    jnp.zeros(2).block_until_ready()
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_after_jax_has_started_is_warned_about():
+    assert warned(fork, RuntimeWarning, "os.fork() was called", "deadlock") == 0
+
+
+@pytest.mark.slow
+def test_the_default_processes_of_joblib_fit_after_a_fit():
+    joblib = pytest.importorskip("joblib")
+    from sklearn.model_selection import cross_val_score
+
+    def fitted_mean(centre):
+        def log_density(x):
+            return -0.5 * jnp.sum((x - centre) ** 2)
+
+        options = {"max_steps": 20, "execution": "eager", "progress": False}
+        return np.asarray(curvi.fit(log_density, np.zeros(2, np.float32), **options).mean)
+
+    np.testing.assert_allclose(fitted_mean(1.0), 1.0, atol=1e-3)
+    found = joblib.Parallel(n_jobs=2)(joblib.delayed(fitted_mean)(c) for c in (1.0, 2.0))
+    np.testing.assert_allclose(found, [[1.0, 1.0], [2.0, 2.0]], atol=1e-3)
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    model, y = curvi.BayesianLogisticRegression(), (X[:, 0] > 0).astype(int)
+    scores = cross_val_score(model, X, y, cv=3, n_jobs=2)
+    np.testing.assert_array_equal(scores, cross_val_score(model, X, y, cv=3))
