@@ -11,11 +11,11 @@ import pytest
 
 from curvi._core.files import write_atomically
 from curvi._core.text import printable, quoted
-from curvi.cli import main
 from curvi.datasets import DataFormatError, read_table
 from curvi.datasets._golub import parse_intensities, parse_labels
 from curvi.datasets._images import parse_idx, parse_mat
 from curvi.datasets._libsvm import parse_libsvm
+from tests.adversarial.commands import Refusal, command
 from tests.adversarial.outcomes import handled, refused
 from tests.datasets import toys
 
@@ -93,6 +93,7 @@ PARSERS = {
 
 @pytest.mark.parametrize("parse", PARSERS.values(), ids=PARSERS)
 def test_a_file_in_the_place_of_a_data_set_is_not_quoted(parse):
+    refused(lambda: parse(SECRET), DataFormatError, "toy")
     with pytest.raises(DataFormatError) as caught:
         parse(SECRET)
     for word in ("hunter2", "horse", "staple", SECRET[:4].hex(" ")):
@@ -114,34 +115,30 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize(("command", "name"), COMMANDS.values(), ids=COMMANDS)
-def test_no_command_replaces_a_file_unasked(table, monkeypatch, capsys, command, name):
+@pytest.mark.parametrize(("arguments", "name"), COMMANDS.values(), ids=COMMANDS)
+def test_no_command_replaces_a_file_unasked(table, monkeypatch, arguments, name):
     monkeypatch.chdir(table.parent)
     kept = table.parent / "out" / name
     kept.parent.mkdir(parents=True)
     kept.write_text("precious")
-    assert main([*command, "--out", "out"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert f"{Path('out', name)} exists already" in printed.err
-    assert "--overwrite" in printed.err
+    said = f"{Path('out', name)} exists already"
+    refused(lambda: command(*arguments, "--out", "out"), Refusal, said, "--overwrite")
     assert kept.read_text() == "precious"
     assert [p.name for p in kept.parent.iterdir()] == [kept.name]
 
 
-def test_files_are_replaced_when_asked_and_links_are_not_followed(table, capsys):
+def test_files_are_replaced_when_asked_and_links_are_not_followed(table):
     out = table.parent / "out"
-    command = ["fit", str(table), "--target", "y", "--out", str(out)]
-    assert main(command) == 0
+    arguments = ["fit", str(table), "--target", "y", "--out", str(out)]
+    command(*arguments)
     outside = table.parent / "outside"
     outside.write_text("precious")
     (out / "config.json").unlink()
     (out / "config.json").symlink_to(outside)
-    assert main(command) == 2
-    assert main([*command, "--overwrite", "--seed", "9"]) == 0
+    refused(lambda: command(*arguments), Refusal, "config.json and 3 more exist already")
+    command(*arguments, "--overwrite", "--seed", "9")
     assert outside.read_text() == "precious"
     assert '"seed": 9' in (out / "config.json").read_text()
-    capsys.readouterr()
 
 
 def test_a_new_file_follows_the_umask_and_a_private_one_stays_private(tmp_path):
@@ -201,20 +198,13 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize(("command", "words"), SENTENCES.values(), ids=SENTENCES)
-def test_a_bad_option_is_named_with_its_value(command, words, capsys):
-    with pytest.raises(SystemExit):
-        main(command)
-    said = capsys.readouterr().err
-    assert words in said
-    assert "\x1b" not in said
-    assert said.count("\n") == 1
+@pytest.mark.parametrize(("arguments", "words"), SENTENCES.values(), ids=SENTENCES)
+def test_a_bad_option_is_named_with_its_value(arguments, words):
+    refused(lambda: command(*arguments), Refusal, words)
 
 
-def test_the_help_shows_that_a_table_is_optional(capsys):
-    with pytest.raises(SystemExit):
-        main(["fit", "--help"])
-    assert "[TABLE.csv]" in capsys.readouterr().out.splitlines()[0]
+def test_the_help_shows_that_a_table_is_optional():
+    handled(lambda: command("fit", "--help"), lambda said: "[TABLE.csv]" in said.splitlines()[0])
 
 
 @pytest.mark.parametrize("text", ["\x1b[0m", "\x7f", "\x9b31m", "\u202e", "\ud800", "a\r\nb", "\0"])

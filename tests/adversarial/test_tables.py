@@ -1,6 +1,5 @@
 """Hostile tables on the command line: each ends in one sentence, or in a fit of what is there."""
 
-import contextlib
 import csv
 import gzip
 import io
@@ -11,12 +10,12 @@ import pytest
 
 import curvi
 from curvi._core.errors import InputError
-from curvi.cli import main
 from curvi.cli._table import fit_table, responses
 from curvi.datasets import DataFormatError, Table
 from curvi.datasets._content import inflate
 from curvi.datasets._table import parse_table
 from curvi.reproduction._tables import as_csv
+from tests.adversarial.commands import Refusal, command
 from tests.adversarial.outcomes import handled, refused
 
 pytestmark = pytest.mark.float64_only
@@ -59,16 +58,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("content", "words"), REFUSED.values(), ids=REFUSED)
-def test_a_hostile_table_is_refused_in_one_sentence(tmp_path, capsys, content, words):
+def test_a_hostile_table_is_refused_in_one_sentence(tmp_path, content, words):
     path = tmp_path / "table.csv"
     path.write_bytes(content)
-    assert main(["fit", str(path), "--target", "y"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("curvi: ")
-    assert words in printed.err
-    assert printed.err.count("\n") == 1
-    assert len(printed.err) < 600
+    refused(lambda: command("fit", str(path), "--target", "y"), Refusal, words)
 
 
 HANDLED = {
@@ -152,10 +145,8 @@ def report(tmp_path_factory):
     stream = io.StringIO()
     csv.writer(stream).writerows(rows)
     (folder / "t.csv").write_text(stream.getvalue())
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        assert main(["fit", str(folder / "t.csv"), "--target", "=y", "--out", str(folder)]) == 0
-    return folder, printed.getvalue()
+    arguments = ["fit", str(folder / "t.csv"), "--target", "=y", "--out", str(folder)]
+    return folder, handled(lambda: command(*arguments), lambda said: "converged" in said)
 
 
 def test_hostile_names_reach_neither_terminal_nor_spreadsheet_nor_page(report):
@@ -184,13 +175,13 @@ CELLS = {"=1": "'=1", "+x": "'+x", "-x": "'-x", "@x": "'@x", "\uff1d1": "'\uff1d
 
 @pytest.mark.parametrize(("cell", "inert"), CELLS.items(), ids=map(repr, CELLS))
 def test_a_cell_that_a_spreadsheet_would_run_is_text(cell, inert):
-    assert list(csv.reader(as_csv([{"a": cell}]).splitlines())) == [["a"], [inert]]
+    found = handled(lambda: as_csv([{"a": cell}]), lambda text: text.isascii() or cell > "~")
+    assert list(csv.reader(found.splitlines())) == [["a"], [inert]]
 
 
 @pytest.mark.parametrize("cell", ["-1.5", "+2", "-inf", -3, -0.5, "a=b", ""])
 def test_a_number_or_plain_text_is_written_as_it_is(cell):
-    line = as_csv([{"a": cell, "b": 1}]).splitlines()[1]
-    assert line == f"{cell},1"
+    handled(lambda: as_csv([{"a": cell, "b": 1}]), lambda text: text == f"a,b\n{cell},1\n")
 
 
 def test_a_table_beyond_the_memory_budget_is_refused_before_it_is_parsed():
