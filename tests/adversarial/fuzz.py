@@ -30,6 +30,7 @@ from curvi.datasets._table import parse_table
 from tests.datasets import toys
 
 HOME = str(Path(curvi.__file__).parent)
+INPUTS = 1_000_000  # of all formats together, in the slow suite
 LONGEST = 4096  # bytes of an input
 SLOWEST = 5.0  # seconds for one input; a machine may be busy, a parser may not
 MOST_KNOWN = 1000

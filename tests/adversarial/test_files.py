@@ -7,8 +7,12 @@ import sys
 import threading
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
+import curvi
+from curvi._core import validation
 from curvi._core.files import write_atomically
 from curvi._core.text import printable, quoted
 from curvi.datasets import DataFormatError, read_table
@@ -16,7 +20,7 @@ from curvi.datasets._golub import parse_intensities, parse_labels
 from curvi.datasets._images import parse_idx, parse_mat
 from curvi.datasets._libsvm import parse_libsvm
 from tests.adversarial.commands import Refusal, command
-from tests.adversarial.outcomes import handled, refused
+from tests.adversarial.outcomes import handled, refused, warned
 from tests.datasets import toys
 
 pytestmark = pytest.mark.float64_only
@@ -215,6 +219,18 @@ def test_control_characters_are_shown_and_not_obeyed(text):
 @pytest.mark.parametrize("text", ["plain", "Größe", "面積", "a b", "C:\\data", "x\u00a0y", "ε₀ 😀"])
 def test_other_characters_stay(text):
     handled(lambda: printable(text), lambda shown: shown == text)
+
+
+def test_names_in_errors_and_warnings_cannot_command_a_terminal():
+    name = "\x1b[2Jx"
+    refused(
+        lambda: curvi.fit(lambda z: z[name], {name: np.array([np.nan])}),
+        curvi.InputError,
+        "\\x1b[2Jx",
+        "starting position",
+    )
+    with jax.enable_x64(False):
+        warned(lambda: validation.flat_position({name: np.zeros(2)}), UserWarning, "\\x1b[2Jx")
 
 
 def test_a_quotation_is_bounded():

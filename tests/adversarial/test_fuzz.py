@@ -14,11 +14,11 @@ from curvi._core.text import printable
 from curvi.datasets._table import parse_table
 from curvi.reproduction._tables import as_csv
 from tests.adversarial import strategies
-from tests.adversarial.fuzz import FORMATS, Found, attempt, fuzz
+from tests.adversarial.fuzz import FORMATS, INPUTS, Found, attempt, fuzz
 from tests.conftest import SEED
 
 pytestmark = pytest.mark.float64_only
-INPUTS = int(os.environ.get("CURVI_FUZZ_INPUTS", "1_000_000"))  # of all formats together, when slow
+COUNT = int(os.environ.get("CURVI_FUZZ_INPUTS", INPUTS))
 
 
 def peak_bytes():
@@ -28,7 +28,7 @@ def peak_bytes():
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(
-    "count", [300, pytest.param(INPUTS // len(FORMATS), marks=pytest.mark.slow)]
+    "count", [300, pytest.param(COUNT // len(FORMATS), marks=pytest.mark.slow)]
 )
 def test_a_damaged_file_parses_or_is_refused(name, count):
     before = peak_bytes()
