@@ -131,6 +131,11 @@ def test_no_command_replaces_a_file_unasked(table, monkeypatch, arguments, name)
     assert [p.name for p in kept.parent.iterdir()] == [kept.name]
 
 
+def test_a_file_in_the_place_of_the_folder_is_refused_by_name(table):
+    arguments = ["fit", str(table), "--target", "y", "--out", str(table)]
+    refused(lambda: command(*arguments), Refusal, f"--out {table}", "choose another place")
+
+
 def test_files_are_replaced_when_asked_and_links_are_not_followed(table):
     out = table.parent / "out"
     arguments = ["fit", str(table), "--target", "y", "--out", str(out)]

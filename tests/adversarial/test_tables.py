@@ -51,6 +51,8 @@ REFUSED = {
     "bytes after gzip": (gzip.compress(GOOD) + b"more", "bytes follow"),
     "zip": (b"PK\x03\x04" + bytes(30), "zip archive"),
     "one value in the target": (b"a,y\n1,no\n2,no\n3,no\n", "nothing to explain"),
+    "one row": (b"a,y\n1,2.5\n", "nothing to explain"),
+    "too many texts": (b"a,y\n" + b"".join(b"1,t%d\n" % i for i in range(200)), "can be classes"),
     "one number in two spellings": (b"a,y\n1,01\n2,1\n3,2\n", "'01' and '1'"),
     "reals in two spellings": (b"a,y\n1,2.5\n2,2.50\n", "'2.5' and '2.50'"),
     "a sign more": (b"a,y\n1,+1\n2,1\n", "equal as numbers"),
@@ -85,6 +87,12 @@ def test_an_odd_but_plain_table_is_read_as_it_is(content):
     np.testing.assert_array_equal(table.X.ravel(), np.arange(10.0))
     assert table.names[0] in ("a", LONG)
     assert table.target == ("no",) * 5 + ("yes",) * 5
+
+
+def test_a_target_among_the_ignored_columns_is_refused(tmp_path):
+    (tmp_path / "t.csv").write_bytes(GOOD)
+    arguments = ["fit", str(tmp_path / "t.csv"), "--target", "y", "--ignore", "y"]
+    refused(lambda: command(*arguments), Refusal, "--ignore has the target 'y'")
 
 
 def test_a_column_of_one_value_keeps_its_prior():

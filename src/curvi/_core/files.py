@@ -45,3 +45,15 @@ def refuse_existing(paths: Iterable[Path]) -> None:
             f"{found[0]}{more} {verb} already; choose another folder with --out, or replace "
             "files with --overwrite"
         )
+
+
+def output_folder(folder: Path, names: Iterable[Path], *, overwrite: bool) -> None:
+    """Make the folder of a command's files, or say why it cannot be used, before any work."""
+    if not overwrite:
+        refuse_existing(names)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"--out {folder} cannot be made a folder ({error.strerror}); choose another place"
+        ) from error

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from curvi._core.files import refuse_existing, write_atomically
+from curvi._core.files import output_folder, write_atomically
 from curvi.cli._terminal import say
 
 
@@ -82,9 +82,7 @@ def _instruction(file: Any, folder: Path) -> str:
 def _print(lines: list[str], folder: Path | None, name: str, overwrite: bool) -> None:
     text = "\n".join(lines)
     if folder is not None:
-        if not overwrite:
-            refuse_existing([folder / name])
-        folder.mkdir(parents=True, exist_ok=True)
+        output_folder(folder, [folder / name], overwrite=overwrite)
         write_atomically(folder / name, text + "\n")
     say(text)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from curvi._core.errors import InputError, MisfitWarning
-from curvi._core.files import refuse_existing
+from curvi._core.files import output_folder
 from curvi.cli._terminal import say
 
 if TYPE_CHECKING:
@@ -59,11 +59,9 @@ class FitCommand:
     def run(self) -> int:
         """Fit, print, and write the files asked for; 1 means that the fit did not converge."""
         self._check()
-        if self.out is not None:  # these fail before the fit, not after it
-            if not self.overwrite:
-                names = _BUNDLED_FILES if self.table is None else _TABLE_FILES
-                refuse_existing(self.out / name for name in names)
-            self.out.mkdir(parents=True, exist_ok=True)
+        if (out := self.out) is not None:
+            names = _BUNDLED_FILES if self.table is None else _TABLE_FILES
+            output_folder(out, [out / name for name in names], overwrite=self.overwrite)
         return self._run_bundled() if self.table is None else self._run_table(self.table)
 
     def _check(self) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import tyro
 
-from curvi._core.files import refuse_existing
+from curvi._core.files import output_folder
 from curvi.cli._terminal import say
 
 
@@ -42,9 +42,8 @@ class ReproduceCommand:
         first = check_seed(self.seed)
         seeds = range(first, first + validation.positive_integer(self.seeds, "--seeds"))
         names = list(experiments.REGISTRY) if chosen == "all" else [chosen]
-        if not self.overwrite:  # before hours of work, not after them
-            refuse_existing(path for name in names for path in _files(self.out, name))
-        self.out.mkdir(parents=True, exist_ok=True)
+        earlier = [path for name in names for path in _files(self.out, name)]
+        output_folder(self.out, earlier, overwrite=self.overwrite)
         for name in names:
             with _progress() as report:
                 written = experiments.run(

@@ -161,6 +161,7 @@ def fit_table(table: Table, *, target: str, model: str, **options: Any) -> Fitte
     """
     from curvi import glm
 
+    _check_varies(table.target, target)
     chosen, reason = choose_model(table.target, target) if model == "auto" else (model, "chosen")
     y, classes = responses(table.target, target, chosen)
     kinds = {
@@ -189,33 +190,31 @@ def fit_table(table: Table, *, target: str, model: str, **options: Any) -> Fitte
     )
 
 
+def _check_varies(labels: tuple[str, ...], target: str) -> None:
+    if len(set(labels)) < 2:
+        raise InputError(
+            f"target {quoted(target)} is {quoted(labels[0])} in every row; there is nothing to "
+            "explain"
+        )
+
+
 def choose_model(labels: tuple[str, ...], target: str) -> tuple[str, str]:
     """The model that the target's values suggest, and why.
 
     Two values, text, and few different integers are classes; other real numbers are regressed
     on. Many different integers could be counts, measurements or names: the user has to say.
     """
-    name, distinct = quoted(target), set(labels)
-    if len(distinct) < 2:
-        only = next(iter(distinct), "")
-        raise InputError(
-            f"target {name} is {quoted(only)} in every row; there is nothing to explain"
-        )
+    distinct = set(labels)
     if len(distinct) == 2:
         return "logistic", "the target has two values"
     if not all(_is_number(label) for label in distinct):
-        if len(distinct) > _MOST_CLASSES:
-            raise InputError(
-                f"target {name} has {len(distinct)} different texts, at most {_MOST_CLASSES} "
-                "can be classes; choose another target"
-            )
         return "logistic", f"the target has {len(distinct)} classes"
     if not all(_INTEGER.fullmatch(label) for label in distinct):
         return "linear", "the target holds real numbers"
     if len(distinct) <= _MOST_INTEGER_CLASSES:
         return "logistic", f"the target has {len(distinct)} different integers"
     raise InputError(
-        f"target {name} has {len(distinct)} different integers; say what they are with "
+        f"target {quoted(target)} has {len(distinct)} different integers; say what they are with "
         "--model poisson (counts), linear (measurements) or logistic (classes)"
     )
 
@@ -241,6 +240,11 @@ def responses(
 
 def _ordered(distinct: set[str], target: str) -> list[str]:
     """Classes by value if all are numbers, otherwise by text; a number has one spelling."""
+    if len(distinct) > _MOST_CLASSES:
+        raise InputError(
+            f"target {quoted(target)} has {len(distinct)} different values, at most "
+            f"{_MOST_CLASSES} can be classes; choose another target or model"
+        )
     if not all(_is_number(label) for label in distinct):
         return sorted(distinct)
     spelled: dict[float, str] = {}

@@ -153,6 +153,8 @@ def _columns(
             raise InputError(
                 f"--{option} is {quoted(column)}, but the columns of {printable(name)} are: {known}"
             )
+    if target in ignore:
+        raise InputError(f"--ignore has the target {quoted(target)}; leave it out of one of them")
     wanted = [i for i, column in enumerate(header) if column != target and column not in ignore]
     if not wanted:
         raise InputError(f"no column of {printable(name)} is left beside the target; ignore fewer")
