@@ -1,6 +1,7 @@
 """Regenerate what README and the manual show: the example, its output, its figure, measured tables.
 
-Run ``python docs/regenerate.py`` after ``make bench``. Text between ``<!-- begin NAME -->`` and
+Run ``python docs/regenerate.py`` after ``make bench``; with the argument ``reliability`` it only
+counts the hostile cases of the test suite again. Text between ``<!-- begin NAME -->`` and
 ``<!-- end NAME -->`` is replaced; everything else is written by hand.
 """
 
@@ -11,6 +12,8 @@ import io
 import json
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +95,15 @@ def concentration() -> None:
     replace_block(ROOT / "docs" / "concentration.md", "concentration", "\n\n".join(shown))
 
 
+def reliability() -> None:
+    """Count the cases of ``tests/adversarial``, in a process with the settings of the tests."""
+    command = [sys.executable, "-m", "tests.adversarial.census"]
+    counted = subprocess.run(  # noqa: S603, the command is ours
+        command, cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    replace_block(ROOT / "docs" / "reliability.md", "adversarial", counted.stdout.strip())
+
+
 def measured() -> str:
     """The lines of README, from the same results as the tables of the manual."""
     lines = []
@@ -137,7 +149,10 @@ def measured() -> str:
 
 
 def main() -> None:
-    """Rewrite README and the benchmark page."""
+    """Rewrite README and the pages with figures."""
+    reliability()
+    if sys.argv[1:] == ["reliability"]:
+        return
     source, printed, variables = run_example("logistic")
     block = f"```python\n{source}\n```\n\n```text\n{printed}\n```"
     replace_block(ROOT / "README.md", "example", block)

@@ -5,6 +5,7 @@ CURVI_TEST_SEED       replay a failure: the report header prints the seed of a r
 CURVI_TEST_SEEDED=1   run only the tests that draw from the seed
 CURVI_TEST_EXAMPLES   examples of a property whose examples are compiled: 2 in float64, 1 in
                       float32, 20 in the slow run
+CURVI_FUZZ_INPUTS     damaged files that the slow suite puts through the parsers: a million
 CURVI_DATA            the folder of data sets; without it, tests that read data are skipped
 CURVI_REQUIRE_DATA=1  a missing data set fails instead
 CURVI_TEST_CACHE      a folder in which compiled code is kept between runs, with one folder for

@@ -52,6 +52,13 @@ def test_the_examples_of_a_page_run_and_print_no_false(page):
     assert "False" not in run("\n".join(blocks), JAX_DISABLE_MOST_OPTIMIZATIONS="1")
 
 
+def test_the_reliability_page_counts_the_hostile_cases_as_they_are():
+    command = "from tests.adversarial.census import table; print(table())"
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    shown = re.search(r"<!-- begin adversarial -->\n(.*?)\n<!-- end", page, re.DOTALL)[1]
+    assert shown == run(command).strip(), "run python docs/regenerate.py reliability"
+
+
 ONE_PROCESS = (
     "numpyro_model", "pymc_model", "blackjax_nuts", "arviz_export", "optax_equinox", "vae_equinox",
 )  # fmt: skip

@@ -97,7 +97,7 @@ def test_a_wrong_checksum_is_refused_with_both_values(folder):
 def test_a_damaged_file_is_not_passed_over_for_a_good_one(folder, cache):
     place = put(folder, data=b"nonsense")
     put(cache)
-    with pytest.raises(DataFormatError, match="line 1: the label 'nonsense'") as caught:
+    with pytest.raises(DataFormatError, match="line 1: the label is not") as caught:
         datasets.load("toy")
     assert str(place) in str(caught.value)
 

@@ -12,9 +12,17 @@ import warnings
 from types import ModuleType
 from typing import Any
 
+from curvi._core.text import printable
+
 
 class CurviError(Exception):
-    """Anything that curvi raises on purpose."""
+    """Anything that curvi raises on purpose.
+
+    Its text may repeat names from files or models; control characters in them are escaped.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), keep="\n")
 
 
 class InputError(CurviError, ValueError):
@@ -132,7 +140,8 @@ def warn_user(message: str, category: type[Warning]) -> None:
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
+    shown = printable(message, keep="\n") if isinstance(message, str) else message
+    warnings.warn(shown, category, stacklevel=level)
 
 
 def _is_ours(module: str) -> bool:

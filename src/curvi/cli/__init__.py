@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import re
 import sys
+from itertools import groupby
 from typing import Any
 
 from curvi._core.errors import CurviError
+from curvi.cli._terminal import complain
+
+_NOT_A_NUMBER = re.compile(
+    r"Error parsing (?P<option>\S+): "
+    r"(?P<kind>invalid literal for int\(\)[^:]*|could not convert string to float): (?P<given>.*)"
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; bad input ends with one clear sentence and a non-zero code."""
-    command = _parsed(arguments)
     try:
-        return int(command.run())
+        code = int(_parsed(arguments).run())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output, `head` perhaps, has seen enough. What is left in the buffer
+        # would fail again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (CurviError, OSError) as error:
-        sys.stderr.write(f"curvi: {error}\n")
+        complain(str(error))
         return 2
     except KeyboardInterrupt:
-        sys.stderr.write("curvi: interrupted\n")
+        complain("interrupted")
         return 130
+    return code
 
 
 def _parsed(arguments: list[str] | None) -> Any:
@@ -41,27 +56,34 @@ def _parsed(arguments: list[str] | None) -> Any:
                 config=(tyro.conf.OmitSubcommandPrefixes,),
             )
     except SystemExit as ended:
+        sys.stdout.flush()
         if ended.code:
-            sys.stderr.write(f"curvi: {one_sentence(message.getvalue())}\n")
+            complain(one_sentence(message.getvalue()))
         raise
 
 
 def one_sentence(box: str) -> str:
     """The message of tyro's box in one line, with the command that explains more.
 
-    The box has a title in its upper border, then sections between rules, the last of which names
-    the help. What does not look like that is kept as it is, without its line ends.
+    The box has a title, then sections between rules, the last of which names the help; a terminal
+    that knows ASCII only gets it without its sides. What does not look like that is kept as it
+    is, without its line ends.
     """
-    lines = [line for line in box.splitlines() if line.strip()]
-    if not lines or not lines[0].startswith("╭─"):
+    title, *rest = [line.strip("╭╮╰╯│─ ") for line in box.splitlines() if line.strip()] or [""]
+    sections = [
+        list(lines)
+        for is_rule, lines in groupby(rest, lambda line: not line.strip("-"))
+        if not is_rule
+    ]
+    if not sections:
         return " ".join(box.split())
-    title = lines[0].strip("╭─╮ ")
-    inside = [line.strip("│ ") for line in lines[1:-1]]
-    rules = [i for i, line in enumerate(inside) if line and not line.strip("─")]
-    body = " ".join(inside[: rules[0]] if rules else inside).strip(" .")
-    named = body.lower().startswith(title.lower())
-    sentence = body if named or title == "Invalid choice" else f"{title}: {body}"
-    words = inside[-1].split()
-    if "--help" in words and "curvi" in words:
-        sentence += f"; see {' '.join(words[words.index('curvi') :])}"
-    return sentence[:1].lower() + sentence[1:]
+    body = " ".join(sections[0]).strip(" .")
+    words = sections[-1][-1].split()
+    named = "--help" in words and "curvi" in words
+    more = f"; see {' '.join(words[words.index('curvi') :])}" if named else ""
+    if wrong := _NOT_A_NUMBER.fullmatch(body):
+        kind = "a whole number" if wrong["kind"].startswith("invalid literal") else "a number"
+        return f"{wrong['option']} is {wrong['given']}; it must be {kind}{more}"
+    known = body.lower().startswith(title.lower()) or title == "Invalid choice"
+    sentence = body if known else f"{title}: {body}"
+    return sentence[:1].lower() + sentence[1:] + more

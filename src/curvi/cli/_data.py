@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from curvi._core.files import write_atomically
+from curvi._core.files import output_folder, write_atomically
+from curvi.cli._terminal import say
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,8 @@ class ListCommand:
 
     out: Path | None = None
     """Folder for the same lines as datasets.txt."""
+    overwrite: bool = False
+    """Replace the file of an earlier command."""
     seed: int = 0
     """Accepted by every command; nothing is random here."""
 
@@ -28,7 +31,7 @@ class ListCommand:
         width = max(len(entry.name) for entry in known)
         state = {True: "here   ", False: "missing"}
         lines = [f"{e.name:<{width}}  {state[e.present]}  {e.description}" for e in known]
-        _print(lines, self.out, "datasets.txt")
+        _print(lines, self.out, "datasets.txt", self.overwrite)
         return 0
 
 
@@ -43,6 +46,8 @@ class PathCommand:
     """Data set, as `curvi data list` names it."""
     out: Path | None = None
     """Folder for the same lines as paths.txt."""
+    overwrite: bool = False
+    """Replace the file of an earlier command."""
     seed: int = 0
     """Accepted by every command; nothing is random here."""
 
@@ -64,7 +69,7 @@ class PathCommand:
                 str(place) if place is not None else _instruction(file, places[0])
                 for file, place in zip(files, found, strict=True)
             ]
-        _print(lines, self.out, "paths.txt")
+        _print(lines, self.out, "paths.txt", self.overwrite)
         return 1 if missing else 0
 
 
@@ -74,12 +79,12 @@ def _instruction(file: Any, folder: Path) -> str:
     return f"missing: put it at {folder / file.path}{origin}"
 
 
-def _print(lines: list[str], folder: Path | None, name: str) -> None:
+def _print(lines: list[str], folder: Path | None, name: str, overwrite: bool) -> None:
     text = "\n".join(lines)
-    print(text)
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        output_folder(folder, [folder / name], overwrite=overwrite)
         write_atomically(folder / name, text + "\n")
+    say(text)
 
 
 @dataclass(frozen=True)

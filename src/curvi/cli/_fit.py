@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from curvi._core.errors import InputError, MisfitWarning
+from curvi._core.files import output_folder
+from curvi.cli._terminal import say
 
 if TYPE_CHECKING:
     from curvi.targets import DataTarget
+
+_BUNDLED_FILES = ("config.json", "fit.png", "summary.txt")
+_TABLE_FILES = ("config.json", "coefficients.csv", "coefficients.png", "report.html")
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class FitCommand:
     one, features are standardised inside and coefficients are in the units of the table.
     """
 
-    table: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE.csv")] = None
+    table: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[TABLE.csv]")] = None
     """CSV file: a header, then numbers (gzip and bzip2 are unpacked). The target may be text."""
     target: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
     """Column of the table to explain."""
@@ -48,12 +53,15 @@ class FitCommand:
     """Seed of all randomness."""
     out: Path | None = None
     """Folder for config.json, a figure, and a summary or a report with coefficients.csv."""
+    overwrite: bool = False
+    """Replace the files of an earlier fit."""
 
     def run(self) -> int:
         """Fit, print, and write the files asked for; 1 means that the fit did not converge."""
         self._check()
-        if self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)  # fails before the fit, not after it
+        if (out := self.out) is not None:
+            names = _BUNDLED_FILES if self.table is None else _TABLE_FILES
+            output_folder(out, [out / name for name in names], overwrite=self.overwrite)
         return self._run_bundled() if self.table is None else self._run_table(self.table)
 
     def _check(self) -> None:
@@ -85,7 +93,7 @@ class FitCommand:
                 warnings.simplefilter("ignore", MisfitWarning)
                 result = fit(target, family=family(), seed=self.seed, on_failure="return")
             summary = result.summary(names)
-            print(summary)
+            say(summary)
             if self.out is not None:
                 figure = result.plot(names)
                 self._write({"fit.png": figure, "summary.txt": summary + "\n"})
@@ -108,7 +116,7 @@ class FitCommand:
             rank=self.rank,
             random_state=self.seed,
         )
-        print(fitted.text())
+        say(fitted.text())
         if self.out is not None:
             self._write(report_files(fitted, title=path.name, config=self.config()))
         return 0 if fitted.converged else 1
@@ -123,7 +131,7 @@ class FitCommand:
         if self.out is not None:
             written = write_files(self.out, {"config.json": self.config(), **files})
             names = ", ".join(sorted(path.name for path in written))
-            print(f"\nwritten to {self.out}: {names}")
+            say(f"\nwritten to {self.out}: {names}")
 
 
 def breast_cancer(prior_scale: float) -> tuple[DataTarget, list[str]]:

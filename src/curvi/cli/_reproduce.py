@@ -11,6 +11,9 @@ from typing import Annotated
 
 import tyro
 
+from curvi._core.files import output_folder
+from curvi.cli._terminal import say
+
 
 @dataclass(frozen=True)
 class ReproduceCommand:
@@ -24,6 +27,8 @@ class ReproduceCommand:
     """The first of these seeds."""
     out: Path = Path("reproduction")
     """Folder for figures (PNG), numbers (CSV) and tables (Markdown)."""
+    overwrite: bool = False
+    """Replace the files of an earlier run."""
     quick: bool = False
     """Short runs on fewer rows, to see that everything works."""
 
@@ -36,17 +41,25 @@ class ReproduceCommand:
         chosen = validation.one_of(self.name, (*experiments.REGISTRY, "all"), "name")
         first = check_seed(self.seed)
         seeds = range(first, first + validation.positive_integer(self.seeds, "--seeds"))
-        self.out.mkdir(parents=True, exist_ok=True)
-        for name in experiments.REGISTRY if chosen == "all" else [chosen]:
+        names = list(experiments.REGISTRY) if chosen == "all" else [chosen]
+        earlier = [path for name in names for path in _files(self.out, name)]
+        output_folder(self.out, earlier, overwrite=self.overwrite)
+        for name in names:
             with _progress() as report:
                 written = experiments.run(
                     name, self.out, seeds=seeds, quick=self.quick, report=report
                 )
             for path in written:
                 if path.suffix == ".md":
-                    print(path.read_text())
-            print(f"written: {', '.join(str(path) for path in written)}")
+                    say(path.read_text())
+            say(f"written: {', '.join(str(path) for path in written)}")
         return 0
+
+
+def _files(out: Path, name: str) -> list[Path]:
+    """What an experiment left: files that begin with its name, and what is in its own folder."""
+    found = [*out.glob(f"{name}*"), *(out / name).glob("*")]
+    return sorted(path for path in found if not path.is_dir())
 
 
 @contextmanager

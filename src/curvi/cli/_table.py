@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from curvi._core.errors import InputError
+from curvi._core.text import printable, quoted
 from curvi.datasets import Table
 from curvi.plots import plot_effects, png_bytes
 
@@ -33,7 +34,7 @@ class FittedTable:
     reason: str
     target: str
     names: tuple[str, ...]
-    classes: tuple[str, ...]  # one per block of coefficients; empty for a single block
+    classes: tuple[str, ...]  # as the table writes them; empty unless the model is logistic
     spread: np.ndarray  # sd of every feature
     num_rows: int
     seconds: float
@@ -57,7 +58,8 @@ class FittedTable:
         facts = {
             "model": f"{self.model} ({self.reason}), {fitted.prior} prior, "
             f"{fitted.covariance} covariance",
-            "data": f"{self.num_rows} rows, {len(self.names)} features, target {self.target}",
+            "data": f"{self.num_rows} rows, {len(self.names)} features, "
+            f"target {printable(self.target)}",
             "ELBO": f"{fitted.elbo_:.4f}{error}",
             "fit": f"{fitted.n_iter_} steps, {self.seconds:.2f} s",
         }
@@ -67,6 +69,8 @@ class FittedTable:
         if hasattr(fitted, "selected_"):
             kept = int(np.atleast_2d(fitted.selected_).any(axis=0).sum())
             facts["relevance"] = f"{kept} of {len(self.names)} features are not switched off"
+        if len(self.classes) == 2:
+            facts["data"] += f" ({quoted(self.classes[1])} against {quoted(self.classes[0])})"
         if hasattr(fitted, "noise_sd_"):
             facts["noise sd"] = f"{float(fitted.noise_sd_):.4g}"
         return facts
@@ -76,15 +80,18 @@ class FittedTable:
         fitted = self.estimator
         mean = np.column_stack([np.atleast_2d(fitted.coef_), np.atleast_1d(fitted.intercept_)])
         sd = np.column_stack([np.atleast_2d(fitted.coef_sd_), np.atleast_1d(fitted.intercept_sd_)])
+        constant = "intercept"
+        while constant in self.names:  # a column may have that name
+            constant = f"({constant})"
+        names = [printable(name) for name in (*self.names, constant)]
         table = []
         for block, (means, sds) in enumerate(zip(mean, sd, strict=True)):
-            names = (*self.names, "intercept")
             rows = [
                 {"name": name, "mean": f"{m:.6g}", "sd": f"{s:.6g}"}
                 for name, m, s in zip(names, means, sds, strict=True)
             ]
-            if self.classes:
-                rows = [{"class": self.classes[block], **row} for row in rows]
+            if len(self.classes) > 2:
+                rows = [{"class": printable(self.classes[block]), **row} for row in rows]
             if hasattr(fitted, "selected_"):
                 kept = ["yes" if k else "no" for k in np.atleast_2d(fitted.selected_)[block]]
                 rows = [row | {"selected": k} for row, k in zip(rows, [*kept, ""], strict=True)]
@@ -111,9 +118,13 @@ class FittedTable:
     def figure(self) -> Any:
         """Effects of one sd of each feature with their intervals."""
         mean, sd = np.atleast_2d(self.estimator.coef_), np.atleast_2d(self.estimator.coef_sd_)
-        labels = list(self.classes) if self.classes else None
+        names = [printable(name) for name in self.names]
+        labels = list(map(printable, self.classes)) if len(self.classes) > 2 else None
         return plot_effects(
-            mean * self.spread, sd * self.spread, names=list(self.names), labels=labels
+            mean * self.spread,
+            sd * self.spread,
+            names=names,
+            labels=labels,
         )
 
 
@@ -134,7 +145,7 @@ def render(fitted: FittedTable, *, title: str, config: str, picture: bytes) -> s
     source = (importlib.resources.files(__package__) / "report.html").read_text("utf-8")
     rows = fitted.rows()
     return Environment(autoescape=True).from_string(source).render(
-        title=title, config=config, converged=fitted.converged, message=fitted.message,
+        title=printable(title), config=config, converged=fitted.converged, message=fitted.message,
         facts=fitted.facts(), figure=base64.b64encode(picture).decode(),
         rows=rows[:_MOST_IN_REPORT], total=len(rows), numeric=_NUMERIC,
     )  # fmt: skip
@@ -150,8 +161,9 @@ def fit_table(table: Table, *, target: str, model: str, **options: Any) -> Fitte
     """
     from curvi import glm
 
+    _check_varies(table.target, target)
     chosen, reason = choose_model(table.target, target) if model == "auto" else (model, "chosen")
-    y = responses(table.target, target, chosen)
+    y, classes = responses(table.target, target, chosen)
     kinds = {
         "logistic": glm.BayesianLogisticRegression,
         "poisson": glm.BayesianPoissonRegression,
@@ -165,18 +177,25 @@ def fit_table(table: Table, *, target: str, model: str, **options: Any) -> Fitte
             estimator.fit(table.X, y)
         except ValueError as error:
             raise InputError(" ".join(str(error).split())) from error
-    labels = tuple(str(label) for label in getattr(estimator, "classes_", ()))
     return FittedTable(
         estimator=estimator,
         model=chosen,
         reason=reason,
         target=target,
         names=table.names,
-        classes=labels if len(labels) > 2 else (),
+        classes=classes,
         spread=table.X.std(axis=0),
         num_rows=len(y),
         seconds=time.perf_counter() - began,
     )
+
+
+def _check_varies(labels: tuple[str, ...], target: str) -> None:
+    if len(set(labels)) < 2:
+        raise InputError(
+            f"target {quoted(target)} is {quoted(labels[0])} in every row; there is nothing to "
+            "explain"
+        )
 
 
 def choose_model(labels: tuple[str, ...], target: str) -> tuple[str, str]:
@@ -186,42 +205,57 @@ def choose_model(labels: tuple[str, ...], target: str) -> tuple[str, str]:
     on. Many different integers could be counts, measurements or names: the user has to say.
     """
     distinct = set(labels)
-    if len(distinct) < 2:
-        only = next(iter(distinct), "")
-        raise InputError(f"target {target!r} is {only!r} in every row; there is nothing to explain")
     if len(distinct) == 2:
         return "logistic", "the target has two values"
     if not all(_is_number(label) for label in distinct):
-        if len(distinct) > _MOST_CLASSES:
-            raise InputError(
-                f"target {target!r} has {len(distinct)} different texts, at most {_MOST_CLASSES} "
-                "can be classes; choose another target"
-            )
         return "logistic", f"the target has {len(distinct)} classes"
     if not all(_INTEGER.fullmatch(label) for label in distinct):
         return "linear", "the target holds real numbers"
     if len(distinct) <= _MOST_INTEGER_CLASSES:
         return "logistic", f"the target has {len(distinct)} different integers"
     raise InputError(
-        f"target {target!r} has {len(distinct)} different integers; say what they are with "
+        f"target {quoted(target)} has {len(distinct)} different integers; say what they are with "
         "--model poisson (counts), linear (measurements) or logistic (classes)"
     )
 
 
-def responses(labels: tuple[str, ...], target: str, model: str) -> np.ndarray:
-    """The target in the form that the estimator takes."""
+def responses(
+    labels: tuple[str, ...], target: str, model: str
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The target as the estimator takes it, and the classes that its codes 0, 1, ... stand for."""
     if model == "logistic":
-        if all(_INTEGER.fullmatch(label) for label in set(labels)):
-            return np.array([int(float(label)) for label in labels])
-        return np.array(labels)
+        classes = _ordered(set(labels), target)
+        codes = {label: code for code, label in enumerate(classes)}
+        return np.array([codes[label] for label in labels]), tuple(classes)
     values = []
     for line, label in enumerate(labels, 2):
         if not _is_number(label):
             raise InputError(
-                f"target {target!r} is {label[:40]!r} in line {line}; a {model} model needs numbers"
+                f"target {quoted(target)} is {quoted(label)} in line {line}; a {model} model needs "
+                "numbers"
             )
         values.append(float(label))
-    return np.array(values)
+    return np.array(values), ()
+
+
+def _ordered(distinct: set[str], target: str) -> list[str]:
+    """Classes by value if all are numbers, otherwise by text; a number has one spelling."""
+    if len(distinct) > _MOST_CLASSES:
+        raise InputError(
+            f"target {quoted(target)} has {len(distinct)} different values, at most "
+            f"{_MOST_CLASSES} can be classes; choose another target or model"
+        )
+    if not all(_is_number(label) for label in distinct):
+        return sorted(distinct)
+    spelled: dict[float, str] = {}
+    for label in sorted(distinct):
+        other = spelled.setdefault(float(label), label)
+        if other != label:
+            raise InputError(
+                f"target {quoted(target)} has the classes {quoted(other)} and {quoted(label)}, "
+                "which are equal as numbers; write them in one way, or with a letter if they differ"
+            )
+    return [spelled[value] for value in sorted(spelled)]
 
 
 def _is_number(label: str) -> bool:

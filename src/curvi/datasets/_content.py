@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import bz2
 import hashlib
+import os
+import stat
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from curvi._core.errors import CurviError
+from curvi._core.text import printable
 
 REPLACE = "replace the file with an intact copy"
 # The largest file that curvi knows, the training images of MNIST, has 47 million bytes inside.
@@ -51,7 +54,7 @@ def format_error(name: str, where: str, what: str, remedy: str = REPLACE) -> Dat
         What to do about it, as a clause.
     """
     place = f"{name}, {where}" if where else name
-    return DataFormatError(f"{place}: {what}; {remedy}")
+    return DataFormatError(printable(f"{place}: {what}; {remedy}"))
 
 
 @runtime_checkable  # for annotation checkers
@@ -76,13 +79,21 @@ def read_content(path: Path, name: str, *, max_bytes: int = MAX_BYTES) -> bytes:
         compression, or has bytes after its end.
     """
     try:
-        with path.open("rb") as stream:
-            raw = stream.read(max_bytes + 1)
-    except OSError as error:
+        with open(path, "rb", opener=_without_waiting) as stream:
+            is_file = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+            raw = stream.read(max_bytes + 1) if is_file else b""
+    except (OSError, ValueError) as error:  # a zero byte in a path is a ValueError
         raise format_error(name, "", f"cannot be read ({error})", "check the file") from error
+    if not is_file:
+        raise format_error(name, "", "is a pipe or a device", "save what it holds as a file")
     if len(raw) > max_bytes:
         raise format_error(name, "", f"is larger than {max_bytes} bytes, the most that is read")
     return inflate(raw, name, max_bytes=max_bytes)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe that nobody writes to would wait for ever."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def inflate(raw: bytes, name: str, *, max_bytes: int = MAX_BYTES) -> bytes:

@@ -49,13 +49,13 @@ def parse_intensities(
         if len(fields) != 2 + 2 * len(patients):
             what = f"has {len(fields)} fields, not {2 + 2 * len(patients)}"
             raise format_error(name, where, what)
-        wrong = [word for word in fields[2::2] if not _INTENSITY.fullmatch(word)]
-        wrong += [word for word in fields[3::2] if word not in _CALLS]
-        if wrong or not _GENE.fullmatch(fields[1]):
-            bad = (wrong or [fields[1]])[0][:40]
-            raise format_error(
-                name, where, f"{bad!r} is not an intensity, call or accession number"
-            )
+        wrong = [i for i in range(2, len(fields), 2) if not _INTENSITY.fullmatch(fields[i])]
+        wrong += [i for i in range(3, len(fields), 2) if fields[i] not in _CALLS]
+        if not _GENE.fullmatch(fields[1]):
+            wrong.append(1)
+        if wrong:
+            what = f"field {min(wrong) + 1} is not an intensity, call or accession number"
+            raise format_error(name, where, what)
         genes.append(fields[1])
         values[row] = [int(word) for word in fields[2::2]]
     if len(set(genes)) != num_genes:
@@ -80,7 +80,7 @@ def parse_labels(content: bytes, name: str, *, num_patients: int) -> tuple[np.nd
             case [patient, kind] if _INTENSITY.fullmatch(patient) and kind in _CLASSES:
                 index = int(patient) - 1
             case _:
-                what = f"{line[:40]!r} is not a patient and ALL or AML"
+                what = "does not hold a patient and ALL or AML"
                 raise format_error(name, f"line {number}", what)
         if not 0 <= index < num_patients or labels[index]:
             what = f"patient {patient} is repeated or outside 1 to {num_patients}"

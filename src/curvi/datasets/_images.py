@@ -54,8 +54,7 @@ def parse_idx(content: bytes, name: str, *, shape: tuple[int, ...]) -> tuple[np.
     magic = bytes([0, 0, _UNSIGNED_BYTE, len(shape)])
     start = 4 * (1 + len(shape))
     if content[:4] != magic:
-        what = f"the magic number is {content[:4].hex(' ') or 'missing'}, not {magic.hex(' ')}"
-        raise format_error(name, "byte 0", what)
+        raise format_error(name, "byte 0", f"the magic number is not {magic.hex(' ')}")
     if len(content) < start:
         raise format_error(name, f"byte {len(content)}", f"the header of {start} bytes ends early")
     for axis, expected in enumerate(shape):
@@ -102,16 +101,15 @@ def parse_mat(
     if order is None:
         raise format_error(name, "byte 124", "this is not the header of a MATLAB 5 file")
     found: list[np.ndarray] = []
-    labels: list[str] = []
+    count = 0
     for offset, body in _variables(content, name, order, max_bytes):
         where = f"byte {offset}"
         matrix = _matrix(body, name, where, order)
-        labels.append(matrix[2])
+        count += 1
         if matrix[2] == variable:
             found.append(_grey_levels(matrix, name, where, order, shape))
     if len(found) != 1:
-        others = ", ".join(repr(label) for label in labels)[:200] or "nothing"
-        what = f"the variable {variable!r} is there {len(found)} times, among {others}"
+        what = f"the variable {variable!r} is there {len(found)} times, among {count} variables"
         raise format_error(name, "", what)
     return (found[0],)
 

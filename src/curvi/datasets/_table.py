@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from curvi._core.errors import InputError
+from curvi._core.memory import require_memory
+from curvi._core.text import printable, quoted
 from curvi.datasets._content import DataFormatError, format_error, read_content
 
 MAX_TABLE_BYTES = 512 * 2**20
 MAX_COLUMNS = 100_000
+_GROWTH = 12  # memory of a parsed table over the bytes of its text, for the shortest cells
+_CLASSES = 10_000  # labels that share one text over all rows
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _MISSING = ("nan", "inf", "infinity", "na", "n/a", "null", "none", "?")
-_SHOWN = 40  # characters of a bad cell that a message repeats
 
 
 class Table(NamedTuple):
@@ -84,32 +88,35 @@ def parse_table(
     numbers, but for the target, which may be text. Cells are stripped of blanks; empty lines are
     allowed at the end only.
     """
-    text = _decoded(content, name)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    _check_text(content, name)
+    what = f"the table in {printable(name)}"
+    require_memory(_GROWTH * len(content), what, "leave out rows or columns")
+    text = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
+    reader = csv.reader(text, delimiter=separator, strict=True)
     try:
         header = [cell.strip() for cell in next(reader, [])]
         _check_header(header, name, separator)
         wanted, at = _columns(header, name, target, ignore)
-        rows, labels = _rows(reader, name, header, wanted, at)
+        values, labels = _rows(reader, name, header, wanted, at)
     except csv.Error as error:
         raise format_error(
             name, f"line {reader.line_num}", f"is not valid CSV ({error})"
         ) from error
-    if not rows:
+    if not labels:
         raise format_error(name, "", "has a header and no rows", "add rows below the header")
-    return Table(np.array(rows), tuple(header[i] for i in wanted), tuple(labels))
+    X = np.frombuffer(values).reshape(len(labels), len(wanted))
+    return Table(X, tuple(header[i] for i in wanted), tuple(labels))
 
 
-def _decoded(content: bytes, name: str) -> str:
+def _check_text(content: bytes, name: str) -> None:
     try:
-        text = content.decode("utf-8-sig")
+        content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise format_error(
             name, f"byte {error.start}", "is not UTF-8 text", "save the table as UTF-8"
         ) from error
-    if (at := text.find("\0")) >= 0:
-        raise format_error(name, f"character {at}", "is a zero byte; this is not a text file")
-    return text
+    if (at := content.find(b"\0")) >= 0:
+        raise format_error(name, f"byte {at}", "is a zero byte; this is not a text file")
 
 
 def _check_header(header: list[str], name: str, separator: str) -> None:
@@ -130,10 +137,10 @@ def _check_header(header: list[str], name: str, separator: str) -> None:
     for place, cell in enumerate(header, 1):
         if not cell:
             raise format_error(name, "line 1", f"column {place} has no name", "name every column")
-        if cell in seen:
-            what = f"two columns are called {_quoted(cell)}"
+        if (shown := printable(cell)) in seen:
+            what = f"two columns are called {quoted(cell)}"
             raise format_error(name, "line 1", what, "give every column a name of its own")
-        seen.add(cell)
+        seen.add(shown)
 
 
 def _columns(
@@ -142,11 +149,15 @@ def _columns(
     """The places of the features, and that of the target."""
     for option, column in [("target", target), *(("ignore", column) for column in ignore)]:
         if column not in header:
-            known = ", ".join(map(_quoted, header[:10])) + (", ..." if len(header) > 10 else "")
-            raise InputError(f"--{option} is {column!r}, but the columns of {name} are: {known}")
+            known = ", ".join(map(quoted, header[:10])) + (", ..." if len(header) > 10 else "")
+            raise InputError(
+                f"--{option} is {quoted(column)}, but the columns of {printable(name)} are: {known}"
+            )
+    if target in ignore:
+        raise InputError(f"--ignore has the target {quoted(target)}; leave it out of one of them")
     wanted = [i for i, column in enumerate(header) if column != target and column not in ignore]
     if not wanted:
-        raise InputError(f"no column of {name} is left beside the target; ignore fewer")
+        raise InputError(f"no column of {printable(name)} is left beside the target; ignore fewer")
     return wanted, header.index(target)
 
 
@@ -156,9 +167,10 @@ def _rows(
     header: list[str],
     wanted: list[int],
     at: int,
-) -> tuple[list[np.ndarray], list[str]]:
-    rows: list[np.ndarray] = []
+) -> tuple[array[float], list[str]]:
+    values: array[float] = array("d")  # eight bytes a number, and not an object a row
     labels: list[str] = []
+    known: dict[str, str] = {}  # one text for all rows of a class
     blank = 0
     for cells in reader:
         line = reader.line_num
@@ -173,43 +185,39 @@ def _rows(
         label = cells[at].strip()
         if not label or label.lower().lstrip("+-") in _MISSING:
             raise _bad_cell(name, line, header[at], label)
-        labels.append(label)
-        rows.append(_numbers(cells, name, line, header, wanted))
-    return rows, labels
+        labels.append(known.setdefault(label, label) if len(known) < _CLASSES else label)
+        values.extend(_numbers(cells, name, line, header, wanted))
+    return values, labels
 
 
 def _numbers(
     cells: list[str], name: str, line: int, header: list[str], wanted: list[int]
-) -> np.ndarray:
+) -> list[float]:
     """The features of one line; Python's own notation for numbers is wider than decimal."""
     text = "".join(cells)
     if "_" not in text and text.isascii():  # all but these oddities are left to float()
         try:
-            values = np.array([float(cells[i]) for i in wanted])
+            numbers = [float(cells[i]) for i in wanted]
         except ValueError:
-            values = np.array(math.nan)
-        if np.isfinite(values).all():
-            return values
+            numbers = [math.nan]
+        if all(map(math.isfinite, numbers)):
+            return numbers
     numbers = []
     for i in wanted:
         cell = cells[i].strip()
         if not _NUMBER.fullmatch(cell) or not math.isfinite(float(cell)):
             raise _bad_cell(name, line, header[i], cell)
         numbers.append(float(cell))
-    return np.array(numbers)
+    return numbers
 
 
 def _bad_cell(name: str, line: int, column: str, cell: str) -> DataFormatError:
-    where = f"line {line}, column {_quoted(column)}"
+    where = f"line {line}, column {quoted(column)}"
     if not cell:
         return format_error(name, where, "is empty", "fill it in, or drop the row")
     if cell.lower().lstrip("+-") in _MISSING:
         return format_error(name, where, f"is {cell}", "fill it in, or drop the row")
     if _NUMBER.fullmatch(cell):
-        return format_error(name, where, f"{_quoted(cell)} overflows", "rescale the column")
+        return format_error(name, where, f"{quoted(cell)} overflows", "rescale the column")
     remedy = "write text columns as numbers (0 and 1 for each category), or leave them out "
-    return format_error(name, where, f"{_quoted(cell)} is not a number", remedy + "with --ignore")
-
-
-def _quoted(cell: str) -> str:
-    return repr(cell if len(cell) <= _SHOWN else cell[:_SHOWN] + "...")
+    return format_error(name, where, f"{quoted(cell)} is not a number", remedy + "with --ignore")

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from jaxtyping import Array, Float
 
 from curvi._core.errors import InputError, optional_import
 from curvi._core.trees import ravel, usual_promotion
+from curvi.interop._checks import Shapes, check_position, first_line, run_checked, shapes_of
 from curvi.targets import AbstractTarget, DataTarget, Labels, Target
 
 _MEDIAN_DRAWS = 101
@@ -55,8 +57,8 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
     ------
     InputError
         For latent discrete sites, ``numpyro.param`` sites, no latent site at all, latent sites
-        inside a subsampled plate, sites outside it that depend on its rows, several subsampled
-        plates, or a model that cannot be run.
+        inside a subsampled plate, sites outside it that depend on its rows, rows that the plate
+        does not index, several subsampled plates, or a model that cannot be run.
     MissingDependencyError
         If NumPyro is not installed.
 
@@ -68,16 +70,17 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
     ...     numpyro.sample("counts", dist.Poisson(rate), obs=counts)
     >>> curvi.fit(curvi.from_numpyro(model, counts)).mean["rate"]  # doctest: +SKIP
     """
-    optional_import("numpyro", extra="numpyro", purpose="curvi.from_numpyro")
+    library = optional_import("numpyro", extra="numpyro", purpose="curvi.from_numpyro")
     if not callable(model):
         raise InputError(f"model is a {type(model).__name__}; give a NumPyro model, a function")
     call = _Call(model, args, kwargs)
     with _quiet_numpyro():
-        trace, observed = _prototype(call)
+        trace, observed = _prototype(call, library)
         latent = _latent_sites(trace)
         plates = _subsampled_plates(trace)
         candidates = _candidates(call, latent)
     start, labels = candidates[0], _labels(trace, observed)
+    call = call._replace(sites=shapes_of(start))
     constrain = partial(_constrain, call, plates)
     if not plates:
         return _at_best(Target(partial(_log_density, call), start, constrain, labels), candidates)
@@ -94,6 +97,7 @@ class _Call(NamedTuple):
     model: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    sites: Shapes = ()  # of the unconstrained position
 
     def seeded(self) -> Any:
         """The model with a fixed key, since a density must not depend on chance."""
@@ -125,7 +129,7 @@ def _quiet_numpyro() -> Iterator[None]:
         yield
 
 
-def _prototype(call: _Call) -> tuple[Trace, dict[str, np.ndarray]]:
+def _prototype(call: _Call, library: ModuleType) -> tuple[Trace, dict[str, np.ndarray]]:
     """One trace with every subsampled plate at its full size, and the observed values.
 
     The model runs inside jit, which costs one small compilation and not one per operation;
@@ -143,11 +147,16 @@ def _prototype(call: _Call) -> tuple[Trace, dict[str, np.ndarray]]:
         return {name: jnp.asarray(site["value"]) for name, site in trace.items() if _is_data(site)}
 
     try:
-        observed = jax.jit(run)()
+        observed = run_checked(run, library)
+    except jax.errors.TracerArrayConversionError as error:
+        raise InputError(
+            "the model indexes a NumPy array with rows that JAX chooses, or hands traced values to "
+            "NumPy; give its data as JAX arrays, jnp.asarray(y)"
+        ) from error
     except Exception as error:
         raise InputError(
-            f"the model could not be run ({type(error).__name__}: {error}); call it under "
-            "numpyro.handlers.seed with the same arguments to see where"
+            f"the model could not be run ({type(error).__name__}: {first_line(error)}); call it "
+            "under numpyro.handlers.seed with the same arguments to see where"
         ) from error
     return trace, {name: np.asarray(value) for name, value in observed.items()}
 
@@ -239,6 +248,7 @@ def _only_plate(plates: dict[str, int], trace: Trace, latent: list[str]) -> _Pla
 def _log_density(call: _Call, position: Position) -> Float[Array, ""]:
     from numpyro.infer.util import potential_energy
 
+    check_position(position, call.sites)
     with _quiet_numpyro():
         return jnp.negative(potential_energy(call.seeded(), call.args, call.kwargs, position))
 
@@ -247,6 +257,7 @@ def _constrain(call: _Call, plates: dict[str, int], position: Position) -> Posit
     from numpyro import handlers
     from numpyro.infer.util import constrain_fn
 
+    check_position(position, call.sites)
     rows = {name: jnp.arange(size) for name, size in plates.items()}
     with _quiet_numpyro():
         model = handlers.substitute(call.seeded(), data=rows)
@@ -279,6 +290,7 @@ def _log_probs(
     from numpyro import handlers
     from numpyro.infer.util import compute_log_probs
 
+    check_position(position, call.sites)
     jacobians: Position = {}
 
     def replace_site(site: dict[str, Any]) -> Array | None:
@@ -306,6 +318,12 @@ def _log_probs(
             if not frames:
                 outside = outside + jnp.sum(value)
                 continue
+            if value.shape[frames[0].dim] != count:
+                raise InputError(
+                    f"site {name!r} has {value.shape[frames[0].dim]} rows where plate "
+                    f"{plate.name!r} chose {count}; index its data with the plate: "
+                    "`with numpyro.plate(...) as rows`, then obs=y[rows]"
+                )
             per_row = jnp.moveaxis(value, frames[0].dim, 0).reshape(count, -1).sum(axis=1)
             inside = inside + per_row * (count / plate.size)  # undo the plate's own scale
         return inside, jnp.asarray(outside, inside.dtype)

@@ -17,6 +17,7 @@ from curvi._core.trees import usual_promotion
 from curvi.diagnostics import FitResult
 from curvi.families import Family, FullRank, LowRank, MeanField
 from curvi.inference import fit
+from curvi.interop._checks import check_position, shapes_of
 from curvi.interop._numpyro import from_numpyro
 from curvi.solvers import Method
 
@@ -61,14 +62,15 @@ class SVI:
         ``TrustRegion()`` by default. An optimiser of NumPyro or optax is not used, and a
         warning says so: curvi needs no learning rate.
     loss : numpyro.infer.Trace_ELBO, optional
-        curvi maximises the ELBO; any other loss raises InputError.
+        curvi maximises the ELBO; any other loss raises InputError. It chooses its own draws; a
+        warning says that ``num_particles`` is not used.
     **static_kwargs
         Keyword arguments of the model.
 
     Raises
     ------
     InputError
-        For another guide or loss.
+        For another guide or loss, or a class where an object is needed.
     MissingDependencyError
         If NumPyro is not installed.
 
@@ -89,7 +91,7 @@ class SVI:
         **static_kwargs: Any,
     ) -> None:
         optional_import("numpyro", extra="numpyro", purpose="curvi.SVI")
-        _check_names(guide, loss)
+        _check_kinds(guide, optim, loss)
         self.model, self.guide, self.static_kwargs = model, guide, static_kwargs
         self.method = optim if isinstance(optim, Method) else None
         if optim is not None and self.method is None:
@@ -99,6 +101,22 @@ class SVI:
                 UserWarning,
                 stacklevel=2,
             )
+        if getattr(loss, "num_particles", 1) != 1:
+            warnings.warn(
+                f"curvi.SVI chooses its own draws and does not use num_particles="
+                f"{loss.num_particles}; leave it out",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what takes the place of NumPyro's single steps."""
+        if name in ("init", "update", "stable_update", "evaluate"):
+            raise AttributeError(
+                f"curvi.SVI has no {name}: a step has no state of its own here; fit in one call, "
+                "svi.run(key, num_steps, ...), and read the bound in its state"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def run(
         self,
@@ -147,11 +165,15 @@ class SVI:
                 "curvi.SVI differentiates in both modes and starts from the guide's init_loc_fn; "
                 "leave out forward_mode_differentiation and init_params"
             )
+        _check_key(rng_key)
+        if init_state is not None:
+            _check_state(init_state, "init_state")
         kwargs = {**self.static_kwargs, **kwargs}
         target = from_numpyro(self.model, *args, **kwargs)
         position = _guide_start(self.guide, rng_key, args, kwargs)
         if init_state is not None:
             position = init_state.target.density.unravel(init_state.params.mean)
+        check_position(position, shapes_of(target.position))
         seed = int(np.asarray(jax.random.key_data(rng_key)).ravel()[-1])
         result = fit(
             target,
@@ -178,11 +200,43 @@ class SVI:
         -------
         dict
             What ``numpyro.infer.SVI.get_params`` returns.
+
+        Raises
+        ------
+        InputError
+            For anything but the state of a run of this model.
         """
+        _check_state(svi_state, "svi_state")
+        if getattr(self.guide, "_init_locs", None) is None:
+            raise InputError("the guide has not been set up; call svi.run(key, num_steps, ...)")
+        check_position(svi_state.target.position, shapes_of(self.guide._init_locs))
         return _guide_params(self.guide, svi_state)
 
 
-def _check_names(guide: Any, loss: Any) -> None:
+def _check_key(key: Any) -> None:
+    try:
+        is_key = jax.eval_shape(jax.random.bits, key).shape == ()
+    except (TypeError, ValueError):
+        is_key = False
+    if not is_key:
+        raise InputError(
+            f"rng_key is not one key but a {type(key).__name__} of shape {np.shape(key)}; give "
+            "jax.random.key(0), for example"
+        )
+
+
+def _check_state(state: Any, name: str) -> None:
+    if not isinstance(state, FitResult):
+        raise InputError(
+            f"{name} is a {type(state).__name__}; give the state of an earlier run of curvi.SVI, "
+            "run.state"
+        )
+
+
+def _check_kinds(guide: Any, optim: Any, loss: Any) -> None:
+    for name, given in (("guide", guide), ("optim", optim), ("loss", loss)):
+        if isinstance(given, type):
+            raise InputError(f"{name} is the class {given.__name__}; give an object of that class")
     kind = type(guide)
     if kind.__name__ not in _GUIDES or not kind.__module__.startswith("numpyro."):
         raise InputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array
@@ -59,8 +60,9 @@ def hessian_free(
     Raises
     ------
     InputError
-        If an option is out of range; from ``update``, if it is not given ``params`` and
-        ``value_fn``.
+        If an option is out of range; from ``init``, if the parameters are not floating-point
+        arrays of one precision; from ``update``, if it is not given ``params`` and ``value_fn``,
+        if gradient or state do not belong to these parameters, or the value is not a scalar.
 
     Examples
     --------
@@ -80,8 +82,7 @@ def hessian_free(
     validation.positive_number(initial_damping, "initial_damping")
 
     def init(params: Any) -> HessianFreeState:
-        dtype = optax.tree.dtype(params)
-        one = jnp.ones((), dtype)
+        one = jnp.ones((), _common_dtype(params))
         return HessianFreeState(initial_damping * one, one, jnp.asarray(0, jnp.int32))
 
     def update(
@@ -97,6 +98,7 @@ def hessian_free(
                 "hessian_free needs both ends: optimiser.update(gradient, state, params, "
                 "value_fn=loss)"
             )
+        _check_update(updates, state, params, value_fn)
         value, _gradient, operator = hessian(value_fn, params)
         solved = conjugate_gradient(
             damped(operator, state.damping),
@@ -114,3 +116,39 @@ def hessian_free(
         return select(good, solved.solution, optax.tree.zeros_like(params)), new
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _common_dtype(params: Any) -> Any:
+    kinds = {jnp.result_type(leaf) for leaf in jax.tree.leaves(params)}
+    if len(kinds) != 1 or not jnp.issubdtype(kind := kinds.pop(), jnp.floating):
+        raise InputError(
+            "params must be floating-point arrays of one precision, at least one; convert them, or "
+            "leave integers out of params"
+        )
+    return kind
+
+
+def _check_update(updates: Any, state: Any, params: Any, value_fn: Any) -> None:
+    """Raise InputError for arguments that do not belong together; under jit, while tracing."""
+    if not isinstance(state, HessianFreeState):
+        raise InputError(
+            f"state is a {type(state).__name__}; give what hessian_free().init(params) or the last "
+            "update returned"
+        )
+    shapes = [jax.tree.map(jnp.shape, tree) for tree in (updates, params)]
+    if shapes[0] != shapes[1]:
+        raise InputError(
+            f"the gradient has the shapes {shapes[0]}, but params have {shapes[1]}; give the "
+            "gradient with respect to all of params"
+        )
+    if not callable(value_fn):
+        raise InputError(
+            f"value_fn is a {type(value_fn).__name__}; give the loss as a function of params, not "
+            "its value"
+        )
+    validation.require_float_of_shape(
+        jax.eval_shape(value_fn, params),
+        (),
+        "value_fn(params)",
+        "the loss without auxiliary values",
+    )

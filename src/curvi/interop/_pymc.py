@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from jaxtyping import Array, Float
 
 from curvi._core.errors import InputError, optional_import
 from curvi._core.trees import precision_of, usual_promotion
+from curvi.interop._checks import Shapes, check_position, run_checked, shapes_of
 from curvi.targets import Labels, Target
 
 _PURPOSE = "curvi.from_pymc"
@@ -80,12 +82,16 @@ def from_pymc(model: Any) -> Target:
     with precision_of(dtype), usual_promotion():
         # Free variables on their natural scale, and deterministic ones.
         outputs = list(get_default_varnames(model.unobserved_value_vars, False))
-        log_density = partial(_log_density, _translated(model, [model.logp()]), names)
+        log_density = partial(
+            _log_density, _translated(model, [model.logp()]), names, shapes_of(start)
+        )
         constrain = partial(
             _constrain, _translated(model, outputs), tuple(v.name for v in outputs), names
         )
         position = {name: jnp.asarray(start[name], dtype) for name in names}
-        return Target(log_density, _feasible(log_density, position), constrain, _labels(model))
+        return Target(
+            log_density, _feasible(log_density, position, pymc), constrain, _labels(model)
+        )
 
 
 def _check_variables(model: Any) -> None:
@@ -159,8 +165,9 @@ def _import_backend() -> Any:
 
 
 def _log_density(
-    graph: _Graph, names: tuple[str, ...], position: dict[str, Array]
+    graph: _Graph, names: tuple[str, ...], shapes: Shapes, position: dict[str, Array]
 ) -> Float[Array, ""]:
+    check_position(position, shapes)
     with usual_promotion():
         return jnp.asarray(graph.function(*(position[name] for name in names))[0])
 
@@ -179,12 +186,15 @@ def _constrain(
         }
 
 
-def _feasible(log_density: Callable[..., Any], position: dict[str, Array]) -> dict[str, Array]:
+def _feasible(
+    log_density: Callable[..., Any], position: dict[str, Array], pymc: ModuleType
+) -> dict[str, Array]:
     """The initial point, or a position near it where the log density is finite."""
+    value = run_checked(partial(log_density, position), pymc)
     compiled = jax.jit(log_density)
     trial = position
     for attempt in range(_MAX_ATTEMPTS):
-        if np.isfinite(compiled(trial)):
+        if np.isfinite(value if trial is position else compiled(trial)):
             return trial
         rng = np.random.default_rng(attempt)
         trial = {
@@ -192,7 +202,7 @@ def _feasible(log_density: Callable[..., Any], position: dict[str, Array]) -> di
             for name, leaf in position.items()
         }
     raise InputError(
-        f"the log density is {compiled(position)} at the model's initial point and not finite "
+        f"the log density is {value} at the model's initial point and not finite "
         "around it; check the model with model.debug(), or give initval to a variable"
     )
 

@@ -1,0 +1,70 @@
+"""What a model of another library can get wrong without a word from JAX."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import checkify
+
+from curvi._core.errors import InputError, warn_user
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def shapes_of(position: dict[str, Any]) -> Shapes:
+    """Names and shapes of the free variables."""
+    return tuple((name, np.shape(value)) for name, value in sorted(position.items()))
+
+
+def check_position(position: Any, expected: Shapes) -> None:
+    """Raise InputError for a position of other variables: a model would draw those it misses."""
+    found = shapes_of(position) if isinstance(position, dict) else ()
+    if found != expected:
+        listed = ", ".join(f"{name} {shape}" for name, shape in expected)
+        given = ", ".join(f"{name} {shape}" for name, shape in found) or type(position).__name__
+        raise InputError(
+            f"the position has {given}, but the unconstrained variables of the model are {listed}; "
+            "give those, or build the target from the other model"
+        )
+
+
+def run_checked(function: Callable[..., Any], library: ModuleType) -> Any:
+    """The value of a compiled function, with a warning for an index outside its array.
+
+    JAX takes the nearest element in its place, in silence. An index that the library itself made
+    is its own affair, and what the checker cannot look into is run without it.
+    """
+    checked = checkify.checkify(function, errors=checkify.index_checks)
+    try:
+        error, value = jax.jit(checked)()
+    except (NotImplementedError, TypeError, ValueError, KeyError, AssertionError):
+        return jax.jit(function)()
+    outside = error.get_exception()
+    if outside is not None and not _made_by(library, outside):
+        warn_user(
+            f"the model reads beyond the end of an array ({first_line(error.get())}), and "
+            "JAX takes the nearest element; compare its indices and the sizes of its plates with "
+            "the shapes of its arrays",
+            UserWarning,
+        )
+    return value
+
+
+def _made_by(library: ModuleType, error: Any) -> bool:
+    """Whether the call came from the library: from the innermost frame that is not JAX's."""
+    frames = traceback.walk_tb(error.traceback_info.as_python_traceback())
+    files = [Path(frame.f_code.co_filename) for frame, _ in frames]
+    homes = [Path(str(module.__file__)).parent for module in (jax, library)]
+    outer = [file for file in files if homes[0] not in file.parents]
+    return bool(outer) and homes[1] in outer[-1].parents
+
+
+def first_line(text: object) -> str:
+    """The first line of a message; JAX adds a page about its tracers."""
+    return next(iter(str(text).splitlines()), "")[:300].rstrip(" .")
