@@ -207,6 +207,12 @@ def test_linear_response_of_a_constant_is_zero_and_of_a_discrete_site_unknown():
     assert np.isnan(found["up"])
 
 
+@pytest.mark.parametrize("fn", [jnp.log, lambda x: jnp.sqrt(x[0]), lambda x: 1 / (x - x)])
+def test_linear_response_refuses_a_function_that_is_not_finite_at_draws(fn):
+    result = curvi.fit(normal, jnp.zeros(2))
+    refused(lambda: result.linear_response(fn), curvi.NumericalError, "function is finite")
+
+
 def simulated(key):
     return jnp.zeros(()), jnp.ones(())
 
@@ -223,6 +229,10 @@ CALIBRATIONS = {
         ("truth['z'][1] is nan", "simulate must return finite"),
     ),
     "an infinite truth": ((lambda key: (jnp.inf, 0), built), ("truth is inf",)),
+    "a q that is nan in the user's space": (
+        (simulated, lambda data: curvi.Target(normal, jnp.zeros(()), constrain=jnp.log)),
+        ("is nan", "constrain must be finite"),
+    ),
     "no data": ((lambda key: jnp.zeros(3), built), ("(parameters, data)",)),
     "a builder that returns a function": (
         (simulated, lambda data: normal),
