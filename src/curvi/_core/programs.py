@@ -69,7 +69,7 @@ class Program:
         return self.constants, self.structure
 
     @classmethod
-    def tree_unflatten(cls, structure: Structure, constants: list[Any]) -> Program:
+    def tree_unflatten(cls, structure: Structure, constants: Any) -> Program:
         """The program with other arrays, or with tracers in their place."""
         return cls(structure, list(constants))
 

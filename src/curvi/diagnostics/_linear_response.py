@@ -80,7 +80,11 @@ def gradients(g: Program, family: Family, params: Params, noise: Array, index: A
     values, pull = jax.vjp(lambda p: ravel(_expectation(g, family, p, noise)), params)
     chosen = index[:, None] == jnp.arange(values.shape[0])[None, :]
     (found,) = jax.vmap(pull)(chosen.astype(values.dtype))
-    return found
+    # The slope of a logarithm is finite where the logarithm is not.
+    lost = ~jnp.isfinite(values)[index]
+    return jax.tree.map(
+        lambda leaf: jnp.where(lost.reshape(-1, *[1] * (leaf.ndim - 1)), jnp.nan, leaf), found
+    )
 
 
 class Solved(NamedTuple):
@@ -263,7 +267,7 @@ def _raise_on_failure(optimum: Optimum, solved: Solved) -> None:
         )
     raise NumericalError(
         f"linear response could not be solved: {CGOutcome(int(codes[worst])).sentence} "
-        "Try float64, or rescale the parameters"
+        "See that the function is finite at draws of q, try float64, or rescale the parameters"
     )
 
 

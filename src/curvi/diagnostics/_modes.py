@@ -48,7 +48,7 @@ def modes_of(
     Two ends belong together where no coordinate of their means is more than one sd apart.
     Parameters are not compared: different ones can be the same q.
     """
-    order = [i for i in np.argsort(-elbos) if np.isfinite(elbos[i])]
+    order = [int(i) for i in np.argsort(-elbos) if np.isfinite(elbos[i])]
     means = {i: np.asarray(ends[i].mean, np.float64) for i in order}
     sds = {i: np.asarray(family.sd(ends[i]), np.float64) for i in order}
     groups: list[list[int]] = []

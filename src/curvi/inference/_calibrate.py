@@ -188,7 +188,7 @@ def _simulated(
         )
     for leaf, name in zip(jax.tree.leaves(pair[0]), leaf_names(pair[0], "truth"), strict=True):
         need = "simulate must return finite parameters; a rank among draws has no meaning otherwise"
-        validation.refuse_non_finite(leaf, name, need)
+        validation.refuse_non_finite(np.asarray(leaf), name, need)
     return pair[0], pair[1]
 
 
@@ -232,6 +232,9 @@ def _probabilities(
             f"simulate returns parameters of shapes {one}, the target has "
             f"{[shape[1:] for shape in many]}; they must agree"
         )
+    need = "constrain must be finite wherever the log density is"
+    for leaf, name in zip(jax.tree.leaves(draws), leaf_names(draws, "sample"), strict=True):
+        validation.refuse_non_finite(leaf, name, need)
     below = [
         np.sum(np.asarray(draw) < np.asarray(true)[None], axis=0).ravel()
         for draw, true in zip(jax.tree.leaves(draws), jax.tree.leaves(truth), strict=True)

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +77,7 @@ class AbstractTarget(abc.ABC):
         object.__setattr__(self, "start", start)
         object.__setattr__(self, "density", self._traced(unravel, ()))
 
-    def with_batches(self, batches: Iterable[int] = ()) -> Self:
+    def with_batches(self, batches: Iterable[int] = ()) -> AbstractTarget:
         """The same target with its functions traced anew, also for batches of so many rows."""
         found = object.__new__(type(self))
         found.__dict__.update(self.__dict__)
