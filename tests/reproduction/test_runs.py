@@ -101,11 +101,11 @@ def recorded(monkeypatch):
             for s in seeds
         ]  # fmt: skip
 
-    def compare(name, *, seeds, quick, report):
+    def compare(name, options, report):
         methods = (*PAPER_METHODS, NEWTON)
-        runs = {method: some_runs(seeds) for method in methods}
+        runs = {method: some_runs(options.seeds) for method in methods}
         settings = {method: SMALL[method][0] for method in PAPER_METHODS}
-        return Comparison(name, tuple(seeds), (X, y), (X, y), runs, settings)
+        return Comparison(name, options.seeds, (X, y), (X, y), runs, settings)
 
     monkeypatch.setattr(regression, "compare", compare)
     monkeypatch.setattr(regression, "load_rows", lambda name, *, quick: ((X, y), (X, y)))

@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-# name -> module and its function of (out, *, seeds, quick, report)
+from curvi._core import validation
+from curvi._core.errors import InputError
+
+# name -> module and its function of (out, *, seeds, quick, report), timed ones also of seconds
 REGISTRY = {
     "table1": "_regression:table1",
     "logistic": "_regression:logistic",
@@ -19,8 +22,17 @@ REGISTRY = {
 }
 
 
+TIMED = ("table1", "logistic", "frey", "olivetti", "mnist")
+
+
 def run(
-    name: str, out: Path, *, seeds: Sequence[int], quick: bool, report: Callable[[str], None]
+    name: str,
+    out: Path,
+    *,
+    seeds: Sequence[int],
+    quick: bool,
+    report: Callable[[str], None],
+    seconds: float | None = None,
 ) -> list[Path]:
     """Run one experiment and return the files it wrote.
 
@@ -36,12 +48,26 @@ def run(
         Short runs on fewer rows.
     report : callable
         Receives a line about what is being done.
+    seconds : float, optional
+        Of every run of a stochastic method or an auto-encoder, instead of the usual number.
 
     Returns
     -------
     list of Path
+
+    Raises
+    ------
+    InputError
+        If the experiment has no runs that a number of seconds could end.
     """
+    options = {}
+    if seconds is not None:
+        if name not in TIMED:
+            raise InputError(
+                f"{name} has no timed runs; leave --seconds out, or choose {', '.join(TIMED)}"
+            )
+        options["seconds"] = validation.positive_number(seconds, "--seconds")
     module, _, function = REGISTRY[name].partition(":")
     experiment: Any = getattr(importlib.import_module(f"{__name__}.{module}"), function)
-    written: list[Path] = experiment(out, seeds=seeds, quick=quick, report=report)
+    written: list[Path] = experiment(out, seeds=seeds, quick=quick, report=report, **options)
     return written

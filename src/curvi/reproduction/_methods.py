@@ -120,32 +120,38 @@ def _chosen(
     return candidates[int(np.argmax(ends))]
 
 
-def budget(name: str, *, quick: bool) -> float:
-    """Seconds of one run of a stochastic method."""
-    return (1.0 if quick else 4.0) * (2 if name == "a9a" else 1)
+@dataclass(frozen=True)
+class Options:
+    """The seeds of a comparison, whether it is quick, and the seconds of each stochastic run."""
+
+    seeds: tuple[int, ...]
+    quick: bool = False
+    seconds: float | None = None
+
+    def seconds_for(self, name: str) -> float:
+        """Seconds of one run of a stochastic method; the large table gets more of them."""
+        if self.seconds is not None:
+            return self.seconds
+        return (1.0 if self.quick else 4.0) * (2 if name == "a9a" else 1)
 
 
-_FOUND: dict[tuple[str, tuple[int, ...], bool], Comparison] = {}
+_FOUND: dict[tuple[str, Options], Comparison] = {}
 
 
-def compare(
-    name: str, *, seeds: Sequence[int], quick: bool, report: Callable[[str], None]
-) -> Comparison:
+def compare(name: str, options: Options, report: Callable[[str], None]) -> Comparison:
     """Choose settings by the ELBO, then run every method with every seed.
 
     The table and the figure show the same runs, which are made once per process.
     """
-    key = (name, tuple(seeds), quick)
-    if key not in _FOUND:
-        _FOUND[key] = _compared(name, seeds, quick, report)
-    return _FOUND[key]
+    if (name, options) not in _FOUND:
+        _FOUND[name, options] = _compared(name, options, report)
+    return _FOUND[name, options]
 
 
-def _compared(
-    name: str, seeds: Sequence[int], quick: bool, report: Callable[[str], None]
-) -> Comparison:
+def _compared(name: str, options: Options, report: Callable[[str], None]) -> Comparison:
+    seeds, quick = options.seeds, options.quick
     (X, y), test = load_rows(name, quick=quick)
-    seconds = budget(name, quick=quick)
+    seconds = options.seconds_for(name)
     candidates = LARGE if len(X) > _MANY_ROWS else SMALL
     runs: dict[str, list[Run]] = {}
     settings: dict[str, Setting] = {}
@@ -157,7 +163,7 @@ def _compared(
             report(f"{name}: {method}, seed {seed}")
             runs[method].append(run_setting(settings[method], X, y, seed=seed, seconds=seconds))
     runs[NEWTON] = newton_runs(name, (X, y), seeds=seeds, quick=quick, report=report)
-    return Comparison(name, tuple(seeds), (X, y), test, runs, settings)
+    return Comparison(name, seeds, (X, y), test, runs, settings)
 
 
 def newton_runs(

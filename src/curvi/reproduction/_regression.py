@@ -14,6 +14,7 @@ from curvi.plots import new_figure
 from curvi.reproduction._methods import (
     NEWTON,
     Comparison,
+    Options,
     compare,
     load_rows,
     newton_run,
@@ -37,9 +38,12 @@ _COLOURS = {"DSVI": "tab:gray", "L-BFGS-SGVI": "tab:blue", "HFSGVI": "tab:orange
 _NEAR = 2.0  # nats
 
 
-def table1(out: Path, *, seeds: Sequence[int], quick: bool, report: Report) -> list[Path]:
+def table1(
+    out: Path, *, seeds: Sequence[int], quick: bool, report: Report, seconds: float | None = None
+) -> list[Path]:
     """Write table1.csv (one line per run) and table1.md (medians beside the paper's numbers)."""
-    found = [compare(name, seeds=seeds, quick=quick, report=report) for name in DATA]
+    options = Options(tuple(seeds), quick, seconds)
+    found = [compare(name, options, report) for name in DATA]
     # From raw intensities, standardised with the training rows only.
     train, test = load_rows("leukemia-raw", quick=quick)
     runs = newton_runs("leukemia-raw", train, seeds=seeds, quick=quick, report=report)
@@ -121,9 +125,12 @@ def _not_reproduced(wrong: Errors) -> str:
     return "\n".join([head, "", *(said or ["- nothing"])])
 
 
-def logistic(out: Path, *, seeds: Sequence[int], quick: bool, report: Report) -> list[Path]:
+def logistic(
+    out: Path, *, seeds: Sequence[int], quick: bool, report: Report, seconds: float | None = None
+) -> list[Path]:
     """Write logistic.png, logistic.csv (every recorded ELBO) and logistic.md."""
-    found = [compare(name, seeds=seeds, quick=quick, report=report) for name in DATA]
+    options = Options(tuple(seeds), quick, seconds)
+    found = [compare(name, options, report) for name in DATA]
     curves = [
         {"data": c.name, "method": m, "seed": s, "step": int(a), "seconds": f"{b:.4f}",
          "bound": f"{v:.4f}"}
