@@ -206,7 +206,41 @@ def positive_number(value: Any, name: str) -> float:
 
 def one_of(value: Any, choices: tuple[str, ...], name: str) -> str:
     """Check a choice by name."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         options = ", ".join(repr(choice) for choice in choices)
         raise InputError(f"{name} is {value!r}; choose one of {options}")
     return str(value)
+
+
+def boolean(value: Any, name: str) -> bool:
+    """Check a switch: any other value would be taken for True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(f"{name} is {value!r}; it must be True or False")
+    return bool(value)
+
+
+def verbosity(value: Any) -> bool:
+    """Check ``verbose``, for which scikit-learn takes switches and levels."""
+    if not isinstance(value, bool | np.bool_ | int | np.integer) or value < 0:
+        raise InputError(f"verbose is {value!r}; it must be True, False or a level from 0 on")
+    return bool(value)
+
+
+def seed_integer(value: Any, name: str = "seed") -> int:
+    """Check a seed that is a plain integer."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not 0 <= value < 2**32:
+        raise InputError(f"{name} is {value!r}; it must be an integer from 0 to 2**32 - 1")
+    return int(value)
+
+
+def random_source(value: Any) -> np.random.RandomState:
+    """The generator of a ``random_state`` of scikit-learn, which nothing has been drawn from."""
+    from sklearn.utils import check_random_state
+
+    if value is None or isinstance(value, np.random.RandomState) or value is np.random:
+        return check_random_state(value)
+    try:
+        return check_random_state(seed_integer(value, "random_state"))
+    except InputError as error:
+        raise InputError(f"{error}, a numpy.random.RandomState, or None") from None
