@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -195,6 +196,13 @@ def positive_integer(value: Any, name: str) -> int:
     return int(value)
 
 
+def checked_seed(seed: Any, name: str = "seed") -> int:
+    """Check a seed: an integer from 0 to 2**64 - 1."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
+        raise InputError(f"{name} is {seed!r}; it must be an integer from 0 to 2**64 - 1")
+    return int(seed)
+
+
 def positive_number(value: Any, name: str) -> float:
     """Check a positive finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
@@ -226,21 +234,14 @@ def verbosity(value: Any) -> bool:
     return bool(value)
 
 
-def seed_integer(value: Any, name: str = "seed") -> int:
-    """Check a seed that is a plain integer."""
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or not 0 <= value < 2**32:
-        raise InputError(f"{name} is {value!r}; it must be an integer from 0 to 2**32 - 1")
-    return int(value)
-
-
 def random_source(value: Any) -> np.random.RandomState:
     """The generator of a ``random_state`` of scikit-learn, which nothing has been drawn from."""
     from sklearn.utils import check_random_state
 
-    if value is None or isinstance(value, np.random.RandomState) or value is np.random:
-        return check_random_state(value)
-    try:
-        return check_random_state(seed_integer(value, "random_state"))
-    except InputError as error:
-        raise InputError(f"{error}, a numpy.random.RandomState, or None") from None
+    if not isinstance(value, bool):
+        with contextlib.suppress(ValueError):
+            return check_random_state(value)
+    raise InputError(
+        f"random_state is {value!r}; it must be an integer from 0 to 2**32 - 1, a "
+        "numpy.random.RandomState, or None"
+    )

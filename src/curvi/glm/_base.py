@@ -67,6 +67,10 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         tags.input_tags.sparse = True
         return tags
 
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether a fit has ended; one that was refused may have set other attributes."""
+        return hasattr(self, "result_")
+
     @abc.abstractmethod
     def _fit_rows(self, data: Observations, columns: Columns) -> GLMFit:
         """Fit validated rows of positive weight."""
@@ -176,10 +180,9 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         """
         check_is_fitted(self)
         validation.positive_integer(num_draws, "num_draws")
-        validation.seed_integer(seed)
         size = 3 * 8.0 * num_draws * self._posterior.mean.size
         require_memory(size, f"sample({num_draws})", "draw fewer at a time")
-        weights = self._posterior.sample(num_draws, seed)
+        weights = self._posterior.sample(num_draws, validation.checked_seed(seed))
         return CoefficientDraws(self._slopes(weights), self._offsets(weights))
 
     def plot_coefficients(self) -> Any:
