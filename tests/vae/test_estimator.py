@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 import curvi
 from curvi.engine import Progress
-from curvi.vae._estimator import METHODS, method_named
+from curvi.vae._methods import METHODS, method_named
 from curvi.vae._networks import principal_rotation
 from curvi.vae._semi_supervised import _is_missing
 from curvi.vae._training import EarlyStopping

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -195,6 +196,13 @@ def positive_integer(value: Any, name: str) -> int:
     return int(value)
 
 
+def checked_seed(seed: Any, name: str = "seed") -> int:
+    """Check a seed: an integer from 0 to 2**64 - 1."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
+        raise InputError(f"{name} is {seed!r}; it must be an integer from 0 to 2**64 - 1")
+    return int(seed)
+
+
 def positive_number(value: Any, name: str) -> float:
     """Check a positive finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
@@ -206,7 +214,34 @@ def positive_number(value: Any, name: str) -> float:
 
 def one_of(value: Any, choices: tuple[str, ...], name: str) -> str:
     """Check a choice by name."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         options = ", ".join(repr(choice) for choice in choices)
         raise InputError(f"{name} is {value!r}; choose one of {options}")
     return str(value)
+
+
+def boolean(value: Any, name: str) -> bool:
+    """Check a switch: any other value would be taken for True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(f"{name} is {value!r}; it must be True or False")
+    return bool(value)
+
+
+def verbosity(value: Any) -> bool:
+    """Check ``verbose``, for which scikit-learn takes switches and levels."""
+    if not isinstance(value, bool | np.bool_ | int | np.integer) or value < 0:
+        raise InputError(f"verbose is {value!r}; it must be True, False or a level from 0 on")
+    return bool(value)
+
+
+def random_source(value: Any) -> np.random.RandomState:
+    """The generator of a ``random_state`` of scikit-learn, which nothing has been drawn from."""
+    from sklearn.utils import check_random_state
+
+    if not isinstance(value, bool):
+        with contextlib.suppress(ValueError):
+            return check_random_state(value)
+    raise InputError(
+        f"random_state is {value!r}; it must be an integer from 0 to 2**32 - 1, a "
+        "numpy.random.RandomState, or None"
+    )

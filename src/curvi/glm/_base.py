@@ -11,11 +11,11 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from curvi._core import validation
 from curvi._core.errors import InputError
+from curvi._core.memory import require_memory
 from curvi.families import Family, FullRank, LowRank, MeanField
 from curvi.glm._design import Columns, Posterior, is_selected
 from curvi.glm._fit import LARGEST_DENSE, GLMFit, Options
@@ -23,6 +23,7 @@ from curvi.glm._rows import DTYPES, Block, Observations, Streaming, UserBlocks, 
 from curvi.plots import plot_coefficients
 from curvi.solvers import DSVI, HFSGVI, LBFGS, Method
 
+_COPIES = 8  # of the factor of a full covariance: gradient, step, and the vectors of its solution
 _LARGE = 1e8  # rows times squared columns, from which a start takes seconds
 
 Model = TypeVar("Model", bound="BayesianLinearModel")
@@ -65,6 +66,10 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether a fit has ended; one that was refused may have set other attributes."""
+        return hasattr(self, "result_")
 
     @abc.abstractmethod
     def _fit_rows(self, data: Observations, columns: Columns) -> GLMFit:
@@ -139,7 +144,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         columns = Columns.of(
             data.columns,
             data.dtype,
-            standardize=self.standardize,
+            standardize=bool(self.standardize),
             intercept=bool(self.fit_intercept),
         )
         fitted = self._fit_rows(data, columns)
@@ -175,7 +180,9 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         """
         check_is_fitted(self)
         validation.positive_integer(num_draws, "num_draws")
-        weights = self._posterior.sample(num_draws, seed)
+        size = 3 * 8.0 * num_draws * self._posterior.mean.size
+        require_memory(size, f"sample({num_draws})", "draw fewer at a time")
+        weights = self._posterior.sample(num_draws, validation.checked_seed(seed))
         return CoefficientDraws(self._slopes(weights), self._offsets(weights))
 
     def plot_coefficients(self) -> Any:
@@ -195,6 +202,10 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         validation.one_of(self.method, ("newton", "hfsgvi", "lbfgs", "dsvi"), "method")
         validation.positive_number(self.prior_scale, "prior_scale")
         validation.positive_integer(self.rank, "rank")
+        validation.boolean(self.fit_intercept, "fit_intercept")
+        validation.boolean(self.standardize, "standardize")
+        validation.verbosity(self.verbose)
+        validation.random_source(self.random_state)
         for name in ("intercept_prior_scale", "tol"):
             if getattr(self, name) is not None:
                 validation.positive_number(getattr(self, name), name)
@@ -216,6 +227,11 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
             if self.batch_size is not None:
                 raise InputError("batch_size needs a dense X; leave it out for a sparse one")
             X = canonical(X)
+        if self.batch_size is not None and self.batch_size > X.shape[0]:
+            raise InputError(
+                f"batch_size is {self.batch_size} but X has {X.shape[0]} rows; choose a smaller "
+                "one, or leave it out to use all rows"
+            )
         weight = _check_sample_weight(sample_weight, X, dtype=X.dtype, ensure_non_negative=True)
         used = weight > 0
         if not used.any():
@@ -224,9 +240,12 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
             X, y, weight = X[used], y[used], weight[used]
         return X, y, weight
 
-    def _family(self, columns: int) -> Family:
+    def _family(self, columns: int, classes: int = 1) -> Family:
         """The structure of the covariance; a low rank stays below the number of columns."""
         if self.covariance == "full":
+            size = 8.0 * _COPIES * classes * columns**2
+            what = f"covariance='full' of {columns} coefficients"
+            require_memory(size, what, "use covariance='diagonal' or 'low-rank'")
             return FullRank()
         rank = min(self.rank, columns - 1)
         return LowRank(rank) if self.covariance == "low-rank" and rank > 0 else MeanField()
@@ -235,7 +254,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         """``total`` weight of the rows; ``curvature`` bounds that of one row in its predictor."""
         large = total * columns.scale.size**2 > _LARGE
         starts = self.num_starts or (1 if self.prior == "normal" else 2 if large else 4)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = int(validation.random_source(self.random_state).randint(2**31 - 1))
         return Options(
             method=self._engine(columns, total * curvature),
             num_starts=starts,
@@ -261,37 +280,60 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         return HFSGVI(parameters="log_scale", keep="least_residual")
 
     def _precision(self, columns: Columns, dtype: Any) -> np.ndarray:
-        precision = np.full(columns.count, self.prior_scale**-2.0)
+        precision = np.full(columns.count, self._inverse_square("prior_scale", dtype), dtype)
         if columns.intercept and self.intercept_prior_scale is not None:
-            precision[-1] = self.intercept_prior_scale**-2.0
-        return precision.astype(dtype)
+            precision[-1] = self._inverse_square("intercept_prior_scale", dtype)
+        return precision
+
+    def _inverse_square(self, name: str, dtype: Any) -> np.floating:
+        """``scale**-2`` of a prior, which must be an ordinary number in the precision of a fit."""
+        scale, numbers = float(getattr(self, name)), np.finfo(dtype)
+        limit = float(numbers.tiny) ** 0.5
+        if not limit < scale < 1 / limit:
+            raise InputError(
+                f"{name} is {scale}, whose square is too small or too large for {numbers.dtype}; "
+                f"choose it between {limit:.0e} and {1 / limit:.0e}"
+            )
+        return numbers.dtype.type(scale**-2.0)
 
     def _publish(self, dtype: Any) -> None:
         """Set the public attributes, in the user's units and precision."""
         fitted, columns = self.result_, self._posterior.columns
-        mean, sd = self._posterior.mean, np.sqrt(self._posterior.variance)
-        self.coef_ = self._slopes(mean).astype(dtype)
-        self.coef_sd_ = self._slopes(sd).astype(dtype)
-        self.intercept_ = self._offsets(mean).astype(dtype)
-        # The intercept is the predictor where all features are zero.
-        origin = np.zeros((1, columns.scale.shape[0]))
-        spread = np.sqrt(self._posterior.predictor(origin)[1][0]) * columns.intercept
-        self.intercept_sd_ = self._of_blocks(self._response_units[1] * spread, -1).astype(dtype)
-        self.elbo_, self.elbos_, self.elbo_se_ = fitted.elbo, fitted.elbos, fitted.elbo_se
-        self.n_iter_, self.converged_ = fitted.steps, self._has_converged()
         for name in ("relevance_", "selected_"):
             self.__dict__.pop(name, None)  # of an earlier fit
+        mean, sd = self._posterior.mean, np.sqrt(self._posterior.variance)
+        with np.errstate(over="ignore", invalid="ignore"):  # reported by name
+            self.coef_ = self._slopes(mean).astype(dtype)
+            self.coef_sd_ = self._slopes(sd).astype(dtype)
+            self.intercept_ = self._offsets(mean).astype(dtype)
+        # The intercept is the predictor where all features are zero.
+        origin = np.zeros((1, columns.scale.shape[0]))
+        spread = self._posterior.predictor(origin)[1][0] * columns.intercept
+        self.intercept_sd_ = self._of_blocks(self._response_units[1] * spread, -1).astype(dtype)
+        self.elbo_, self.elbos_, self.elbo_se_ = fitted.elbo, fitted.elbos, fitted.elbo_se
         if self.prior == "ard":
-            self.relevance_ = self.coef_sd_**2 + self.coef_**2
+            with np.errstate(over="ignore"):
+                self.relevance_ = self.coef_sd_**2 + self.coef_**2
             features = columns.scale.shape[0]
             moments = mean[:, :features], self._posterior.variance[:, :features]
             self.selected_ = is_selected(*moments, columns.mean_square).reshape(self.coef_.shape)
+        finite = np.isfinite(fitted.elbo) and not self._beyond_precision()
+        self.n_iter_, self.converged_ = fitted.steps, bool(fitted.converged and finite)
 
-    def _has_converged(self) -> bool:
-        arrays = (self._posterior.mean, self._posterior.variance, self.result_.elbo)
-        return self.result_.converged and all(np.all(np.isfinite(a)) for a in arrays)
+    def _beyond_precision(self) -> list[str]:
+        """Names of the attributes that are too large or too small in the user's units."""
+        names = ["coef_", "coef_sd_", "relevance_", "intercept_", "intercept_sd_"]
+        lost = [n for n in names if not np.all(np.isfinite(getattr(self, n, 0.0)))]
+        if self.prior == "ard" and np.any(self.selected_ & (self.relevance_ == 0)):
+            lost.append("relevance_")
+        return lost
 
     def _failure(self) -> str:
+        if self.result_.converged and (names := self._beyond_precision()):
+            return (
+                f"{type(self).__name__}: {names[0]} is too large or too small for its precision "
+                "in the units of X, although the fit has converged; rescale the columns"
+            )
         sentence = self.result_.message.replace("max_steps or time_budget", "max_iter")
         return f"{type(self).__name__}: {sentence.replace('tolerance', 'tol')}"
 
@@ -310,16 +352,18 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         return values if self._has_classes else values.take(0, axis)
 
     def _predictor(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the linear predictors of new rows (rows, blocks), in float64."""
+        """Mean and sd of the linear predictors of new rows (rows, blocks), in float64."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=DTYPES, reset=False)
-        mean, variance = self._posterior.predictor(canonical(X) if sparse.issparse(X) else X)
+        mean, sd = self._posterior.predictor(canonical(X) if sparse.issparse(X) else X)
         shift, scale = self._response_units
-        return shift + scale * mean, scale**2 * variance
+        return shift + scale * mean, scale * sd
 
 
 def as_numbers(y: np.ndarray, dtype: Any) -> np.ndarray:
-    """Responses in a floating dtype."""
+    """Responses in a floating dtype; dates would become numbers of days without a word."""
+    if y.dtype.kind in "mM":
+        raise InputError(f"y has dtype {y.dtype}; give numbers, in a unit of your choice")
     try:
         return y.astype(dtype)
     except (TypeError, ValueError) as error:

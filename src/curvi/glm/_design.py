@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 from scipy import sparse
@@ -20,6 +21,7 @@ from curvi.glm._likelihoods import row_slices
 
 AnyArray = Any  # NumPy on the host, JAX in compiled fits
 
+_BLOCK = 256  # rows whose products no library splits further
 _SWITCHED_OFF = 1e-3  # typical contribution to the predictor, up to which a feature is off
 _SAFE = 1e-4  # share of the root of the largest number up to which squares can be summed
 
@@ -37,8 +39,18 @@ class DenseDesign:
         return int(self.matrix.shape[1])
 
     def linear(self, weights: Float[AnyArray, "columns ..."]) -> Float[AnyArray, "rows ..."]:
-        """``X w``."""
-        return self.matrix @ weights
+        """``X w``, of several w by blocks of rows.
+
+        The transposed product adds them up in their order; left to XLA, the order would depend on
+        the number of cores.
+        """
+        rows, columns = self.matrix.shape
+        whole = rows // _BLOCK * _BLOCK
+        if isinstance(self.matrix, np.ndarray) or weights.ndim == 1 or whole == 0:
+            return self.matrix @ weights
+        blocks = self.matrix[:whole].reshape(-1, _BLOCK, columns)
+        product = jax.lax.map(lambda block: block @ weights, blocks).reshape(whole, -1)
+        return jnp.concatenate([product, self.matrix[whole:] @ weights])
 
     def squares(self, variances: Float[AnyArray, "columns ..."]) -> Float[AnyArray, "rows ..."]:
         """``(X * X) s``."""
@@ -154,27 +166,32 @@ def _in_every_row(shift: Any) -> Any:
 
 
 class Moments(NamedTuple):
-    """Total weight, weighted means and variances of columns, in float64."""
+    """Total weight, weighted means and sds of columns, in float64.
+
+    Sds and not variances: the square of an ordinary number can be too small or too large.
+    """
 
     total: float
     mean: np.ndarray
-    variance: np.ndarray
+    sd: np.ndarray
 
     @classmethod
     def of(cls, X: Any, weight: np.ndarray) -> Moments:
         """Of the columns of a table, whatever its precision."""
         weight = weight.astype(np.float64)
         moments = _sparse_moments if sparse.issparse(X) else _dense_moments
-        with np.errstate(over="ignore", invalid="ignore"):
-            return cls(float(weight.sum()), *moments(X, weight))
+        with np.errstate(over="ignore", invalid="ignore"):  # of weights whose sum is not finite
+            unit, mean, square = moments(X, weight)
+            return cls(float(weight.sum()), unit * mean, unit * np.sqrt(square))
 
     def merged(self, other: Moments) -> Moments:
         """Of the rows of both, exactly."""
         total = self.total + other.total
         share = other.total / total
         gap = other.mean - self.mean
-        variance = (1 - share) * self.variance + share * other.variance
-        return Moments(total, self.mean + share * gap, variance + share * (1 - share) * gap**2)
+        within = np.hypot(np.sqrt(1 - share) * self.sd, np.sqrt(share) * other.sd)
+        sd = np.hypot(within, np.sqrt(share * (1 - share)) * gap)
+        return Moments(total, self.mean + share * gap, sd)
 
 
 @dataclass(frozen=True)
@@ -196,16 +213,16 @@ class Columns:
         Without an intercept columns are scaled by their root mean square and not centred, since
         nothing could take up the shift.
         """
-        mean, variance = moments.mean, moments.variance
+        mean, sd = moments.mean, moments.sd
         centre, scale = np.zeros_like(mean), np.ones_like(mean)
         if standardize:
             # What is not centred has the size of its root mean square, not of its sd.
-            square = variance if intercept else variance + mean**2
-            constant = square <= (10 * np.finfo(dtype).eps * np.abs(mean)) ** 2
-            scale = np.where(constant, 1.0, np.sqrt(square))
+            size = sd if intercept else np.hypot(sd, mean)
+            constant = size <= 10 * np.finfo(dtype).eps * np.abs(mean)
+            scale = np.where(constant, 1.0, size)
             centre = mean if intercept else centre
         with np.errstate(over="ignore"):
-            mean_square = (variance + (mean - centre) ** 2) / scale**2
+            mean_square = (np.hypot(sd, mean - centre) / scale) ** 2
         columns = cls(centre, scale, intercept, mean_square)
         columns._check_squares(dtype)
         return columns
@@ -220,13 +237,13 @@ class Columns:
         if not sparse.issparse(X):
             return DenseDesign(self.dense(X))
         table = sparse.csr_array(X)
-        dtype = table.dtype
+        dtype, unit = table.dtype, binary_unit(self.scale)  # so that entries can be squared
         return SparseDesign(
-            values=np.asarray(table.data),
+            values=(table.data / unit[table.indices]).astype(dtype),
             rows=np.repeat(np.arange(table.shape[0], dtype=np.int32), np.diff(table.indptr)),
             columns=table.indices.astype(np.int32),
-            centre=self.centre.astype(dtype),
-            inverse_scale=(1 / self.scale).astype(dtype),
+            centre=(self.centre / unit).astype(dtype),
+            inverse_scale=(unit / self.scale).astype(dtype),
             num_rows=int(table.shape[0]),
             intercept=self.intercept,
         )
@@ -302,13 +319,41 @@ class Posterior:
         return variance if self.factor is None else variance + np.sum(self.factor**2, axis=2)
 
     def predictor(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of every linear predictor, both (rows, blocks), in float64."""
-        design = self.columns.design(X.astype(np.float64, copy=False))
+        """Mean and sd of every linear predictor, both (rows, blocks), in float64.
+
+        Raises
+        ------
+        InputError
+            For a row whose predictor is beyond the largest number.
+        """
+        X = X.astype(np.float64, copy=False)
+        with np.errstate(all="ignore"):  # what overflows is computed again, in other units
+            mean, sd = self._moments(self.columns.design(X))
+            for row in np.flatnonzero(~np.isfinite(np.hypot(mean, sd)).all(axis=1)):
+                mean[row], sd[row] = self._distant(X[[row]])
+                if not np.isfinite([mean[row], sd[row]]).all():
+                    raise InputError(
+                        f"row {row} of X is so far from the rows of the fit that its predictor "
+                        "overflows; is it in the units of the fit?"
+                    )
+        return mean, sd
+
+    def _moments(self, design: Design) -> tuple[np.ndarray, np.ndarray]:
         variance = design.squares((self.diagonal**2).T)
         if self.factor is not None:
             for block, factor in enumerate(self.factor):
                 variance[:, block] += np.sum(design.linear(factor) ** 2, axis=1)
-        return design.linear(self.mean.T), variance
+        return design.linear(self.mean.T), np.sqrt(variance)
+
+    def _distant(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Moments of one row whose entries cannot be squared: of the row in units of its size."""
+        x = X.toarray() if sparse.issparse(X) else X
+        columns, unit = self.columns, binary_unit(np.abs(x).max())
+        fitted = np.full((1, columns.count), 1 / unit)
+        fitted[:, : x.shape[1]] = (x / unit - columns.centre / unit) / columns.scale
+        again = binary_unit(np.abs(fitted).max())
+        mean, sd = self._moments(DenseDesign(fitted / again))
+        return mean[0] * again * unit, sd[0] * again * unit
 
     def sample(self, num_draws: int, seed: int) -> np.ndarray:
         """Draws of the coefficients (draws, blocks, columns) in fitted units."""
@@ -321,19 +366,33 @@ class Posterior:
         return weights
 
 
-def _sparse_moments(X: Any, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def binary_unit(size: Any) -> Any:
+    """The power of two next to a size: dividing by it brings numbers to one without rounding."""
+    _, exponent = np.frexp(size)
+    return np.where(size > 0, np.ldexp(1.0, np.clip(exponent, -1021, 1023)), 1.0)
+
+
+def _sparse_moments(X: Any, weight: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Units of columns, and in these their means and variances."""
     table, total = sparse.csr_array(X).astype(np.float64), weight.sum()
+    unit = binary_unit(abs(table).max(axis=0).toarray().ravel())
+    table.data = table.data / unit[table.indices]
     mean = table.T @ weight / total
     filled = (table != 0).T @ weight
     squares = np.where(table.data != 0, (table.data - mean[table.indices]) ** 2, 0.0)
     of_filled = sparse.csr_array((squares, table.indices, table.indptr), table.shape).T @ weight
-    return mean, (of_filled + np.maximum(total - filled, 0) * mean**2) / total
+    return unit, mean, (of_filled + np.maximum(total - filled, 0) * mean**2) / total
 
 
-def _dense_moments(X: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    mean, square, total = np.zeros(X.shape[1]), np.zeros(X.shape[1]), weight.sum()
+def _dense_moments(X: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Units of columns, and in these their means and variances."""
+    total = weight.sum()
+    size, mean, square = np.zeros((3, X.shape[1]))
     for part in row_slices(X.shape[0]):
-        mean += weight[part] @ X[part].astype(np.float64) / total
+        size = np.maximum(size, np.abs(X[part]).max(axis=0))
+    unit = binary_unit(size)
     for part in row_slices(X.shape[0]):
-        square += weight[part] @ (X[part].astype(np.float64) - mean) ** 2
-    return mean, square / total
+        mean += weight[part] @ (X[part] / unit) / total
+    for part in row_slices(X.shape[0]):
+        square += weight[part] @ (X[part] / unit - mean) ** 2
+    return unit, mean, square / total

@@ -154,7 +154,7 @@ def fit_glm(
 
     def compiled(rows: Rows) -> GLMFit:
         exact = GLMProblem(likelihood, family, relevance)
-        with precision_of(dtype):
+        with precision_of(dtype), one_blas_thread():  # whose number would change the last bits
             device = on_device(padded(rows) if options.batch_size is None else rows)
             found = fit_compiled(exact, device, device, starts, options)
             return replace(found, noise=float(_noise(exact, found.q, device)))

@@ -16,6 +16,8 @@ from curvi.glm._likelihoods import Bernoulli, expected_sigmoid
 from curvi.glm._rows import Observations, StreamedRows
 from curvi.glm._softmax import expected_softmax, fit_softmax
 
+_WIDE = 1e100  # beyond, the sigmoid and the softmax of a predictor are steps
+
 
 class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
     r"""Logistic regression with a Gaussian posterior over its coefficients.
@@ -114,15 +116,25 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
 
     def _integrated(self, X: Any) -> np.ndarray:
         """Probabilities in float64."""
-        mean, variance = self._predictor(X)
+        mean, sd = self._predictor(X)
+        # Wide predictors only compare with each other: in smaller units they can be squared.
+        size = np.maximum(np.abs(mean), sd).max(axis=1, keepdims=True)
+        shrink = _WIDE / np.maximum(size, _WIDE)
+        mean, variance = shrink * mean, (shrink * sd) ** 2
         if mean.shape[1] == 1:
             pair = [expected_sigmoid(sign * mean[:, 0], variance[:, 0]) for sign in (-1.0, 1.0)]
             return np.column_stack(pair)
         return expected_softmax(mean, variance)
 
     def _labels(self, y: np.ndarray) -> np.ndarray:
-        check_classification_targets(y)
-        return np.unique(y)
+        try:
+            check_classification_targets(y)
+            return np.unique(y)
+        except TypeError as error:  # they cannot be put in order
+            kinds = ", ".join(sorted({type(label).__name__ for label in y.tolist()}))
+            raise InputError(
+                f"y has labels of several kinds ({kinds}); use numbers, or use strings"
+            ) from error
 
     def _learn(self, labels: np.ndarray) -> None:
         if labels.shape[0] < 2:
@@ -147,7 +159,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
         classes = self.classes_.shape[0]
         prior = self._precision(columns, data.dtype)
         rows = data.rows(columns, prior, 1.0, lambda y: self._encode(y, data.dtype))
-        family, relevance = self._family(columns.count), self.prior == "ard"
+        family, relevance = self._family(columns.count, classes), self.prior == "ard"
         options = self._options(columns, data.columns.total, 0.25)
         if classes > 2:
             if isinstance(rows, StreamedRows):

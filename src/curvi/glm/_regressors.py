@@ -11,7 +11,7 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_tweedie_score
 
 from curvi._core import validation
-from curvi._core.errors import InputError
+from curvi._core.errors import InputError, warn_user
 from curvi.glm._base import BayesianLinearModel, as_numbers, checked_level, estimator
 from curvi.glm._design import Columns
 from curvi.glm._fit import GLMFit, fit_glm
@@ -103,8 +103,8 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Central interval of new responses: posterior predictive, noise included."""
-        mean, variance = (part[:, 0] for part in self._predictor(X))
-        half = special.ndtri(0.5 + checked_level(level) / 2) * np.sqrt(variance + self.noise_sd_**2)
+        mean, sd = (part[:, 0] for part in self._predictor(X))
+        half = special.ndtri(0.5 + checked_level(level) / 2) * np.hypot(sd, self.noise_sd_)
         dtype = self.coef_.dtype
         return (mean - half).astype(dtype), (mean + half).astype(dtype)
 
@@ -113,11 +113,28 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
         if self.noise_scale is not None:
             validation.positive_number(self.noise_scale, "noise_scale")
 
+    def _noise(self, size: float, scale: float, dtype: np.dtype) -> float:
+        """Noise variance in fitted units, or minus the least one if it is to be estimated.
+
+        ``size`` is that of y in fitted units, ``scale`` the size of these.
+        """
+        if self.noise_scale is None:
+            what, sd, least = f"y has an sd of {size:.3g}", size, _LEAST_NOISE[dtype.itemsize]
+        else:
+            what, sd, least = f"noise_scale is {self.noise_scale}", self.noise_scale / scale, 1.0
+        variance, numbers = least * sd * sd, np.finfo(dtype)
+        if not numbers.tiny <= variance < numbers.max:
+            raise InputError(
+                f"{what}, {sd:.3g} in fitted units, whose square is too small or too large for "
+                f"{dtype}; rescale y, use standardize=True, or choose another noise_scale"
+            )
+        return -variance if self.noise_scale is None else variance
+
     def _fit_rows(self, data: Observations, columns: Columns) -> GLMFit:
         dtype = data.dtype
         # y is standardised before it is rounded to the precision of the table.
-        total, mean, variance = data.responses(lambda y: as_numbers(y, np.float64))
-        shift, spread = float(mean[0]), float(np.sqrt(variance[0]))
+        total, means, sds = data.responses(lambda y: as_numbers(y, np.float64))
+        shift, spread = float(means[0]), float(sds[0])
         if not columns.intercept:  # what is not centred has the size of its root mean square
             spread = float(np.hypot(spread, shift))
         flat = spread <= np.finfo(dtype).eps * abs(shift)
@@ -125,13 +142,7 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
         scale = unit if self.standardize else 1.0
         if not (self.standardize and columns.intercept):
             shift = 0.0
-        least = _LEAST_NOISE[dtype.itemsize] * (unit / scale) ** 2
-        noise = -least if self.noise_scale is None else (self.noise_scale / scale) ** 2
-        if dtype.type(noise) == 0:
-            raise InputError(
-                f"noise_scale is {self.noise_scale}, too small for {dtype}; use float64 or a "
-                "larger one"
-            )
+        noise = self._noise(unit / scale, scale, dtype)
 
         def encode(y: np.ndarray) -> np.ndarray:
             return ((as_numbers(y, np.float64) - shift) / scale).astype(dtype)
@@ -219,24 +230,28 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
         return tags
 
     def predict(self, X: Any) -> np.ndarray:
-        """Expected count of each row, ``exp(m + v / 2)``: integrated over the posterior."""
-        mean, variance = self._predictor(X)
+        """Expected count of each row, ``exp(m + v / 2)``: integrated over the posterior.
+
+        It is infinite, with a warning, where it is beyond the largest number.
+        """
+        mean, sd = self._predictor(X)
         with np.errstate(over="ignore"):
-            return np.exp(mean + 0.5 * variance)[:, 0].astype(self.coef_.dtype)
+            return _counts(np.exp(mean + 0.5 * sd**2)[:, 0].astype(self.coef_.dtype))
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Central interval of new counts (posterior predictive, not of the rate).
 
         The smallest counts at which the predictive distribution function, a Poisson averaged
-        over the posterior of the rate, reaches ``(1 - level) / 2`` and ``(1 + level) / 2``.
+        over the posterior of the rate, reaches ``(1 - level) / 2`` and ``(1 + level) / 2``. They
+        are infinite, with a warning, where they are beyond the largest number.
         """
         level = checked_level(level)
-        mean, variance = (part[:, 0] for part in self._predictor(X))
+        mean, sd = (part[:, 0] for part in self._predictor(X))
         nodes, weights = gauss_hermite(_NODES)
         with np.errstate(over="ignore"):
-            rates = np.exp(mean[:, None] + np.sqrt(variance)[:, None] * nodes)
+            rates = np.exp(mean[:, None] + sd[:, None] * nodes)
         low, high = (_quantile(rates, weights, 0.5 + sign * level / 2) for sign in (-1, 1))
-        return low, high
+        return low, _counts(high)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of the Poisson deviance that is explained (D^2)."""
@@ -265,13 +280,23 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
         )
 
 
+def _counts(counts: np.ndarray) -> np.ndarray:
+    """The same counts, with a warning where one is infinite."""
+    if (beyond := np.isinf(counts)).any():
+        row = int(np.flatnonzero(beyond)[0])
+        message = f"the count of row {row} is infinite: its features are far from those of the fit"
+        warn_user(message, RuntimeWarning)
+    return counts
+
+
 def _quantile(rates: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:
     """Smallest count at which the averaged distribution function reaches the level."""
     low = np.full(rates.shape[0], -1.0)
+    largest = np.finfo(np.float64).max
     high = np.ceil(rates.max(axis=1) + 10 * np.sqrt(rates.max(axis=1)) + 10)
-    high = np.where(np.isfinite(high), high, np.finfo(np.float64).max)
+    high = np.where(np.isfinite(high), high, largest)
     while np.any(high - low > np.maximum(1, 1e-12 * high)):
-        middle = np.floor(0.5 * (low + high))
+        middle = np.floor(0.5 * low + 0.5 * high)
         reached = special.pdtr(middle[:, None], rates) @ weights >= level
         low, high = np.where(reached, low, middle), np.where(reached, middle, high)
-    return high
+    return np.where(high > 0.99 * largest, np.inf, high)

@@ -231,9 +231,14 @@ class Observations:
             self.dtype = np.promote_types(self.dtype, block.X.dtype)
             here = Moments.of(block.X, block.weight)
             columns = here if columns is None else columns.merged(here)
-            labels = [np.unique(np.concatenate([*labels, labels_of(block.y)]))]
+            found = [*labels, labels_of(block.y)]
+            if len({part.dtype.kind in "biuf" for part in found}) > 1:
+                raise InputError("some blocks have labels that are numbers, others have strings")
+            labels = [np.unique(np.concatenate(found))]
         if columns is None:
             raise InputError("blocks gave no rows of positive weight; a fit needs at least one")
+        if not np.isfinite(columns.total):
+            raise InputError("sample_weight has a sum beyond the largest number; scale it down")
         self.columns, self.labels = columns, labels[0]
 
     def responses(self, encode: Encode) -> Moments:

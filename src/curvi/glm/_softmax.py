@@ -35,6 +35,7 @@ from curvi.glm._bound import (
     predictor_variance,
     sampled_rows,
 )
+from curvi.glm._dense import one_blas_thread
 from curvi.glm._diagonal_bound import DiagonalBound, Energy
 from curvi.glm._fit import (
     GLMFit,
@@ -113,7 +114,7 @@ def fit_softmax(
         elbos = [-replace(bound, draws=noise).value(params) for noise in fresh]
     else:
         exact = SoftmaxProblem(family, relevance, num_classes)
-        with precision_of(dtype):
+        with precision_of(dtype), one_blas_thread():
             device = on_device(padded(rows) if options.batch_size is None else rows)
 
             def sample_of(noise: np.ndarray) -> Batch:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import jax
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from curvi._core import validation
-from curvi._core.errors import InputError, NotConvergedWarning, NumericalError, warn_user
+from curvi._core.errors import (
+    InputError,
+    NotConvergedWarning,
+    NumericalError,
+    Outcome,
+    warn_user,
+)
+from curvi._core.memory import require_memory
 from curvi.vae._networks import ACTIVATIONS
-from curvi.vae._objective import Likelihood, likelihood_for
-from curvi.vae._training import Schedule, Trained
+from curvi.vae._objective import Gaussian, Likelihood, likelihood_for
+from curvi.vae._training import MOST_EVALUATED_ROWS, Schedule, Trained
 from curvi.vae._use import dtype_of
+
+_COPIES = 5  # of the weights: gradient, momentum, average, and the first draws in float64
+_FACTORS = 4  # of curvature between layers, with their roots
 
 
 class AutoEncoder(BaseEstimator):
@@ -35,6 +45,10 @@ class AutoEncoder(BaseEstimator):
     verbose: int
     result_: Trained
 
+    def __sklearn_is_fitted__(self) -> bool:
+        """Whether a fit has ended; one that was refused may have set other attributes."""
+        return hasattr(self, "result_")
+
     def _check_options(self) -> None:
         """Validate networks and schedule."""
         for name in ("latent", "max_epochs"):
@@ -46,12 +60,16 @@ class AutoEncoder(BaseEstimator):
             validation.positive_integer(size, "a size in hidden")
         validation.one_of(self.activation, tuple(ACTIVATIONS), "activation")
         validation.one_of(self.likelihood, ("bernoulli", "gaussian"), "likelihood")
+        Gaussian(self.variance)  # which validates it, also where the likelihood has none
         if self.time_budget is not None:
             validation.positive_number(self.time_budget, "time_budget")
         if self.batch_size is not None:
             validation.positive_integer(self.batch_size, "batch_size")
-        if self.decoder_l2 != 0:
+        weight: Any = self.decoder_l2
+        if isinstance(weight, bool) or not np.isscalar(weight) or weight != 0:
             validation.positive_number(self.decoder_l2, "decoder_l2")
+        validation.verbosity(self.verbose)
+        validation.random_source(self.random_state)
 
     def _rows(self, X: Any, *, reset: bool = False) -> np.ndarray:
         """Validate rows: finite, of the right width, in range for the likelihood."""
@@ -74,7 +92,19 @@ class AutoEncoder(BaseEstimator):
         return likelihood_for(X, self.likelihood, self.variance)
 
     def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
+        return int(validation.random_source(self.random_state).randint(2**31 - 1))
+
+    def _require_memory(self, X: np.ndarray, networks: Sequence[Sequence[int]], draws: int) -> None:
+        """Refuse networks (sizes of their layers) or batches that would not fit into memory."""
+        weights = sum((a + 1.0) * b for sizes in networks for a, b in pairwise(sizes))
+        inner = sum(float(b) ** 2 for sizes in networks for b in sizes[1:-1])
+        size = X.itemsize * (_COPIES * weights + _FACTORS * inner)
+        what = f"training networks of hidden={tuple(self.hidden)} and latent={self.latent}"
+        require_memory(size, what, "choose smaller layers")
+        rows = min(len(X), max(self.batch_size or 0, MOST_EVALUATED_ROWS))
+        size = 2.0 * X.itemsize * draws * rows * sum(sum(sizes) for sizes in networks)
+        what = f"an evaluation of {rows} rows, {draws} times each,"
+        require_memory(size, what, "lower batch_size, num_draws or the number of classes")
 
     def _schedule(self, batch_size: int, seed: int, patience: int = 10) -> Schedule:
         budget, progress = self.time_budget, bool(self.verbose)
@@ -86,8 +116,20 @@ class AutoEncoder(BaseEstimator):
         self.history_, self.n_iter_, self.elbo_ = trained.history, trained.steps, trained.elbo
         self.outcome_, self.message_ = trained.outcome, trained.outcome.sentence
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trained.params)):
-            raise NumericalError("the weights are not finite after training", trained)
+            raise NumericalError(
+                "the weights are not finite after training; use the default method, shorter steps "
+                "or smaller first weights",
+                trained,
+            )
+        if trained.outcome is Outcome.DIVERGED:
+            self.message_ = (
+                f"Training diverged: the ELBO per row is {trained.elbo:.4g}, far below that of the "
+                "first weights or of a model that ignores the rows. Use the default method, "
+                "shorter steps, or rows of unit size."
+            )
+        elif (
+            trained.outcome.is_failure and not np.isfinite(trained.history["validation_elbo"]).any()
+        ):
+            raise NumericalError(self.message_, trained)
         if trained.outcome.is_failure:
-            if not np.isfinite(trained.history["validation_elbo"]).any():
-                raise NumericalError(self.message_, trained)
             warn_user(self.message_, NotConvergedWarning)

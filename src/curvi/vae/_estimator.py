@@ -2,48 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
-import optax
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from curvi._core import validation
 from curvi._core.errors import InputError, warn_user
+from curvi._core.memory import require_memory
 from curvi._core.trees import precision_of
 from curvi.plots import plot_images, plot_sheet, plot_training
-from curvi.solvers import KFAC, LBFGS, Averaged, FirstOrder, HessianFree, Method
+from curvi.solvers import Method
 from curvi.vae import _use as use
 from curvi.vae._base import AutoEncoder
+from curvi.vae._methods import METHODS, method_named
 from curvi.vae._networks import MLPObjective, VAEParams, initial_params, with_output_bias
-from curvi.vae._objective import Gaussian, Likelihood
-from curvi.vae._training import Trained, train, with_measured_draws
+from curvi.vae._objective import Gaussian, Likelihood, trivial_elbo
+from curvi.vae._training import Trained, num_held_out, train, with_measured_draws
 from curvi.vae._variance import ReconstructionVariance, reconstruction_variance
 
-METHODS: dict[str, Callable[[], Method]] = {
-    "kfac": KFAC,
-    "hessian_free": HessianFree,
-    "lbfgs": lambda: LBFGS(history=10),
-    "adam": lambda: Averaged(FirstOrder(optax.adam(1e-3))),
-    "adagrad": lambda: FirstOrder(optax.adagrad(0.03)),
-}
-_MIN_VALIDATION_ROWS = 10  # an ELBO over a handful of rows would stop at random
 _FIRST_SIGNAL = 0.1  # size of the first decoded images around their mean, in sds of the data
 
 Model = TypeVar("Model", bound="VAE")
-
-
-@cache
-def method_named(name: str) -> Method:
-    """A method by name, always the same object.
-
-    A transformation of optax equals nothing but itself: a new one would be compiled by every fit.
-    """
-    return METHODS[name]()
 
 
 class VAE(TransformerMixin, AutoEncoder):
@@ -76,12 +59,14 @@ class VAE(TransformerMixin, AutoEncoder):
         Sd of the first weights (0.01 or 0.001 in the paper, with zero biases). By default
         1/sqrt(inputs) of each layer, and output biases at the data's mean.
     batch_size : int, optional
-        Rows per step: by default 100, and for "hessian_free" a twentieth of the rows, 200 to 2000.
+        Rows per step, at most all of them: by default 100, and for "hessian_free" a twentieth of
+        the rows, 200 to 2000.
     max_epochs, time_budget : int, float
         Largest number of passes over the data, and of seconds.
-    validation_fraction : float
+    validation_fraction : float or "auto"
         Fraction of the rows held out for early stopping, which keeps the parameters with the best
-        ELBO on them; 0 trains to the end.
+        ELBO on them; 0 trains to the end. "auto" is a tenth, but 0 below a hundred rows, where a
+        tenth would be too few to stop on.
     patience : int
         Evaluations of the held-out ELBO without a new best after which training stops.
     method : {"kfac", "hessian_free", "lbfgs", "adam", "adagrad"} or a method of curvi
@@ -131,7 +116,7 @@ class VAE(TransformerMixin, AutoEncoder):
         batch_size: int | None = None,
         max_epochs: int = 50,
         time_budget: float | None = None,
-        validation_fraction: float = 0.1,
+        validation_fraction: float | str = "auto",
         patience: int = 10,
         method: Any = "kfac",
         random_state: Any = None,
@@ -175,10 +160,20 @@ class VAE(TransformerMixin, AutoEncoder):
             For rows that are not finite or out of range, fewer than two, or all equal.
         NumericalError
             If the ELBO turned non-finite again and again.
+
+        Warns
+        -----
+        NotConvergedWarning
+            If training failed or diverged: its ELBO is far below that of the first weights, or of a
+            model that ignores the rows.
         """
         self._check_options()
         X = self._rows(X, reset=True)
         self._check_data(X)
+        sizes = [X.shape[1], *self.hidden]
+        networks = [*sizes, 2 * self.latent], [self.latent, *sizes[::-1]]
+        draws = 1 if self.num_draws == "auto" else int(self.num_draws)
+        self._require_memory(X, networks, draws)
         with precision_of(X.dtype):
             trained = self._trained(X, self._seed())
         self._publish(trained)
@@ -188,16 +183,18 @@ class VAE(TransformerMixin, AutoEncoder):
     def _check_options(self) -> None:
         super()._check_options()
         validation.positive_integer(self.patience, "patience")
-        if self.num_draws != "auto":
+        if not isinstance(self.num_draws, str) or self.num_draws != "auto":
             validation.positive_integer(self.num_draws, "num_draws")
         if not isinstance(self.method, Method):
             validation.one_of(self.method, tuple(METHODS), "method")
         if self.init_scale is not None:
             validation.positive_number(self.init_scale, "init_scale")
-        if not 0 <= self.validation_fraction < 1:
-            raise InputError(
-                f"validation_fraction is {self.validation_fraction!r}; it must be in [0, 1)"
-            )
+        share: Any = self.validation_fraction
+        numeric = isinstance(share, int | float | np.number) and not isinstance(share, bool)
+        if not isinstance(share, str) and not (numeric and 0 <= share < 1):
+            raise InputError(f"validation_fraction is {share!r}; it must be 'auto' or in [0, 1)")
+        if isinstance(share, str):
+            validation.one_of(share, ("auto",), "validation_fraction")
 
     def _check_data(self, X: np.ndarray) -> None:
         if len(X) < 2:
@@ -211,9 +208,7 @@ class VAE(TransformerMixin, AutoEncoder):
     def _trained(self, X: np.ndarray, seed: int) -> Trained:
         """Hold rows out, choose the first weights and the number of draws, and train."""
         order = np.random.default_rng([seed, 1]).permutation(len(X))
-        held = round(self.validation_fraction * len(X))
-        if held < _MIN_VALIDATION_ROWS or len(X) - held < 2:
-            held = 0
+        held = num_held_out(self.validation_fraction, len(X))
         rows = X[order[held:]]
         objective = MLPObjective(
             likelihood=self._likelihood(rows),
@@ -231,9 +226,11 @@ class VAE(TransformerMixin, AutoEncoder):
                 objective, params, rows, method, schedule
             )
         validation_rows = X[order[:held]] if held else None
-        return train(
+        trained = train(
             objective, params, rows, method=method, schedule=schedule, validation=validation_rows
         )
+        trivial = trivial_elbo(rows, objective.likelihood)
+        return trained.judged(trivial, abs(trivial) + X.shape[1])
 
     def _first_params(self, likelihood: Likelihood, X: np.ndarray, seed: int) -> VAEParams:
         """First weights; without ``init_scale`` the output biases explain the mean image."""
@@ -282,6 +279,8 @@ class VAE(TransformerMixin, AutoEncoder):
         """
         validation.positive_integer(num_draws, "num_draws")
         X = self._rows(X)
+        size = float(num_draws) * (8 + X.itemsize * len(X))
+        require_memory(size, f"draw_report() on {num_draws} draws", "lower num_draws")
         return reconstruction_variance(
             self.objective_, self.params_, X, num_draws=max(2, num_draws), seed=self.result_.seed
         )
@@ -331,7 +330,13 @@ class VAE(TransformerMixin, AutoEncoder):
         """Images of codes drawn from the prior; with ``noise`` pixels are drawn too."""
         check_is_fitted(self)
         validation.positive_integer(num_draws, "num_draws")
-        codes = np.random.default_rng(seed).standard_normal((num_draws, self.latent))
+        require_memory(
+            8.0 * num_draws * (2 * self.latent + self.n_features_in_),
+            f"sample({num_draws})",
+            "draw fewer at a time",
+        )
+        rng = np.random.default_rng(validation.checked_seed(seed))
+        codes = rng.standard_normal((num_draws, self.latent))
         if noise:
             codes = codes.astype(use.dtype_of(self.result_))
             return use.drawn_images(replace(self.result_, seed=seed), codes)
@@ -346,6 +351,8 @@ class VAE(TransformerMixin, AutoEncoder):
         check_is_fitted(self)
         if self.latent != 2:
             raise InputError(f"latent is {self.latent}; manifold() needs a model with latent=2")
+        size = 8.0 * validation.positive_integer(grid, "grid") ** 2 * (6 + self.n_features_in_)
+        require_memory(size, f"a net of {grid} x {grid} images", "choose a smaller grid")
         return self.inverse_transform(use.code_grid(grid)).reshape(grid, grid, -1)
 
     def elbo(self, X: Any, num_draws: int = 10) -> np.ndarray:
@@ -372,7 +379,7 @@ class VAE(TransformerMixin, AutoEncoder):
         self, X: Any, image_shape: tuple[int, int] | None = None, count: int = 10
     ) -> Any:
         """Originals above their reconstructions; returns a matplotlib figure."""
-        X = self._rows(X)[:count]
+        X = self._rows(X)[: validation.positive_integer(count, "count")]
         return plot_images(
             {"original": X, "reconstruction": self.reconstruct(X)}, image_shape or _square(X)
         )

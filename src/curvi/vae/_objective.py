@@ -23,12 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from scipy import special
 
 from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi.linalg import Definiteness, FunctionMap
 
 _MARGIN = 0.02  # first guesses of probabilities stay this far from 0 and 1
+_LARGEST_SCALE = 1e6  # sd of the rows, up to which untouched rows can be learned
 _LIMIT = 12.0  # log variances beyond this are bent back: exp(13) and exp(-13) are safe to square
 
 
@@ -160,9 +162,30 @@ def likelihood_for(X: np.ndarray, name: str, variance: str | float) -> Likelihoo
     """The likelihood by name, in the units of the data."""
     if name == "bernoulli":
         return Bernoulli()
-    scale = float(np.sqrt(X.var(axis=0, dtype=np.float64).mean()))
+    with np.errstate(over="ignore"):
+        scale = float(np.sqrt(X.var(axis=0, dtype=np.float64).mean()))
+    if not 1 / _LARGEST_SCALE <= scale <= _LARGEST_SCALE:
+        raise InputError(
+            f"X has an sd of about {scale:.3g}; networks need numbers of moderate size, from "
+            f"{1 / _LARGEST_SCALE:.0e} to {_LARGEST_SCALE:.0e}: divide X by its sd, for example "
+            "with sklearn.preprocessing.StandardScaler"
+        )
     # Three digits: nearby data sets share what is compiled.
     return Gaussian(variance, float(f"{scale:.3g}"))
+
+
+def trivial_elbo(X: np.ndarray, likelihood: Likelihood) -> float:
+    """The ELBO per row of the best model that ignores its code: independent pixels."""
+    mean = X.mean(axis=0, dtype=np.float64)
+    if isinstance(likelihood, Bernoulli):
+        return -float(np.sum(special.entr(mean) + special.entr(1 - mean)))
+    spread = X.var(axis=0, dtype=np.float64)
+    variance: Any = spread if likelihood.variance == "pixel" else spread.mean()
+    if not isinstance(likelihood.variance, str):
+        variance = likelihood.variance
+    variance = np.maximum(variance, likelihood.scale**2 * math.exp(-_LIMIT - 1))
+    terms = np.log(2 * math.pi * variance) + spread / variance
+    return -0.5 * float(np.sum(np.broadcast_to(terms, mean.shape)))
 
 
 class Outputs(NamedTuple):

@@ -32,7 +32,13 @@ from curvi._core.trees import precision_of
 from curvi.solvers import Averaged, FirstOrder, Method
 from curvi.vae import _networks as networks
 from curvi.vae._base import AutoEncoder
-from curvi.vae._objective import Likelihood, kl_divergence, l2_penalty, reparameterise
+from curvi.vae._objective import (
+    Likelihood,
+    kl_divergence,
+    l2_penalty,
+    reparameterise,
+    trivial_elbo,
+)
 from curvi.vae._training import Trained, train
 from curvi.vae._use import by_blocks
 
@@ -241,6 +247,11 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
             For options or rows that cannot be used, or fewer than two classes.
         NumericalError
             If the ELBO turned non-finite again and again.
+
+        Warns
+        -----
+        NotConvergedWarning
+            If training failed or diverged, as for :class:`~curvi.VAE`.
         """
         self._check_options()
         validation.positive_number(self.label_weight, "label_weight")
@@ -252,6 +263,10 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
             raise InputError(f"y has {len(labels)} labels but X has {len(X)} rows; give one each")
         known = ~np.asarray([_is_missing(label) for label in labels.tolist()], bool)
         self.classes_, encoded = _classes(labels[known])
+        classes, sizes = len(self.classes_), [X.shape[1], *self.hidden]
+        decoder = [self.latent + classes, *sizes[::-1]]
+        encoder = [sizes[0] + classes, *sizes[1:], 2 * self.latent]
+        self._require_memory(X, [[*sizes, classes], encoder, decoder], classes)
         with precision_of(X.dtype):
             trained = self._trained(X, known, encoded, self._seed())
         self._publish(trained)
@@ -273,7 +288,10 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         params = objective.first_params(generator, X, tuple(self.hidden), self.latent)
         schedule = self._schedule(self.batch_size or 50, seed)
         method = self.method or _default_method()
-        return train(objective, params, rows, method=method, schedule=schedule)
+        trained = train(objective, params, rows, method=method, schedule=schedule)
+        trivial = trivial_elbo(X, objective.likelihood)
+        trivial -= (1 + objective.label_weight) * math.log(objective.classes)
+        return trained.judged(trivial, abs(trivial) + X.shape[1])
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """q(y | x), one column per class."""
@@ -307,7 +325,12 @@ def _classes(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if mixed or any(np.ndim(label) != 0 for label in labels):
             raise InputError("y has labels of several kinds; use numbers, or use strings")
         labels = np.asarray(labels.tolist())  # strings or numbers again
-    classes, encoded = np.unique(labels, return_inverse=True)
+    try:
+        classes, encoded = np.unique(labels, return_inverse=True)
+    except TypeError as error:
+        raise InputError(
+            f"y has labels without an order ({error}); use numbers, or use strings"
+        ) from error
     if len(classes) < 2:
         count = "1 class" if len(classes) else "no class"
         raise InputError(f"y names {count}; give labels of two or more, and -1 where there is none")

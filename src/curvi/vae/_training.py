@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from curvi._core.compilation import compiled
-from curvi._core.errors import Outcome
+from curvi._core.errors import InputError, Outcome
 from curvi.engine import Budget, ObjectiveProblem, Progress, Resources, hooks_for, run
 from curvi.engine._problems import step_key, traced_objective
 from curvi.solvers import KFAC, Method
@@ -26,7 +26,10 @@ Evaluator = Callable[[PyTree], float]
 
 _MULTIPLIERS = 256
 _MIN_STEPS_BETWEEN_EVALUATIONS = 50  # on small data an epoch is only a few steps
-_MAX_VALIDATION_ROWS = 10_000
+_VALIDATION_FRACTION = 0.1
+_MIN_VALIDATION_ROWS = 10  # an ELBO over a handful of rows would stop at random
+_SLIGHTLY_WORSE = 0.1  # share of the first ELBO that training may lose, and a nat
+MOST_EVALUATED_ROWS = 10_000
 _MAX_TRAINING_ROWS = 5_000  # of the ELBO on training rows
 
 
@@ -100,6 +103,19 @@ class Trained:
         last = trained[-1] if len(trained) else np.nan
         return float(known.max() if len(known) else last)
 
+    def judged(self, reference: float, slack: float) -> Trained:
+        """The same with the outcome DIVERGED where it is worse than a reference by the slack.
+
+        An ELBO that is not finite is NON_FINITE, and so are steps none of which was. What ended
+        early or failed keeps its outcome.
+        """
+        if self.outcome not in (Outcome.CONVERGED, Outcome.BUDGET) or not self.history["step"].size:
+            return self
+        if not math.isfinite(self.elbo) or not np.any(self.trace["finite"]):
+            return replace(self, outcome=Outcome.NON_FINITE)
+        worse = self.elbo < reference - slack
+        return replace(self, outcome=Outcome.DIVERGED) if worse else self
+
 
 class ShuffledRows(NamedTuple):
     """Rows, shuffled once, and the multipliers that shuffle them again in every epoch."""
@@ -151,6 +167,20 @@ class EpochProblem(ObjectiveProblem):
         product = multipliers[choice] * place.astype(jnp.uint32)
         spread = (product % jnp.uint32(num_rows)).astype(jnp.int32)
         return (spread + offset) % num_rows
+
+
+def num_held_out(fraction: float | str, rows: int) -> int:
+    """How many rows are held out; at least two are left to train on."""
+    if isinstance(fraction, str):
+        held = round(_VALIDATION_FRACTION * rows)
+        return held if held >= _MIN_VALIDATION_ROWS else 0
+    held = math.ceil(fraction * rows - 1e-9)
+    if rows - held < 2:
+        raise InputError(
+            f"validation_fraction is {fraction}, which leaves {rows - held} of {rows} rows to "
+            "train on; at least 2 are needed"
+        )
+    return held
 
 
 def train(
@@ -249,7 +279,8 @@ def _trained(
     elbo = _evaluator(objective, params, rows, _MAX_TRAINING_ROWS, key)
     held_out = None
     if validation is not None:
-        held_out = _evaluator(objective, params, validation, _MAX_VALIDATION_ROWS, key)
+        held_out = _evaluator(objective, params, validation, MOST_EVALUATED_ROWS, key)
+    first = (held_out or elbo)(params)
     every = per_epoch * max(1, -(-_MIN_STEPS_BETWEEN_EVALUATIONS // per_epoch))
     stopping = EarlyStopping(elbo, held_out, schedule.patience, every)
     max_steps = schedule.max_epochs * per_epoch
@@ -260,7 +291,7 @@ def _trained(
         problem = EpochProblem(fn, batch_size, reads=reads)
         ended = run(problem, method, params, resources, budget)
     best = ended.params if stopping.best is None else stopping.best
-    return Trained(
+    trained = Trained(
         objective,
         jax.tree.map(np.asarray, best),
         schedule.seed,
@@ -270,6 +301,8 @@ def _trained(
         ended.seconds,
         ended.trace,
     )
+    # The draws of both ELBOs are the same: what lies between them is due to the weights.
+    return trained.judged(first, 1 + _SLIGHTLY_WORSE * abs(first))
 
 
 class EarlyStopping:

@@ -19,6 +19,7 @@ from scipy import special
 
 from curvi._core import validation
 from curvi._core.compilation import compiled
+from curvi._core.memory import require_memory
 from curvi._core.trees import precision_of
 from curvi.vae._objective import VAEObjective, kl_divergence, reparameterise
 from curvi.vae._training import Trained
@@ -47,6 +48,9 @@ def by_blocks(*counts: str) -> Callable[[Callable[..., Array]], Callable[..., np
                 validation.positive_integer(value, name)
             total = len(arrays[0])
             size = min(_ROWS, total)
+            draws, width = options.get("num_draws", 1), arrays[0].itemsize
+            remedy = "lower num_draws"
+            require_memory(float(draws) * size * width, f"num_draws={draws} of {size} rows", remedy)
             pieces = []
             with precision_of(dtype_of(model)):
                 params = jax.tree.map(jnp.asarray, model.params)
@@ -125,10 +129,10 @@ def denoised(
     """E[x | z] averaged over draws of the code."""
     code = objective.code(params, x)
 
-    def image(number: Array) -> Array:
-        return objective.image(params, _drawn(code, key, number)[1])
+    def add(number: Array, total: Array) -> Array:
+        return total + objective.image(params, _drawn(code, key, number)[1])
 
-    return jnp.mean(jax.lax.map(image, jnp.arange(num_draws)), axis=0)
+    return jax.lax.fori_loop(0, num_draws, add, jnp.zeros_like(x)) / num_draws
 
 
 @by_blocks("num_sweeps")

@@ -1,0 +1,27 @@
+"""The methods that an auto-encoder knows by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import optax
+
+from curvi.solvers import KFAC, LBFGS, Averaged, FirstOrder, HessianFree, Method
+
+METHODS: dict[str, Callable[[], Method]] = {
+    "kfac": KFAC,
+    "hessian_free": HessianFree,
+    "lbfgs": lambda: LBFGS(history=10),
+    "adam": lambda: Averaged(FirstOrder(optax.adam(1e-3))),
+    "adagrad": lambda: FirstOrder(optax.adagrad(0.03)),
+}
+
+
+@cache
+def method_named(name: str) -> Method:
+    """A method by name, always the same object.
+
+    A transformation of optax equals nothing but itself: a new one would be compiled by every fit.
+    """
+    return METHODS[name]()
