@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from curvi import vae as vae
     from curvi._core.errors import CurviError as CurviError
     from curvi._core.errors import InputError as InputError
+    from curvi._core.errors import Interrupted as Interrupted
     from curvi._core.errors import MemoryBudgetError as MemoryBudgetError
     from curvi._core.errors import MisfitWarning as MisfitWarning
     from curvi._core.errors import MissingDependencyError as MissingDependencyError
@@ -74,6 +75,7 @@ _NAMES = {
     "_core.errors": (
         "CurviError",
         "InputError",
+        "Interrupted",
         "MemoryBudgetError",
         "MisfitWarning",
         "MissingDependencyError",

@@ -5,6 +5,7 @@ Each message says what is wrong, where, and what to do.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import importlib
 import sys
@@ -46,12 +47,56 @@ class NumericalError(CurviError, ArithmeticError):
         self.result = result
 
 
-class NotConvergedWarning(UserWarning):
-    """A run ended without convergence, and its result was returned all the same."""
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, with what had been computed before it.
+
+    It is a ``KeyboardInterrupt``: ``except Exception`` lets it pass, so that loops and
+    cross-validation stop.
+
+    Parameters
+    ----------
+    message : str
+        What was interrupted, and where the rest is kept.
+    result : object, optional
+        Whatever had been computed, kept as the attribute of the same name.
+    """
+
+    def __init__(self, message: str = "", result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
-class MisfitWarning(UserWarning):
-    """A run converged, but the fitted distribution does not match the target."""
+class _ResultWarning(UserWarning):
+    """A warning about a result, which it carries: ``-W error`` then loses nothing."""
+
+    def __init__(self, message: str = "", result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class NotConvergedWarning(_ResultWarning):
+    """A run ended without convergence, or was interrupted, and its result was returned.
+
+    Parameters
+    ----------
+    message : str
+        How the run ended, and what to do.
+    result : object, optional
+        The result that is returned, kept as the attribute of the same name: it is not lost
+        where warnings are errors.
+    """
+
+
+class MisfitWarning(_ResultWarning):
+    """A run converged, but the fitted distribution does not match the target.
+
+    Parameters
+    ----------
+    message : str
+        What does not match, and what to do.
+    result : object, optional
+        The result that is returned, kept as the attribute of the same name.
+    """
 
 
 class Outcome(enum.IntEnum):
@@ -127,12 +172,23 @@ def optional_import(module: str, *, extra: str, purpose: str) -> ModuleType:
         ) from error
 
 
-def warn_user(message: str, category: type[Warning]) -> None:
-    """Warn with the line of the caller outside curvi, however deep inside the call is."""
+def warn_user(message: str | Warning, category: type[Warning] = UserWarning) -> None:
+    """Warn with the line of the caller outside curvi, however deep inside the call is.
+
+    A warning that is given as an object keeps its own category and what it carries.
+    """
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+def keep_result(error: BaseException, result: Any) -> None:
+    """Attach what there is to an exception out of the user's code, whose type stays its own."""
+    with contextlib.suppress(AttributeError):  # an exception with __slots__ takes nothing
+        if not hasattr(error, "curvi_result"):
+            error.add_note("curvi: what had been computed is kept as .curvi_result of this error")
+        error.curvi_result = result  # type: ignore[attr-defined]
 
 
 def _is_ours(module: str) -> bool:

@@ -81,6 +81,8 @@ class FitResult(ArrayState):
         The ELBO that every start reached, NaN where it failed.
     mc_tolerance : float or None
         Monte-Carlo error that was accepted.
+    interrupted : bool
+        Whether Ctrl-C cut the fit short; the message says what was left undone.
 
     Notes
     -----
@@ -108,6 +110,7 @@ class FitResult(ArrayState):
     log_ratio: np.ndarray | None = field(default=None, repr=False)
     start_elbos: np.ndarray | None = field(default=None, repr=False)
     mc_tolerance: float | None = field(default=LARGEST_MC_ERROR, repr=False)
+    interrupted: bool = field(default=False, repr=False)
 
     @property
     def converged(self) -> bool:
@@ -198,8 +201,9 @@ class FitResult(ArrayState):
     def importance(self) -> Moments:
         """Mean and sd corrected by Pareto-smoothed importance weights; reliable while k < 0.7."""
         with precision_of(self.target.dtype):
-            noise = jnp.asarray(evaluation_noise(self.target, self.family, self._key))
-            flat = jax.vmap(lambda e: self.family.transform(self.params, e))(noise)
+            noise = evaluation_noise(self.target, self.family, self._key)
+            noise = noise[: len(self._weights.weights)]
+            flat = jax.vmap(lambda e: self.family.transform(self.params, e))(jnp.asarray(noise))
             return weighted_moments(positions(self._space, flat), self._weights.weights)
 
     def covariance(self, *, linear_response: bool = False) -> Float[Array, "dimension dimension"]:

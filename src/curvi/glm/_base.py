@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from curvi._core import validation
-from curvi._core.errors import InputError
+from curvi._core.errors import InputError, Interrupted, Outcome
 from curvi.families import Family, FullRank, LowRank, MeanField
 from curvi.glm._design import Columns, Posterior, is_selected
 from curvi.glm._fit import LARGEST_DENSE, GLMFit, Options
@@ -94,6 +94,12 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         -------
         self
 
+        Raises
+        ------
+        KeyboardInterrupt
+            At Ctrl-C, after the attributes of what was fitted until then are set: ``converged_`` is
+            False, and cross-validation stops.
+
         Warns
         -----
         ConvergenceWarning
@@ -146,6 +152,12 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         self.result_ = fitted
         self._posterior = Posterior.of(columns, fitted.family, fitted.q)
         self._publish(data.dtype)
+        if fitted.outcome is Outcome.INTERRUPTED:
+            raise Interrupted(
+                f"interrupted after {fitted.steps} steps; the estimator keeps what was fitted "
+                "until then",
+                fitted,
+            )
         if not self.converged_:
             warnings.warn(self._failure(), ConvergenceWarning, stacklevel=3)
         return self

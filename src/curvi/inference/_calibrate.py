@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError, NumericalError, Outcome
+from curvi._core.errors import InputError, Interrupted, NumericalError, keep_result
 from curvi._core.trees import coordinate_names
 from curvi.diagnostics._verdict import summary_table
 from curvi.inference._fit import fit
@@ -139,6 +139,10 @@ def calibrate(
         structure and shapes of the target's position.
     NumericalError
         If fewer than 10 of the fits converged.
+    Interrupted
+        At Ctrl-C, a ``KeyboardInterrupt``; its ``.result`` is the calibration by the simulations
+        that are done, or None. An exception out of ``simulate`` or ``build`` keeps its type, and
+        has it as ``.curvi_result``.
     """
     validation.positive_integer(num_simulations, "num_simulations")
     if num_simulations < _FEWEST_SIMULATIONS:
@@ -150,9 +154,23 @@ def calibrate(
     rows: list[np.ndarray] = []
     names: list[str] = []
     options = {"progress": False, **options, "on_failure": "return"}
+
+    def finished(count: int) -> Calibration | None:
+        return judge(np.stack(rows), names, count - len(rows), rng) if rows else None
+
     for index in range(num_simulations):
-        truth, data = simulate(jax.random.fold_in(key, index))
-        row = _probabilities(truth, build(data), seed + index, rng, options)
+        try:
+            truth, data = simulate(jax.random.fold_in(key, index))
+            row = _probabilities(truth, build(data), seed + index, rng, options)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"interrupted after {index} of {num_simulations} simulations; .result of this "
+                "exception is the calibration by those",
+                finished(index),
+            ) from None
+        except Exception as error:
+            keep_result(error, finished(index))
+            raise
         names = names or coordinate_names(truth)
         if row is not None:
             rows.append(row)
@@ -178,7 +196,7 @@ def _probabilities(
             result = fit(target, seed=seed, **options)
     except NumericalError:
         return None
-    if result.outcome is Outcome.INTERRUPTED:
+    if result.interrupted:
         raise KeyboardInterrupt
     if not result.converged:
         return None

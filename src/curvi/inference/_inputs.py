@@ -89,8 +89,16 @@ def default_tolerance(dtype: Any) -> float:
     return 1e-8 if jnp.finfo(dtype).bits > 32 else 1e-5
 
 
+def cut_short_by(error: Exception) -> str:
+    """The message of a result that an exception out of the user's code has cut short."""
+    return (
+        f"Cut short by {type(error).__name__} out of the user's code: the last state is kept, "
+        "unjudged."
+    )
+
+
 def announce(result: Any, on_failure: str, *, stops: bool) -> None:
-    """Raise, warn or stay silent about how a run ended, as the user asked.
+    """Raise, warn or stay silent about a failure, as the user asked; warn of any other short end.
 
     A budget that runs out is worth a warning only where the method could have converged before.
     """
@@ -98,5 +106,7 @@ def announce(result: Any, on_failure: str, *, stops: bool) -> None:
     if outcome.is_failure and on_failure == "raise":
         raise NumericalError(result.message, result)
     short = outcome is Outcome.IMPRECISE or (outcome is Outcome.BUDGET and stops)
-    if on_failure != "return" and (outcome.is_failure or short):
-        warn_user(result.message, NotConvergedWarning)
+    if result.interrupted:
+        warn_user(NotConvergedWarning(f"INTERRUPTED: {result.message}", result))
+    elif short or (outcome.is_failure and on_failure == "warn"):
+        warn_user(NotConvergedWarning(result.message, result))

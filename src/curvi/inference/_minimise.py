@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +13,14 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError, Outcome
+from curvi._core.errors import InputError, Outcome, keep_result
 from curvi._core.fingerprint import fingerprint
 from curvi.engine import (
     Budget,
     Execution,
     ObjectiveProblem,
     Resources,
+    RunResult,
     StepInfo,
     hooks_for,
     run,
@@ -28,6 +30,7 @@ from curvi.inference._inputs import (
     as_execution,
     as_method,
     check_options,
+    cut_short_by,
     default_tolerance,
 )
 from curvi.solvers import Method
@@ -62,6 +65,11 @@ class OptimiseResult:
     def converged(self) -> bool:
         """Whether the method's stopping rule was met."""
         return self.outcome is Outcome.CONVERGED
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C cut it short."""
+        return self.outcome is Outcome.INTERRUPTED
 
 
 def minimise(
@@ -101,13 +109,15 @@ def minimise(
     tolerance : float, optional
         Predicted decrease below which a method with a stopping rule ends.
     max_steps, time_budget : int, float, optional
-        Budgets of steps and seconds.
+        Budgets of steps and seconds; one that runs out is warned about, where the method has a
+        stopping rule.
     execution : {"auto", "eager", "compiled"}
         Where steps are taken, see :func:`curvi.fit`.
     progress : bool
         A progress bar, on a terminal only.
     on_failure : {"raise", "warn", "return"}
-        What to do on a numerical failure; the exception carries ``.result``.
+        What to do on a numerical failure; the exception carries ``.result``. Budgets and Ctrl-C
+        warn in any case.
     on_step : callable, optional
         Called with a :class:`~curvi.engine.StepInfo` for every step, for logging.
 
@@ -123,6 +133,17 @@ def minimise(
     NumericalError
         For a numerical failure; ``error.result`` holds the last finite state.
 
+    Warns
+    -----
+    NotConvergedWarning
+        If a budget ran out, or at the first Ctrl-C, which ends the minimisation with the outcome
+        INTERRUPTED; the warning carries ``.result``.
+
+    Notes
+    -----
+    An exception out of ``fn`` or ``on_step`` keeps its type and carries the result so far as
+    ``error.curvi_result``.
+
     Examples
     --------
     >>> import jax.numpy as jnp
@@ -131,6 +152,7 @@ def minimise(
     >>> result.converged, bool(jnp.abs(result.params - 3).max() < 1e-3)
     (True, True)
     """
+    began = time.perf_counter()
     check_options(on_failure, tolerance, time_budget)
     start, unravel = validation.flat_position(params)
     uniform = unravel(start)
@@ -152,16 +174,25 @@ def minimise(
     validation.positive_integer(steps, "max_steps")
     accuracy = default_tolerance(start.dtype) if tolerance is None else tolerance
     with hooks_for(progress, "objective", on_step) as hooks:
-        budget = Budget(accuracy, steps, time_budget, hooks)
-        ended = run(problem, method, uniform, resources, budget, execution=execution)
+        budget = Budget(accuracy, steps, time_budget, hooks, began)
+        try:
+            ended = run(problem, method, uniform, resources, budget, execution=execution)
+        except Exception as error:
+            if isinstance(kept := getattr(error, "curvi_result", None), RunResult):
+                keep_result(error, _result(kept, cut_short_by(error)))
+            raise
+    result = _result(ended, ended.outcome.sentence)
+    announce(result, on_failure, stops=method.stops(problem))
+    return result
+
+
+def _result(ended: RunResult, message: str) -> OptimiseResult:
     values = ended.trace["value"]
-    result = OptimiseResult(
+    return OptimiseResult(
         params=ended.params,
         outcome=ended.outcome,
-        message=ended.outcome.sentence,
+        message=message,
         value=float(values[-1]) if len(values) else float("nan"),
         trace=ended.trace,
         seconds=ended.seconds,
     )
-    announce(result, on_failure, stops=method.stops(problem))
-    return result

@@ -12,7 +12,14 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from curvi._core import validation
-from curvi._core.errors import InputError, NotConvergedWarning, NumericalError, warn_user
+from curvi._core.errors import (
+    InputError,
+    Interrupted,
+    NotConvergedWarning,
+    NumericalError,
+    Outcome,
+    warn_user,
+)
 from curvi.vae._networks import ACTIVATIONS
 from curvi.vae._objective import Likelihood, likelihood_for
 from curvi.vae._training import Schedule, Trained
@@ -81,13 +88,22 @@ class AutoEncoder(BaseEstimator):
         return Schedule(batch_size, self.max_epochs, budget, patience, seed, progress)
 
     def _publish(self, trained: Trained) -> None:
-        """Attributes of a run; a failed one warns, or raises if it left nothing to use."""
+        """Attributes of a run; a failed one warns, or raises if it left nothing to use.
+
+        An interrupted one raises, so that cross-validation stops.
+        """
         self.result_, self.params_, self.objective_ = trained, trained.params, trained.objective
         self.history_, self.n_iter_, self.elbo_ = trained.history, trained.steps, trained.elbo
         self.outcome_, self.message_ = trained.outcome, trained.outcome.sentence
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trained.params)):
             raise NumericalError("the weights are not finite after training", trained)
+        if trained.outcome is Outcome.INTERRUPTED:
+            raise Interrupted(
+                f"interrupted after {trained.steps} steps; the estimator keeps what was trained "
+                "until then",
+                trained,
+            )
         if trained.outcome.is_failure:
             if not np.isfinite(trained.history["validation_elbo"]).any():
                 raise NumericalError(self.message_, trained)
-            warn_user(self.message_, NotConvergedWarning)
+            warn_user(NotConvergedWarning(self.message_, trained))

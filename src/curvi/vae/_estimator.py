@@ -13,7 +13,7 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from curvi._core import validation
-from curvi._core.errors import InputError, warn_user
+from curvi._core.errors import InputError, Interrupted, warn_user
 from curvi._core.trees import precision_of
 from curvi.plots import plot_images, plot_sheet, plot_training
 from curvi.solvers import KFAC, LBFGS, Averaged, FirstOrder, HessianFree, Method
@@ -175,14 +175,19 @@ class VAE(TransformerMixin, AutoEncoder):
             For rows that are not finite or out of range, fewer than two, or all equal.
         NumericalError
             If the ELBO turned non-finite again and again.
+        KeyboardInterrupt
+            At Ctrl-C, after the attributes of what was trained until then are set.
         """
         self._check_options()
         X = self._rows(X, reset=True)
         self._check_data(X)
         with precision_of(X.dtype):
-            trained = self._trained(X, self._seed())
-        self._publish(trained)
+            try:
+                trained = self._trained(X, self._seed())
+            except Interrupted as cut:  # in the pilot epoch
+                trained = cut.result
         self.num_draws_ = trained.objective.num_draws
+        self._publish(trained)
         return self
 
     def _check_options(self) -> None:

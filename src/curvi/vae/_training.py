@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from curvi._core.errors import Outcome
+from curvi._core.errors import Interrupted, Outcome
 from curvi.engine import Budget, ObjectiveProblem, Progress, Resources, hooks_for, run
 from curvi.engine._problems import step_key
 from curvi.solvers import KFAC, Method
@@ -216,7 +216,7 @@ def with_measured_draws(
     began = time.perf_counter()
     pilot = train(objective, params, X, method=method, schedule=replace(schedule, max_epochs=1))
     if pilot.outcome is Outcome.INTERRUPTED:
-        raise KeyboardInterrupt
+        raise Interrupted("interrupted in the pilot epoch", pilot)
     draws = best_num_draws(
         objective, pilot.params, X, batch_size=schedule.batch_size, seed=schedule.seed
     )
