@@ -17,6 +17,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from curvi._core import validation
 from curvi._core.compilation import SizedJit
 from curvi.concentration import VarianceReport
 from curvi.engine._problems import cost_per_draw
@@ -194,7 +195,8 @@ def variance_of_draws(
 ) -> VarianceReport:
     """Variance of ``log p(z)`` and of its reparameterised gradient over independent draws."""
     width = family.num_noise(target.dimension)
-    draws = host_sample(np.random.default_rng(seed), num_draws, width, family.base)
+    rng = np.random.default_rng(validation.checked_seed(seed))
+    draws = host_sample(rng, num_draws, width, family.base)
 
     def energy(params: Params, noise: Float[Array, " noise"]) -> Array:
         return energies(target.density, family, params, noise[None, :], target.rows)[0]

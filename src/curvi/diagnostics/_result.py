@@ -201,10 +201,10 @@ class FitResult(ArrayState):
     def importance(self) -> Moments:
         """Mean and sd corrected by Pareto-smoothed importance weights; reliable while k < 0.7."""
         with precision_of(self.target.dtype):
-            noise = evaluation_noise(self.target, self.family, self._key)
-            noise = noise[: len(self._weights.weights)]
-            flat = jax.vmap(lambda e: self.family.transform(self.params, e))(jnp.asarray(noise))
-            return weighted_moments(positions(self._space, flat), self._weights.weights)
+            noise = jnp.asarray(evaluation_noise(self.target, self.family, self._key))
+            weights = self._weights.weights  # of fewer draws where the time was up
+            flat = jax.vmap(lambda e: self.family.transform(self.params, e))(noise[: len(weights)])
+            return weighted_moments(positions(self._space, flat), weights)
 
     def covariance(self, *, linear_response: bool = False) -> Float[Array, "dimension dimension"]:
         """Dense covariance of the unconstrained coordinates, in flattening order.
@@ -266,7 +266,7 @@ class FitResult(ArrayState):
         """``num_draws`` draws from q in the user's space, along a new first axis of every leaf."""
         validation.positive_integer(num_draws, "num_draws")
         with precision_of(self.target.dtype):
-            flat = self.family.sample(self.params, jax.random.key(seed), num_draws)
+            flat = self.family.sample(self.params, validation.random_key(seed), num_draws)
             return positions(self._space, flat)
 
     def to_arviz(self, num_draws: int = 1000, *, seed: int = 0) -> Any:

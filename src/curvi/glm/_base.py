@@ -187,7 +187,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         """
         check_is_fitted(self)
         validation.positive_integer(num_draws, "num_draws")
-        weights = self._posterior.sample(num_draws, seed)
+        weights = self._posterior.sample(num_draws, validation.checked_seed(seed))
         return CoefficientDraws(self._slopes(weights), self._offsets(weights))
 
     def plot_coefficients(self) -> Any:

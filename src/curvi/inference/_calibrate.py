@@ -149,7 +149,7 @@ def calibrate(
         raise InputError(
             f"num_simulations is {num_simulations}; at least {_FEWEST_SIMULATIONS} are needed"
         )
-    key = jax.random.key(seed)
+    key = validation.random_key(seed)
     rng = np.random.default_rng(seed)
     rows: list[np.ndarray] = []
     names: list[str] = []
@@ -161,7 +161,7 @@ def calibrate(
     for index in range(num_simulations):
         try:
             truth, data = simulate(jax.random.fold_in(key, index))
-            row = _probabilities(truth, build(data), seed + index, rng, options)
+            row = _probabilities(truth, build(data), (seed + index) % 2**64, rng, options)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"interrupted after {index} of {num_simulations} simulations; .result of this "

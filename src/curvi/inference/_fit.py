@@ -184,7 +184,7 @@ def fit(
     _check_batch(target, batch_size)
     plan = _plan(family, method, target, draws, num_draws, batch_size)
     problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
-    key = jax.random.key(seed)
+    key = validation.random_key(seed)
     steps = method.default_max_steps if max_steps is None else max_steps
     validation.positive_integer(steps, "max_steps")
     accuracy = default_tolerance(target.dtype) if tolerance is None else tolerance

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
@@ -19,6 +20,11 @@ from curvi.targets import AbstractTarget, Target
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+_TRACED = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.UnexpectedTracerError,
+)
 
 
 def as_target(target: Any, position: PyTree | None) -> AbstractTarget:
@@ -43,13 +49,29 @@ def in_precision_of_target(call: Callable[Arguments, Result]) -> Callable[Argume
     Targets made from PyMC models are float64 by default, whatever JAX's setting is; a plain log
     density follows the setting.
     """
+    whole = outside_transformations(call)
 
     @functools.wraps(call)
     def inside(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         given: Any = args[0] if args else kwargs.get("target")
         known = isinstance(given, AbstractTarget)
         with precision_of(given.dtype) if known else contextlib.nullcontext():
+            return whole(*args, **kwargs)
+
+    return inside
+
+
+def outside_transformations(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Let a function that meets a tracer where it needs a value say so in one sentence."""
+
+    @functools.wraps(call)
+    def inside(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        try:
             return call(*args, **kwargs)
+        except _TRACED as error:
+            raise InputError(
+                f"something that {call.__name__}() reads is traced by JAX; {validation.OUTSIDE}"
+            ) from error
 
     return inside
 

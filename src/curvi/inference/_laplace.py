@@ -91,7 +91,7 @@ class LaplaceResult(ArrayState):
         """Draws in the user's space, with a leading axis."""
         validation.positive_integer(num_draws, "num_draws")
         with precision_of(self.target.dtype):
-            flat = FullRank().sample(self._params, jax.random.key(seed), num_draws)
+            flat = FullRank().sample(self._params, validation.random_key(seed), num_draws)
             return positions(user_space(self.target, FullRank()), flat)
 
 

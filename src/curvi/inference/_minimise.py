@@ -32,6 +32,7 @@ from curvi.inference._inputs import (
     check_options,
     cut_short_by,
     default_tolerance,
+    outside_transformations,
 )
 from curvi.solvers import Method
 
@@ -72,6 +73,7 @@ class OptimiseResult:
         return self.outcome is Outcome.INTERRUPTED
 
 
+@outside_transformations
 def minimise(
     fn: Callable[[PyTree, PyTree, PRNGKeyArray], Float[Array, ""]],
     params: PyTree,
@@ -165,7 +167,7 @@ def minimise(
         num_rows = jax.tree.leaves(rows)[0].shape[0]
         if batch_size > num_rows:
             raise InputError(f"batch_size is {batch_size} but there are {num_rows} rows")
-    key = jax.random.key(seed)
+    key = validation.random_key(seed)
     problem = ObjectiveProblem(fn, batch_size, fixed_key, fingerprint(fn))
     resources = Resources(key, rows, None)
     sample = problem.sample(resources, jnp.asarray(0, jnp.int32))

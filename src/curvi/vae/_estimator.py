@@ -336,7 +336,8 @@ class VAE(TransformerMixin, AutoEncoder):
         """Images of codes drawn from the prior; with ``noise`` pixels are drawn too."""
         check_is_fitted(self)
         validation.positive_integer(num_draws, "num_draws")
-        codes = np.random.default_rng(seed).standard_normal((num_draws, self.latent))
+        rng = np.random.default_rng(validation.checked_seed(seed))
+        codes = rng.standard_normal((num_draws, self.latent))
         if noise:
             codes = codes.astype(use.dtype_of(self.result_))
             return use.drawn_images(replace(self.result_, seed=seed), codes)

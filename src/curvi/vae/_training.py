@@ -237,6 +237,7 @@ def _trained(
     objective: Any, params: PyTree, X: Any, validation: Any, method: Method, schedule: Schedule
 ) -> Trained:
     """Run the engine's loop in the coordinates given."""
+    began = time.perf_counter()
     generator = np.random.default_rng(schedule.seed)
     num_rows = jax.tree.leaves(X)[0].shape[0]
     order = generator.permutation(num_rows)
@@ -253,7 +254,7 @@ def _trained(
     stopping = EarlyStopping(elbo, held_out, schedule.patience, every)
     max_steps = schedule.max_epochs * per_epoch
     with hooks_for(schedule.progress, "ELBO", sign=-1.0) as hooks:
-        budget = Budget(1e-30, max_steps, schedule.time_budget, (*hooks, stopping))
+        budget = Budget(1e-30, max_steps, schedule.time_budget, (*hooks, stopping), began)
         resources = Resources(key, ShuffledRows(rows, multipliers), None)
         ended = run(EpochProblem(objective, batch_size), method, params, resources, budget)
     best = ended.params if stopping.best is None else stopping.best
