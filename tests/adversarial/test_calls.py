@@ -1,6 +1,11 @@
-"""Calls that cannot work: seeds that are none, and fits inside a transformation of JAX."""
+"""Seeds that are none, fits inside a transformation of JAX, and exceptions out of a process."""
 
 from __future__ import annotations
+
+import importlib
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +17,7 @@ from curvi._core import validation
 from curvi._core.errors import InputError
 from tests.adversarial.outcomes import refused
 from tests.adversarial.test_interrupts import build, likelihood, prior, simulate, table
+from tests.copies import pickled, through_joblib
 
 pytestmark = pytest.mark.float64_only
 QUICK = {"execution": "eager", "progress": False}
@@ -109,3 +115,82 @@ INSIDE = {
 @pytest.mark.parametrize("call", INSIDE.values(), ids=INSIDE)
 def test_a_fit_inside_a_transformation_of_jax_is_refused_in_one_sentence(call):
     refused(call, InputError, "traced by JAX", "inside jit, vmap, grad or scan", "outside")
+
+
+def far(z):
+    return -0.5 * jnp.sum((z - 3) ** 2)
+
+
+def failing(case):
+    """In a worker process: fits that end in an exception, of a function of a module or a lambda."""
+    kind, _, where = case.partition(", ")
+    density = far if where == "module" else (lambda z: 2 * far(z))
+    options = {**QUICK, "num_starts": 1}
+    if kind == "failure":
+        options |= {"method": curvi.DSVI(1e3), "max_steps": 60, "execution": "compiled"}
+    if kind == "warning":
+        options |= {"method": curvi.LBFGS(), "max_steps": 2}
+    if kind == "fault":
+        options |= {"on_step": fault_at_two, "tolerance": 1e-300}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        curvi.fit(density, jnp.full(2, 7.0), **options)
+
+
+def fault_at_two(info):
+    if info.step == 1:
+        raise ZeroDivisionError("of the user")
+
+
+CASES = {
+    "failure": (curvi.NumericalError, "result"),
+    "warning": (curvi.NotConvergedWarning, "result"),
+    "fault": (ZeroDivisionError, "curvi_result"),
+}
+
+
+@pytest.mark.parametrize("where", ["module", "lambda"])
+@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("carried", [pickled, through_joblib])
+def test_an_exception_survives_pickle_with_its_result(kind, where, carried):
+    category, attribute = CASES[kind]
+    with pytest.raises(category) as caught:
+        failing(f"{kind}, {where}")
+    here = getattr(caught.value, attribute)
+    error = carried(caught.value)
+    there = getattr(error, attribute)
+    assert (type(error), str(error)) == (type(caught.value), str(caught.value))
+    assert isinstance(here, curvi.FitResult)
+    assert isinstance(there, curvi.FitResult) == (where == "module")
+    assert (there.outcome, there.message, there.steps) == (here.outcome, here.message, here.steps)
+    assert there.converged is here.converged
+    for name in ("mean", "sd"):
+        np.testing.assert_array_equal(getattr(there, name), getattr(here, name))
+    if where == "module":
+        np.testing.assert_array_equal(there.sample(3), here.sample(3))
+
+
+def test_other_exceptions_and_warnings_survive_pickle():
+    for error in (
+        curvi.Interrupted("stopped early", [1]),
+        curvi.MisfitWarning("q is wrong", [1]),
+        curvi.NumericalError("no", [1]),
+    ):
+        error.add_note("seen twice")
+        copied = pickled(error)
+        assert (str(copied), copied.result) == (str(error), [1])
+        assert copied.__notes__ == ["seen twice"]
+    for category in (curvi.MemoryBudgetError, curvi.InputError):
+        assert str(pickled(category("too much of it"))) == "too much of it"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [f"{kind}, {where}" for kind in CASES for where in ("module", "")])
+def test_a_worker_process_brings_the_real_error_home(case):
+    category, attribute = CASES[case.partition(",")[0]]
+    worker = importlib.import_module("tests.adversarial.test_calls").failing
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        ended = pool.submit(worker, case)
+        with pytest.raises(category) as caught:
+            ended.result()
+    assert getattr(caught.value, attribute).steps > 0

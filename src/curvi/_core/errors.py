@@ -30,7 +30,20 @@ class MemoryBudgetError(CurviError, MemoryError):
     """An array would take more than the memory budget; nothing was allocated."""
 
 
-class NumericalError(CurviError, ArithmeticError):
+class _Carrier(BaseException):
+    """An exception or warning with a result, which must not keep it from leaving a process."""
+
+    def __init__(self, message: str = "", result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the result, or what is left of one that pickle cannot carry."""
+        others = {name: value for name, value in vars(self).items() if name != "result"}
+        return type(self), (str(self), portable(self.result)), others
+
+
+class NumericalError(_Carrier, CurviError, ArithmeticError):
     """A computation failed numerically.
 
     Parameters
@@ -39,15 +52,12 @@ class NumericalError(CurviError, ArithmeticError):
         What failed, where, and what to do.
     result : object, optional
         Whatever had been computed when it failed, so that nothing is lost. It is kept as the
-        attribute of the same name, also through ``pickle`` and ``copy``.
+        attribute of the same name, also through ``pickle`` and ``copy``. Of a fit with a lambda or
+        a local function, which pickle cannot carry, the data are kept.
     """
 
-    def __init__(self, message: str, result: Any = None) -> None:
-        super().__init__(message)
-        self.result = result
 
-
-class Interrupted(KeyboardInterrupt):
+class Interrupted(_Carrier, KeyboardInterrupt):
     """Ctrl-C, with what had been computed before it.
 
     It is a ``KeyboardInterrupt``: ``except Exception`` lets it pass, so that loops and
@@ -61,20 +71,8 @@ class Interrupted(KeyboardInterrupt):
         Whatever had been computed, kept as the attribute of the same name.
     """
 
-    def __init__(self, message: str = "", result: Any = None) -> None:
-        super().__init__(message)
-        self.result = result
 
-
-class _ResultWarning(UserWarning):
-    """A warning about a result, which it carries: ``-W error`` then loses nothing."""
-
-    def __init__(self, message: str = "", result: Any = None) -> None:
-        super().__init__(message)
-        self.result = result
-
-
-class NotConvergedWarning(_ResultWarning):
+class NotConvergedWarning(_Carrier, UserWarning):
     """A run ended without convergence, or was interrupted, and its result was returned.
 
     Parameters
@@ -87,7 +85,7 @@ class NotConvergedWarning(_ResultWarning):
     """
 
 
-class MisfitWarning(_ResultWarning):
+class MisfitWarning(_Carrier, UserWarning):
     """A run converged, but the fitted distribution does not match the target.
 
     Parameters
@@ -183,11 +181,18 @@ def warn_user(message: str | Warning, category: type[Warning] = UserWarning) -> 
     warnings.warn(message, category, stacklevel=level)
 
 
+def portable(result: Any) -> Any:
+    """A result, or what is left of it where pickle cannot carry it."""
+    return result.portable() if hasattr(result, "portable") else result
+
+
 def keep_result(error: BaseException, result: Any) -> None:
     """Attach what there is to an exception out of the user's code, whose type stays its own."""
     with contextlib.suppress(AttributeError):  # an exception with __slots__ takes nothing
         if not hasattr(error, "curvi_result"):
             error.add_note("curvi: what had been computed is kept as .curvi_result of this error")
+        if hasattr(result, "carried"):  # a worker process must be able to send the error home
+            object.__setattr__(result, "carried", True)
         error.curvi_result = result  # type: ignore[attr-defined]
 
 

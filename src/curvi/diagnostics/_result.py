@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
 from curvi._core.errors import InputError, NumericalError, Outcome
-from curvi._core.trees import ArrayState, coordinate_names, precision_of
+from curvi._core.trees import coordinate_names, precision_of
 from curvi.concentration import VarianceReport
 from curvi.diagnostics import _linear_response as response
 from curvi.diagnostics._evaluation import (
@@ -30,6 +30,7 @@ from curvi.diagnostics._evaluation import (
 )
 from curvi.diagnostics._moments import UserSpace, positions, sd_of, user_moments, user_space
 from curvi.diagnostics._monte_carlo import Replicates, draws_of, replicate_spread, replicates
+from curvi.diagnostics._record import Portable, flat_values
 from curvi.diagnostics._verdict import LARGEST_MC_ERROR, cautions, headline, summary_table
 from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
@@ -45,7 +46,7 @@ def _first_key() -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class FitResult(ArrayState):
+class FitResult(Portable):
     """A fitted variational posterior, and whether to trust it.
 
     Attributes
@@ -323,7 +324,7 @@ class FitResult(ArrayState):
         The table has means, sds, linear-response sds (up to 100 parameters), and the Monte-Carlo
         error of each mean in posterior sds (where draws were fixed).
         """
-        columns = {"mean": _flat(self.mean), "sd": _flat(self.sd)}
+        columns = {"mean": flat_values(self.mean), "sd": flat_values(self.sd)}
         responses, why = self._responses()
         if responses is not None:
             columns["lr sd"] = responses
@@ -365,7 +366,7 @@ class FitResult(ArrayState):
         if self.target.dimension > _MOST_RESPONSES:
             return None, f"left out above {_MOST_RESPONSES} parameters; call linear_response()"
         try:
-            return _flat(self.linear_response()), ""
+            return flat_values(self.linear_response()), ""
         except NumericalError as error:
             return None, f"refused: {error}"
 
@@ -377,7 +378,7 @@ class FitResult(ArrayState):
                 return None
             tree = positions(self._space, jnp.asarray(means, self.target.dtype))
         rows = [np.asarray(leaf).reshape(len(means), -1) for leaf in jax.tree.leaves(tree)]
-        return replicate_spread(np.concatenate(rows, axis=1), _flat(self.sd))
+        return replicate_spread(np.concatenate(rows, axis=1), flat_values(self.sd))
 
     def plot(self, names: list[str] | None = None) -> Any:
         """Figure of the ELBO against time, and of means with intervals of two sds."""
@@ -386,15 +387,11 @@ class FitResult(ArrayState):
         return plot_fit(
             self.trace,
             names=coordinate_names(self.mean) if names is None else names,
-            mean=_flat(self.mean),
-            sd=_flat(self.sd),
+            mean=flat_values(self.mean),
+            sd=flat_values(self.sd),
             title=f"{type(self.family).__name__}: {self.outcome.name.lower()}",
         )
 
 
 def _itself(position: PyTree) -> PyTree:
     return position
-
-
-def _flat(tree: PyTree) -> np.ndarray:
-    return np.concatenate([np.ravel(np.asarray(leaf)) for leaf in jax.tree.leaves(tree)])
