@@ -351,6 +351,10 @@ def _judged(call: _Call, grown: Grown, first: FirstRun) -> FitResult:
     return result
 
 
+def _no_time() -> float:
+    return 0.0
+
+
 def _verdict(call: _Call, grown: Grown, first: FirstRun) -> tuple[Outcome, str, Evaluation]:
     """Evaluate the bound on fresh draws, and let a bad one overrule the method's own verdict."""
     ended, problem, target = grown.ended, grown.problem, call.target
@@ -359,7 +363,8 @@ def _verdict(call: _Call, grown: Grown, first: FirstRun) -> tuple[Outcome, str, 
     if outcome is Outcome.NON_FINITE and not ended.trace["accepted"].any():
         message = broken_gradient(problem, target, first.start, grown.resources) + message
     candidates, key = [ended.params, first.start], grown.resources.key
-    found, before = evaluate_all(target, problem.family, candidates, key, call.budget.left)
+    left = _no_time if grown.interrupted else call.budget.left
+    found, before = evaluate_all(target, problem.family, candidates, key, left)
     if not np.isfinite(found.elbo):
         outcome = Outcome.NON_FINITE
         message = (
