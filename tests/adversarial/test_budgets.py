@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 import curvi
+from curvi._core import deadline
 from curvi.diagnostics import _evaluation as evaluation
 from curvi.engine import _drivers as drivers
 from curvi.engine import _loop as loop
+from curvi.solvers._flat import FlatObjective
 from tests.adversarial.outcomes import warned
 from tests.adversarial.test_interrupts import correlated, skewed
 
@@ -130,6 +132,26 @@ def test_a_chunk_is_left_when_the_time_is_up(monkeypatch):
     assert all(0 < seconds <= HOUR for seconds in waits)
     assert 3 <= result.steps <= 7  # of 1, 2 and 4 steps at most
     assert {len(column) for column in result.trace.values()} == {result.steps}
+
+
+def test_a_step_on_the_host_is_left_when_the_time_is_up(monkeypatch):
+    """In the middle of its products: the parameters are those of the step before."""
+    clock, seen, evaluate = Clock(monkeypatch), [], FlatObjective.__call__
+
+    def late(*arguments):
+        if len(seen) == 2:  # two steps are done, and the third has begun
+            clock.jump()
+            monkeypatch.setattr(deadline, "_end", SimpleNamespace(get=lambda: 0.0, **settable))
+        return evaluate(*arguments)
+
+    settable = {"set": lambda end: None, "reset": lambda token: None}
+    monkeypatch.setattr(FlatObjective, "__call__", late)
+    result = warned(
+        lambda: curvi.fit(skewed, jnp.full(2, -40.0), on_step=seen.append, num_starts=1, **QUICK),
+        curvi.NotConvergedWarning,
+        "budget of steps or time ran out",
+    )
+    assert len(seen) == result.steps == 2
 
 
 def test_waiting_for_a_chunk_ends_with_the_time():

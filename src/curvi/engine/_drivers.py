@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array
 
 from curvi._core.compilation import QUICK, SizedJit
+from curvi._core.deadline import OutOfTime, deadline
 from curvi._core.errors import Outcome
 from curvi.engine._execution import Execution
 from curvi.linalg._arithmetic import namespace
@@ -26,10 +27,6 @@ CAPACITY = 500  # steps of one chunk at most, and rows of its trace on device
 PATIENCE = 40  # rejected steps in a row after which a run gives up
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 2e-5, 0.02  # seconds between two looks at a running chunk
 _PAUSE = 0.02  # and as a share of the time that it has run
-
-
-class OutOfTime(Exception):  # noqa: N818  it is no error
-    """The time is up while a chunk is under way; the state before the chunk stays."""
 
 
 class Chunk(NamedTuple):
@@ -214,8 +211,9 @@ class EagerDriver:
             getattr(stepper, "prepare", lambda: None)()
 
     def advance(self, count: int, tolerance: float, seconds: float) -> list[Chunk]:
-        """One step of every run that has no outcome yet, however long it takes."""
-        return [self._step(run, count, tolerance) for run in range(len(self.steppers))]
+        """One step of every run that has no outcome yet."""
+        with deadline(seconds):
+            return [self._step(run, count, tolerance) for run in range(len(self.steppers))]
 
     def params(self, run: int) -> Any:
         """Where the run stands."""

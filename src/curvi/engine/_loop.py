@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from curvi._core.deadline import OutOfTime
 from curvi._core.errors import Outcome, keep_result
-from curvi.engine._drivers import Chunk, Driver, OutOfTime, make_driver
+from curvi.engine._drivers import Chunk, Driver, make_driver
 from curvi.engine._execution import Execution
 from curvi.solvers import Info, Method, Problem
 
