@@ -14,6 +14,7 @@ from sklearn.model_selection import cross_val_score
 
 import curvi
 from curvi.engine import _drivers as drivers
+from curvi.reproduction import _runs as runs
 from tests.adversarial.outcomes import warned
 
 pytestmark = [
@@ -229,6 +230,21 @@ def test_estimators_raise_and_keep_what_was_fitted(estimator, chunks, monkeypatc
     assert estimator.result_.outcome is curvi.Outcome.INTERRUPTED
     used = estimator.predict_proba if hasattr(estimator, "predict_proba") else estimator.transform
     assert np.isfinite(used(X)).all()
+
+
+def test_ctrl_c_in_the_judgement_of_a_stochastic_regression_keeps_the_fit(monkeypatch):
+    interrupt(monkeypatch, "curvi.engine._loop.make_driver", 2)
+    estimator = curvi.BayesianLogisticRegression(method="hfsgvi", max_iter=3, random_state=0)
+    with pytest.raises(KeyboardInterrupt, match="after 3 steps"):
+        estimator.fit(*table())
+    assert np.isfinite(estimator.coef_).all()
+
+
+def test_a_reproduction_stops_at_ctrl_c(monkeypatch):
+    interrupt(monkeypatch, "curvi.engine._loop.make_driver")
+    setting, (X, y) = runs.Setting(curvi.DSVI(), max_steps=2), table()
+    with pytest.raises(KeyboardInterrupt):
+        runs.run_setting(setting, X, 2 * y - 1, seed=0, seconds=1.0)
 
 
 def test_cross_validation_stops_at_ctrl_c(monkeypatch):
