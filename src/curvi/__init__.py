@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from curvi import solvers as solvers
     from curvi import targets as targets
     from curvi import vae as vae
+    from curvi._core.compilation import clear_caches as clear_caches
     from curvi._core.errors import CurviError as CurviError
     from curvi._core.errors import InputError as InputError
     from curvi._core.errors import Interrupted as Interrupted
@@ -83,6 +84,7 @@ _NAMES = {
         "NumericalError",
         "Outcome",
     ),
+    "_core.compilation": ("clear_caches",),
     "_core.memory": ("memory_budget",),
     "_core.validation": ("PrecisionWarning",),
     "targets": ("DataTarget", "Target"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import curvi
+from curvi._core.programs import trace
 from curvi.diagnostics import _moments as moments
 
 evaluate_module = importlib.import_module("curvi.diagnostics._evaluation")
@@ -22,7 +23,7 @@ def test_moments_over_blocks_are_those_of_all_draws(key, dtype, monkeypatch):
     def fn(row):
         return {"far": 1000 + row, "square": row**2}
 
-    mean, sd = moments.moments_over(fn, noise)
+    mean, sd = moments.moments_over(trace(fn, noise[0]), noise)
     everything = jax.vmap(fn)(noise)
     close = 1e4 * float(jnp.finfo(dtype).eps)
     for name, values in everything.items():

@@ -65,9 +65,10 @@ def test_minibatches_average_to_the_whole(regression, key, dtype):
     family = curvi.MeanField()
     params = family.init(regression.start, 0.3)
     noise = sample_draws(key, 8, 3, dtype=dtype)
+    density = regression.with_batches([3]).density
     parts = [
         neg_elbo(
-            regression.density,
+            density,
             family,
             params,
             noise,

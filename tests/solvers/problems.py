@@ -99,6 +99,8 @@ def logistic(rng: np.random.Generator, dtype, scales=(1.0, 1.0, 1.0), steepness=
 
 def variational(target, family, plan, key, batch_size=None):
     """The problem, its resources and a start, as ``curvi.fit`` would make them."""
+    if batch_size is not None:
+        target = target.with_batches([batch_size])
     problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
     noise = None
     if not plan.fresh:

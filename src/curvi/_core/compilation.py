@@ -24,6 +24,44 @@ _SIMPLE_FUSION = {"xla_cpu_use_fusion_emitters": False}
 _UNOPTIMISED = {**_SIMPLE_FUSION, "xla_backend_optimization_level": 0}
 
 
+_compiled: list[Any] = []  # every function of curvi that JAX compiles
+_KEPT = 64  # programs of users' functions whose compiled code is kept
+_programs = 0
+
+
+def compiled(fn: Callable[..., Any], **options: Any) -> Any:
+    """``jax.jit``, with code that :func:`clear_caches` can drop."""
+    jitted = jax.jit(fn, **options)
+    _compiled.append(jitted)
+    return jitted
+
+
+def clear_caches() -> None:
+    """Drop the compiled code that curvi keeps for the next call, and what belongs to it.
+
+    It is called when users' functions of 64 different structures have been compiled since the
+    last time, so that a process that goes on to new models does not grow for ever. Results and
+    estimators are not affected; the next fit compiles again.
+
+    Examples
+    --------
+    >>> import curvi
+    >>> curvi.clear_caches()
+    """
+    global _programs  # noqa: PLW0603
+    _programs = 0
+    for jitted in _compiled:
+        jitted.clear_cache()
+
+
+def new_program() -> None:
+    """Count a program that was not known, and make room once there are too many."""
+    global _programs  # noqa: PLW0603
+    _programs += 1
+    if _programs > _KEPT:
+        clear_caches()
+
+
 class SizedJit:
     """``jax.jit`` with compile options that fit the work of one run, which the call takes first.
 
@@ -31,10 +69,10 @@ class SizedJit:
     plain ``jax.jit``.
     """
 
-    def __init__(self, fn: Callable[..., Any], *, static_argnames: tuple[str, ...]) -> None:
-        self._plain = jax.jit(fn, static_argnames=static_argnames)
+    def __init__(self, fn: Callable[..., Any], *, static_argnames: tuple[str, ...] = ()) -> None:
+        self._plain = compiled(fn, static_argnames=static_argnames)
         self._levels = [
-            (limit, jax.jit(fn, static_argnames=static_argnames, compiler_options=options))
+            (limit, compiled(fn, static_argnames=static_argnames, compiler_options=options))
             for limit, options in ((QUICK, _UNOPTIMISED), (BRISK, _SIMPLE_FUSION))
         ]
         self._known = True
@@ -68,16 +106,17 @@ class Cost(NamedTuple):
 
 def cost_of(fn: Callable[..., Any], *args: Any) -> Cost:
     """About what one call of ``fn`` costs, from its trace: no call is made."""
-    return _of_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr)
+    return cost_of_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr)
 
 
-def _of_jaxpr(jaxpr: Any) -> Cost:
+def cost_of_jaxpr(jaxpr: Any) -> Cost:
+    """About what one run of a program costs."""
     costs = [_of_equation(equation) for equation in jaxpr.eqns]
     return Cost(sum(cost.numbers for cost in costs), sum(cost.operations for cost in costs))
 
 
 def _of_equation(equation: Any) -> Cost:
-    inner = [_of_jaxpr(found) for value in equation.params.values() for found in _jaxprs(value)]
+    inner = [cost_of_jaxpr(found) for value in equation.params.values() for found in _jaxprs(value)]
     if inner:
         unknown = _UNKNOWN if equation.primitive.name == "while" else 1
         times = float(equation.params.get("length", unknown))

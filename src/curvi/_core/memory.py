@@ -6,6 +6,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
 
 from curvi._core.errors import InputError, MemoryBudgetError
 
@@ -96,3 +99,20 @@ def require_memory(size: float, what: str, remedy: str) -> None:
             f"{what} would take {readable(size)}, more than the memory budget of "
             f"{readable(budget)}; {remedy}, or raise the budget with curvi.memory_budget(...)"
         )
+
+
+def require_matrix(dimension: int, dtype: Any) -> None:
+    """Raise ``MemoryBudgetError`` where a dense covariance and its factor do not fit."""
+    require_memory(
+        2 * dimension**2 * np.dtype(dtype).itemsize,
+        f"a dense covariance of {dimension} coordinates",
+        "use sd, or linear_response(fn) of the functions that you need",
+    )
+
+
+def require_draws(count: int, width: int) -> None:
+    """Raise ``MemoryBudgetError`` where so many draws of ``width`` numbers do not fit.
+
+    They are made in double precision, and up to four arrays of them exist at once.
+    """
+    require_memory(4 * 8 * count * width, f"{count} draws of {width} numbers", "ask for fewer")

@@ -64,6 +64,11 @@ def ravel(tree: PyTree) -> Float[Array, " dimension"]:
     return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 
+def flat_numbers(tree: PyTree) -> np.ndarray:
+    """All leaves, of whatever dtypes, as one NumPy vector."""
+    return np.concatenate([np.ravel(np.asarray(leaf)) for leaf in jax.tree.leaves(tree)])
+
+
 def stable_sum(values: Float[Array, " n"]) -> Float[Array, ""]:
     """Sum a vector block by block, so that rounding grows like log n and not like n.
 

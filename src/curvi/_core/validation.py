@@ -32,6 +32,7 @@ def flat_position(
     to the widest one, so that the whole computation has a single dtype.
     """
     refuse_tracers(position, "position")
+    require_sortable_keys(position, "position")
     leaves, structure = jax.tree.flatten(position)
     names = leaf_names(position, "position")
     if not leaves:
@@ -47,6 +48,20 @@ def flat_position(
     uniform = [jnp.asarray(array, dtype) for array in arrays]
     shapes = tuple(tuple(array.shape) for array in uniform)
     return ravel(uniform), Unravel(structure, shapes)
+
+
+def require_sortable_keys(tree: PyTree, name: str) -> None:
+    """Raise InputError for a dict whose keys have no order, such as ``{"a": ..., 1: ...}``.
+
+    JAX sorts the keys of a dict to give its leaves an order.
+    """
+    try:
+        jax.tree.structure(tree)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{name} is not a pytree whose leaves have an order ({error}); give all keys of a dict "
+            "the same type, for example str"
+        ) from error
 
 
 def _float_leaf(leaf: Any, name: str) -> Array | np.ndarray:
@@ -78,6 +93,22 @@ def warn_if_truncated(arrays: dict[str, Any]) -> None:
         )
 
 
+def refuse_overflow(array: Array | np.ndarray, name: str) -> None:
+    """Raise InputError for an integer that JAX would wrap to 32 bits, naming the first one."""
+    narrow = jax.dtypes.canonicalize_dtype(array.dtype)
+    if not np.issubdtype(array.dtype, np.integer) or narrow == array.dtype:
+        return
+    limits, values = np.iinfo(narrow), np.asarray(array)
+    outside = (values < limits.min) | (values > limits.max)
+    if outside.any():
+        index = tuple(int(i) for i in np.argwhere(outside)[0])
+        raise InputError(
+            f"{name}[{', '.join(map(str, index))}] is {values[index]}, which does not fit "
+            f"{narrow}, the integers that JAX computes with here; call "
+            'jax.config.update("jax_enable_x64", True) first, or use smaller numbers'
+        )
+
+
 def refuse_non_finite(array: Array | np.ndarray, name: str, need: str) -> None:
     """Raise InputError for a NaN or an infinity, naming the first one."""
     values = np.asarray(array)
@@ -93,6 +124,7 @@ def refuse_non_finite(array: Array | np.ndarray, name: str, need: str) -> None:
 def checked_rows(data: PyTree) -> tuple[PyTree, int]:
     """Check row data (arrays that share their leading axis) and return them with the row count."""
     refuse_tracers(data, "data")
+    require_sortable_keys(data, "data")
     leaves = jax.tree.leaves(data)
     names = leaf_names(data, "data")
     if not leaves:
@@ -106,6 +138,7 @@ def checked_rows(data: PyTree) -> tuple[PyTree, int]:
         if array.ndim == 0:
             raise InputError(f"{name} is a scalar; every array of data needs a leading row axis")
         lengths[name] = array.shape[0]
+        refuse_overflow(array, name)
         refuse_non_finite(array, name, "data must be finite; drop or impute such rows")
     if len(set(lengths.values())) > 1:
         table = ", ".join(f"{name}: {length}" for name, length in lengths.items())
@@ -117,8 +150,11 @@ def checked_rows(data: PyTree) -> tuple[PyTree, int]:
 
 
 def _canonical(leaf: Any) -> Array:
-    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
-    return jnp.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
+    """A JAX array of its own: what is written into a NumPy array later does not reach it."""
+    if isinstance(leaf, jax.Array):
+        return leaf
+    array = np.asarray(leaf)
+    return jnp.array(array, jax.dtypes.canonicalize_dtype(array.dtype), copy=True)
 
 
 def user_call(fn: Callable[..., Any], name: str, *arguments: Any) -> Any:
@@ -148,6 +184,15 @@ def require_float_of_shape(value: Any, shape: tuple[int, ...], name: str, meanin
         )
     if not jnp.issubdtype(value.dtype, jnp.floating):
         raise InputError(f"{name} returned dtype {value.dtype}; it must return {meaning} of floats")
+
+
+def require_callable(function: Any, name: str, signature: str) -> None:
+    """Raise InputError for what cannot be called, with the signature that is needed."""
+    if not callable(function):
+        raise InputError(
+            f"{name} is a {type(function).__name__}, which is not callable; give a function "
+            f"{signature}"
+        )
 
 
 def positive_integer(value: Any, name: str) -> int:

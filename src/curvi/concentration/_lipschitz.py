@@ -7,6 +7,7 @@ inequalities do not accept: the steepest point seen need not be the steepest poi
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -132,9 +133,15 @@ def network_lipschitz(
     -------
     float
         The constant of the network, infinite where an activation has no steepest slope.
+
+    Raises
+    ------
+    InputError
+        If there is no layer, or layers do not fit together.
     """
     if len(layers) == 0:
         raise InputError("layers is empty; a network has at least one weight matrix")
+    _require_chain([_matrix(weights, "weights") for weights in layers])
     total = 1.0
     for depth, weights in enumerate(layers):
         last = depth == len(layers) - 1
@@ -187,7 +194,16 @@ def reconstruction_lipschitz(
     if np.any(~((pixels >= 0) & (pixels <= 1))):
         raise InputError("images must lie in [0, 1] for Bernoulli pixels")
     reach = np.linalg.norm(np.maximum(pixels, 1 - pixels), axis=1)
-    first = _matrix(layers[0], "weights")
+    if len(layers) == 0:
+        raise InputError("layers is empty; a network has at least one weight matrix")
+    matrices = [_matrix(weights, "weights") for weights in layers]
+    _require_chain(matrices)
+    first = matrices[0]
+    if matrices[-1].shape[0] != pixels.shape[1]:
+        raise InputError(
+            f"the last layer has {matrices[-1].shape[0]} outputs but images have "
+            f"{pixels.shape[1]} pixels; give the layers of this decoder, of shape (outputs, inputs)"
+        )
     if (scale is None) == (sds is None):
         raise InputError("give either scale, one R for all rows, or sds, one row of sds per image")
     if sds is None:
@@ -309,6 +325,16 @@ def _matrix(values: Any, name: str) -> np.ndarray:
     if matrix.ndim != 2 or not np.all(np.isfinite(matrix)):
         raise InputError(f"{name} must be a finite matrix; its shape is {matrix.shape}")
     return matrix
+
+
+def _require_chain(matrices: list[np.ndarray]) -> None:
+    """Raise InputError unless every layer reads as many inputs as the one before has outputs."""
+    for depth, (before, after) in enumerate(itertools.pairwise(matrices)):
+        if before.shape[0] != after.shape[1]:
+            raise InputError(
+                f"layer {depth} has {before.shape[0]} outputs but layer {depth + 1} reads "
+                f"{after.shape[1]} inputs; give weights of shape (outputs, inputs) in order"
+            )
 
 
 def _scaled(matrix: np.ndarray, scale: Any) -> np.ndarray:

@@ -19,8 +19,9 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
 from curvi._core.compilation import SizedJit
+from curvi._core.memory import require_memory
+from curvi._core.trees import size
 from curvi.concentration import VarianceReport
-from curvi.engine._problems import cost_per_draw
 from curvi.families import Family, Params
 from curvi.objective import energies, host_sample
 from curvi.objective._draws import host_generator
@@ -69,7 +70,7 @@ def _energies(
     return values, logs, family.entropy(params)
 
 
-_compiled = SizedJit(_energies, static_argnames=("density", "family"))
+_compiled = SizedJit(_energies, static_argnames=("family",))
 
 
 def evaluation_noise(
@@ -78,18 +79,19 @@ def evaluation_noise(
     """The independent draws of the base that :func:`evaluate` uses."""
     rng = host_generator(key, _STREAM)
     width = family.num_noise(target.dimension)
-    return host_sample(rng, _num_draws(target, width), width, family.base).astype(target.dtype)
+    count = evaluation_count(target, family)
+    return host_sample(rng, count, width, family.base).astype(target.dtype)
 
 
-def _num_draws(target: AbstractTarget, width: int) -> int:
+def evaluation_count(target: AbstractTarget, family: Family) -> int:
     """1,024 draws, or fewer (64 at least).
 
     Fewer for very many rows, where each is expensive, and for very many coordinates, where they
     would fill the memory.
     """
-    most = min(_WORK / max(target.num_rows, 1), _NUMBERS / width)
-    num_draws = int(np.clip(most, _FEWEST_DRAWS, _MOST_DRAWS))
-    return num_draws - num_draws % _TOGETHER
+    width, num_rows = family.num_noise(target.dimension), max(target.num_rows, 1)
+    count = int(np.clip(min(_WORK / num_rows, _NUMBERS / width), _FEWEST_DRAWS, _MOST_DRAWS))
+    return count - count % _TOGETHER
 
 
 def _unlimited() -> float:
@@ -141,19 +143,17 @@ def evaluate_all(
 ) -> list[Evaluation]:
     """:func:`evaluate` for several q on the same draws, which are made once."""
     width = family.num_noise(target.dimension)
-    count, rng = _num_draws(target, width), host_generator(key, _STREAM)
-    cost = cost_per_draw(target.density, target.dimension, target.rows)
-    work = count * cost.numbers
+    count, rng = evaluation_count(target, family), host_generator(key, _STREAM)
     together = _TOGETHER
     while together > _FEWEST_TOGETHER and together * width > _WIDE:
         together //= 2
-    size = count if work + 2 * count * width <= _AT_ONCE else together
+    work = count * (target.density.cost.numbers + 2 * width)
+    step = count if work <= _AT_ONCE else together
     found: list[list[Any]] = [[] for _ in candidates]
-    for _ in range(0, count, size):
-        draws = host_sample(rng, size, width, family.base).astype(target.dtype)
-        noise = jnp.asarray(draws.reshape(-1, together, width))
+    for _ in range(0, count, step):
+        draws = host_sample(rng, step, width, family.base).astype(target.dtype)
         for params, blocks in zip(candidates, found, strict=True):
-            parts = _compiled(work, target.density, family, params, target.rows, noise)
+            parts = _evaluated(target, family, params, draws, together)
             blocks.append([np.asarray(part, np.float64) for part in parts])  # waits: see the clock
         if time_left() <= 0:
             break
@@ -165,6 +165,34 @@ def _evaluation(blocks: list[Any]) -> Evaluation:
     with np.errstate(invalid="ignore", over="ignore"):  # a bound that is not finite is judged later
         error = float(values.std(ddof=1) / len(values) ** 0.5)
         return Evaluation(float(blocks[0][2] - values.mean()), error, -values - logs)
+
+
+def _evaluated(
+    target: AbstractTarget,
+    family: Family,
+    params: Any,
+    draws: np.ndarray,
+    together: int = _TOGETHER,
+) -> tuple[Array, Array, Array]:
+    noise = jnp.asarray(draws.reshape(-1, together, draws.shape[1]))
+    work = draws.shape[0] * target.density.cost.numbers
+    return _compiled(
+        work, target.density, family=family, params=params, rows=target.rows, noise=noise
+    )
+
+
+def energies_at(
+    target: AbstractTarget, family: Family, params: Any, noise: np.ndarray
+) -> np.ndarray:
+    """-log p at given noise, through the code that was compiled to evaluate the bound."""
+    count = evaluation_count(target, family)
+    padding = -len(noise) % count
+    padded = np.concatenate([noise, np.zeros((padding, noise.shape[1]))]).astype(target.dtype)
+    parts = [
+        np.asarray(_evaluated(target, family, params, padded[i : i + count])[0], np.float64)
+        for i in range(0, len(padded), count)
+    ]
+    return np.concatenate([part.ravel() for part in parts])[: len(noise)]
 
 
 def evaluate_elbo(
@@ -195,6 +223,11 @@ def variance_of_draws(
 ) -> VarianceReport:
     """Variance of ``log p(z)`` and of its reparameterised gradient over independent draws."""
     width = family.num_noise(target.dimension)
+    require_memory(
+        num_draws * size(params) * target.dtype.itemsize,
+        f"the gradients of {num_draws} draws",
+        "ask for fewer draws",
+    )
     rng = np.random.default_rng(validation.checked_seed(seed))
     draws = host_sample(rng, num_draws, width, family.base)
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
 
+from curvi._core.compilation import compiled
 from curvi._core.trees import coordinate_names
-from curvi.families import Params
+from curvi.families import Family, Params
 from curvi.solvers import Problem
 from curvi.solvers._newton import tangent_metric
+from curvi.targets import AbstractTarget
 
 _SHARE = 0.1  # of the length of a direction, for a coordinate to be named
 _MOST_NAMES = 4
+_RUNAWAY = 1e3  # times the sds of the start
+_FALL = 0.25  # nats from the mean of q to one sd away: half a nat where q matches a Gaussian
 
 
-@partial(jax.jit, static_argnames="problem")
+@compiled
 def _product(problem: Problem, params: Params, resources: Any, tangent: Params) -> Params:
     _, _, curvature = problem.linearise(
         params, problem.sample(resources, jnp.asarray(0, jnp.int32))
@@ -49,6 +53,45 @@ def flat_direction(
     entries.sort(key=lambda entry: -entry[0])
     named = [name for share, name in entries[:_MOST_NAMES] if share > _SHARE]
     return " and ".join(named or [entries[0][1]])
+
+
+def improper_sentence(target: AbstractTarget, family: Family, params: Params, start: Params) -> str:
+    """Name the direction along which q has widened without end; empty where there is none.
+
+    q has grown a thousandfold along it, and one of its sds away the log density is hardly lower
+    than at its mean. A q that is on its way to a wide but proper posterior has a fall that grows.
+    """
+    sd, first = (np.asarray(family.sd(each), np.float64) for each in (params, start))
+    growth = np.nan_to_num(sd / first, nan=np.inf, posinf=np.inf)
+    worst = int(np.argmax(growth))
+    if growth[worst] < _RUNAWAY:
+        return ""
+    if np.isfinite(sd[worst]):
+        move = _regression(family, params, worst)
+        ends = [target.log_prob(params.mean + sign * move) for sign in (-1.0, 0.0, 1.0)]
+        left, middle, right = (float(value) for value in ends)
+        if middle - 0.5 * (left + right) > _FALL:
+            return ""
+    share = (growth / growth[worst]) ** 2 if np.isfinite(growth[worst]) else np.isinf(growth)
+    share = share / share.sum()
+    names = coordinate_names(target.position)
+    largest = [i for i in np.argsort(-share)[:_MOST_NAMES] if share[i] > _SHARE] or [worst]
+    listed = " and ".join(names[i] for i in sorted(largest))
+    width = f"to an sd of {sd[worst]:.2g}" if np.isfinite(sd[worst]) else "beyond all numbers"
+    return (
+        f"The posterior looks improper along {listed}: q has widened there {width}, because the "
+        "log density does not fall, and no best q exists. Give that direction a proper prior, or "
+        "fix one of its coordinates."
+    )
+
+
+def _regression(family: Family, params: Params, coordinate: int) -> Array:
+    """The move of all coordinates that goes with one sd of one of them, Cov e_i / sd_i."""
+    diagonal, factor = family.scale.diagonal_and_factor(params.scale_params)
+    unit = jnp.zeros_like(params.mean).at[coordinate].set(1.0)
+    row = 0.0 if factor is None else factor @ factor[coordinate]
+    row = row + (0.0 if diagonal is None else diagonal**2 * unit)
+    return row * (family.base.variance / jnp.sum(row * unit)) ** 0.5
 
 
 def _by_coordinate(table: Any, dimension: int) -> np.ndarray:

@@ -23,16 +23,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from curvi._core.compilation import compiled
 from curvi._core.errors import NumericalError
-from curvi._core.fingerprint import fingerprint
-from curvi._core.trees import Unravel, ravel
+from curvi._core.programs import Program, trace
+from curvi._core.trees import Unravel, coordinate_names, ravel
 from curvi.diagnostics._flat_directions import flat_direction
 from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
 from curvi.linalg import CGOutcome, FunctionMetric, conjugate_gradient, projected
 from curvi.linalg._cg import eager_conjugate_gradient
 from curvi.solvers._flat import FlatObjective
-from curvi.targets import AbstractTarget, Density
+from curvi.targets import AbstractTarget
 
 _BLOCK = 64  # systems solved together at most
 _NUMBERS = 3e7  # held by one vectorised product at most
@@ -61,30 +62,22 @@ class Optimum:
         return noise
 
 
-@dataclass(frozen=True)
-class Functional:
-    """``E_q[g]`` on the fixed draws, with what g reads so that it compares by value."""
+def _expectation(
+    g: Program, family: Family, params: Params, noise: Float[Array, "draws noise"]
+) -> PyTree:
+    """``E_q[g]`` on the draws, in the structure of g."""
 
-    density: Density
-    family: Family
-    fn: Callable[[PyTree], PyTree]
-    constrain: Callable[[PyTree], PyTree] | None
-    reads: tuple[Any, ...]
+    def average(leaf: Array) -> Array:
+        real = jnp.issubdtype(leaf.dtype, jnp.floating)
+        return jnp.mean(leaf if real else leaf.astype(params.mean.dtype), axis=0)
 
-    def value(self, params: Params, noise: Float[Array, "draws noise"]) -> PyTree:
-        """The average of ``fn`` over the draws, in its own structure."""
-
-        def one(epsilon: Float[Array, " noise"]) -> PyTree:
-            position = self.density.unravel(self.family.transform(params, epsilon))
-            return self.fn(position if self.constrain is None else self.constrain(position))
-
-        return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), jax.vmap(one)(noise))
+    return jax.tree.map(average, jax.vmap(lambda e: g(family.transform(params, e)))(noise))
 
 
-@partial(jax.jit, static_argnames="functional")
-def gradients(functional: Functional, params: Params, noise: Array, index: Array) -> Params:
-    """``b_g`` of some outputs of a functional: parameters with a leading axis of outputs."""
-    values, pull = jax.vjp(lambda p: ravel(functional.value(p, noise)), params)
+@partial(compiled, static_argnames="family")
+def gradients(g: Program, family: Family, params: Params, noise: Array, index: Array) -> Params:
+    """``b_g`` of some outputs of g: parameters with a leading axis of outputs."""
+    values, pull = jax.vjp(lambda p: ravel(_expectation(g, family, p, noise)), params)
     chosen = index[:, None] == jnp.arange(values.shape[0])[None, :]
     (found,) = jax.vmap(pull)(chosen.astype(values.dtype))
     return found
@@ -98,7 +91,7 @@ class Solved(NamedTuple):
     direction: Params
 
 
-@partial(jax.jit, static_argnames="problem")
+@compiled
 def _solve_compiled(
     problem: VariationalProblem,
     params: Params,
@@ -129,7 +122,7 @@ def _solve_compiled(
     return jax.vmap(solve)(rhs, tolerances)
 
 
-@partial(jax.jit, static_argnames="problem")
+@compiled
 def _natural(problem: VariationalProblem, params: Params, rhs: Params) -> tuple[Params, Params]:
     """P b and P M^-1 P b, for a block of right-hand sides."""
 
@@ -246,7 +239,7 @@ def _probe(optimum: Optimum) -> Params:
     return _covector(optimum.problem, optimum.params, jax.tree.unflatten(structure, noise))
 
 
-@partial(jax.jit, static_argnames="problem")
+@compiled
 def _covector(problem: VariationalProblem, params: Params, tangent: Params) -> Params:
     kept = problem.project(params, tangent)
     return problem.project(params, problem.metric(params).apply(kept))
@@ -291,17 +284,42 @@ def coordinate_covariance(optimum: Optimum) -> Float[Array, "dimension dimension
     return jnp.asarray(0.5 * (entries + entries.T))
 
 
-def response_sd(optimum: Optimum, fn: Callable[[PyTree], PyTree]) -> PyTree:
-    """Linear-response sd of every output of ``fn(position)``, in the structure of its result."""
-    target, problem = optimum.target, optimum.problem
-    reads = (fingerprint(fn), fingerprint(target.constrain))
-    functional = Functional(problem.density, problem.family, fn, target.constrain, reads)
-    outputs = jax.eval_shape(functional.value, optimum.params, optimum.noise)
+def response_sd(optimum: Optimum, fn: Callable[[PyTree], PyTree] | None) -> PyTree:
+    """Linear-response sd of every output of ``fn(position)``, in the structure of its result.
+
+    Without a function it is that of the position itself, NaN where it moves in steps.
+    """
+    target, family = optimum.target, optimum.problem.family
+    g = trace(lambda z: (fn or _itself)(target.to_user(z)), target.start)
+    outputs = jax.eval_shape(partial(_expectation, g, family), optimum.params, optimum.noise)
     leaves, structure = jax.tree.flatten(outputs)
     unravel = Unravel(structure, tuple(leaf.shape for leaf in leaves))
     count = sum(math.prod(leaf.shape) for leaf in leaves)
-    block_of = partial(gradients, functional, optimum.params, optimum.noise)
-    return unravel(jnp.sqrt(solve(optimum, count, block_of, _products, _FOR_VARIANCES)))
+    block_of = partial(gradients, g, family, optimum.params, optimum.noise)
+    sds = np.sqrt(np.asarray(solve(optimum, count, block_of, _products, _FOR_VARIANCES)))
+    steps = np.flatnonzero(sds == 0)
+    steps = steps[_varies(g, optimum)[steps]] if len(steps) else steps
+    if len(steps) and fn is not None:
+        which = "" if count == 1 else f" (output {coordinate_names(outputs)[steps[0]]})"
+        raise NumericalError(
+            f"fn{which} moves in steps: it varies over the draws, but its gradient is zero at each "
+            "of them, so that linear response would call its sd 0; compute it over sample()"
+        )
+    sds[steps] = np.nan
+    return unravel(jnp.asarray(sds))
+
+
+def _itself(position: PyTree) -> PyTree:
+    return position
+
+
+def _varies(g: Program, optimum: Optimum) -> np.ndarray:
+    """Which outputs are not the same at all draws."""
+    family, params = optimum.problem.family, optimum.params
+    values = jax.vmap(lambda epsilon: g(family.transform(params, epsilon)))(optimum.noise)
+    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(values)]
+    rows = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+    return np.ptp(rows, axis=0) > 0
 
 
 def _mean_of(rhs: Params, solution: Params) -> Float[Array, "block dimension"]:

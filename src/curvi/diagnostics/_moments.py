@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from curvi._core.compilation import SizedJit
-from curvi._core.fingerprint import fingerprint
-from curvi._core.trees import Unravel, precision_of
+from curvi._core.compilation import SizedJit, compiled
+from curvi._core.memory import require_memory
+from curvi._core.programs import Program
+from curvi._core.trees import precision_of, size
 from curvi.families import Family, Params
 from curvi.objective import Draws, fixed_draws
 from curvi.targets import AbstractTarget
@@ -24,7 +25,7 @@ _MOST_DRAWS, _FEWEST_DRAWS = 4096, 64
 _NUMBERS = 2e7  # in all draws together, and in the results of one block
 
 
-@partial(jax.jit, static_argnames="family")
+@partial(compiled, static_argnames="family")
 def sd_of(family: Family, params: Params) -> Float[Array, " dimension"]:
     """Sds of q in one compiled function: one by one its operations would compile for longer."""
     return family.sd(params)
@@ -41,17 +42,22 @@ def moment_draws(family: Family, params: Params, key: PRNGKeyArray) -> Float[Arr
     return fixed_draws(key, Draws(kind, count), width, family.base, params.mean.dtype)
 
 
-@dataclass(frozen=True)
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True, eq=False)
 class UserSpace:
-    """The way from a draw of the base to the user's space, with what it reads.
-
-    It compares by value: the next fit of the same functions finds its compiled code.
-    """
+    """The way from a draw of the base to the user's space."""
 
     family: Family
-    unravel: Unravel
-    constrain: Callable[[PyTree], PyTree] | None
-    reads: tuple[Any, ...]
+    to_user: Program
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
+        """The program, and the family."""
+        return (self.to_user,), self.family
+
+    @classmethod
+    def tree_unflatten(cls, family: Family, programs: Any) -> UserSpace:
+        """The same with other arrays."""
+        return cls(family, *programs)
 
     def __call__(self, params: Params, epsilon: Float[Array, " noise"]) -> PyTree:
         """The position of one draw."""
@@ -59,20 +65,29 @@ class UserSpace:
 
     def position(self, z: Float[Array, " dimension"]) -> PyTree:
         """A flat position as the user sees it."""
-        position = self.unravel(z)
-        return position if self.constrain is None else self.constrain(position)
+        return self.to_user(z)
 
 
-@partial(jax.jit, static_argnames="space")
+@compiled
 def positions(space: UserSpace, flat: Float[Array, "draws dimension"]) -> PyTree:
     """Flat positions, one per row, as the user sees them."""
     return jax.vmap(space.position)(flat)
 
 
+def require_positions(space: UserSpace, target: AbstractTarget, num_draws: int) -> None:
+    """Raise ``MemoryBudgetError`` where so many draws do not fit."""
+    given = jax.eval_shape(space.position, target.start)
+    numbers = space.family.num_noise(target.dimension) + 2 * target.dimension + size(given)
+    require_memory(
+        num_draws * numbers * target.dtype.itemsize,
+        f"{num_draws} draws of {size(given)} numbers",
+        "ask for fewer, or for several seeds one after another",
+    )
+
+
 def user_space(target: AbstractTarget, family: Family) -> UserSpace:
     """The way from draws of q to the space of a target's user."""
-    constrain = target.constrain
-    return UserSpace(family, target.density.unravel, constrain, fingerprint(constrain))
+    return UserSpace(family, target.to_user)
 
 
 def user_moments(target: AbstractTarget, family: Family, params: Params) -> tuple[PyTree, PyTree]:
@@ -91,7 +106,7 @@ def _block(fn: Callable[..., PyTree], given: Any, noise: Float[Array, "draws noi
     return mean, jax.tree.map(lambda leaf: noise.shape[0] * jnp.var(leaf, axis=0), results)
 
 
-_compiled_block = SizedJit(_block, static_argnames=("fn",))
+_compiled_block = SizedJit(_block)
 
 
 def moments_over(

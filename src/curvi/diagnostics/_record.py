@@ -1,4 +1,4 @@
-"""The data of a result: its numbers, and what is left where pickle cannot carry its functions."""
+"""What is left of a result whose functions pickle cannot carry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import types
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
-import jax
 import numpy as np
 from jaxtyping import PyTree
 
@@ -67,8 +66,8 @@ class Portable(ArrayState):
 
     def portable(self) -> Any:
         """The result itself where pickle can carry its functions, and else its data."""
-        density, constrain = self.target.density, self.target.constrain
-        if all(importable(fn) for fn in (density.log_prior, density.log_likelihood, constrain)):
+        options: Any = fields(self.target)  # type: ignore[arg-type]
+        if all(importable(getattr(self.target, entry.name)) for entry in options):
             return self
         return FitRecord(**{entry.name: getattr(self, entry.name) for entry in fields(FitRecord)})
 
@@ -95,8 +94,3 @@ def importable(fn: Any) -> bool:
         return functools.reduce(getattr, fn.__qualname__.split("."), home) is fn
     except AttributeError:
         return False
-
-
-def flat_values(tree: PyTree) -> np.ndarray:
-    """All numbers of a pytree as one vector."""
-    return np.concatenate([np.ravel(np.asarray(leaf)) for leaf in jax.tree.leaves(tree)])

@@ -13,8 +13,9 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError, NumericalError, Outcome
-from curvi._core.trees import coordinate_names, precision_of
+from curvi._core.errors import InputError, Outcome
+from curvi._core.memory import require_matrix
+from curvi._core.trees import flat_numbers, precision_of
 from curvi.concentration import VarianceReport
 from curvi.diagnostics import _linear_response as response
 from curvi.diagnostics._evaluation import (
@@ -28,17 +29,32 @@ from curvi.diagnostics._evaluation import (
     variance_of_draws,
     weighted_moments,
 )
-from curvi.diagnostics._moments import UserSpace, positions, sd_of, user_moments, user_space
+from curvi.diagnostics._modes import Mode, modes_sentence
+from curvi.diagnostics._moments import (
+    UserSpace,
+    positions,
+    require_positions,
+    sd_of,
+    user_moments,
+    user_space,
+)
 from curvi.diagnostics._monte_carlo import Replicates, draws_of, replicate_spread, replicates
-from curvi.diagnostics._record import Portable, flat_values
-from curvi.diagnostics._verdict import LARGEST_MC_ERROR, cautions, headline, summary_table
+from curvi.diagnostics._record import Portable
+from curvi.diagnostics._summary import names_of, summary_of
+from curvi.diagnostics._tails import tail_sentence
+from curvi.diagnostics._verdict import (
+    LARGEST_MC_ERROR,
+    cautions,
+    misfit_sentence,
+    not_finite_sentence,
+)
 from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
 from curvi.objective import Draws, plan_draws
 from curvi.solvers import Method
 from curvi.targets import AbstractTarget
 
-_MOST_RESPONSES = 100  # coordinates up to which a summary solves for all linear-response sds
+_CLOSE_ESS = 0.99  # from here on q has the target's tails, too, as far as draws can tell
 
 
 def _first_key() -> np.ndarray:
@@ -80,6 +96,8 @@ class FitResult(Portable):
         log p - log q at independent draws of q.
     start_elbos : array or None
         The ELBO that every start reached, NaN where it failed.
+    modes : tuple of Mode
+        The optima that several starts have reached, best first; empty where one start was run.
     mc_tolerance : float or None
         Monte-Carlo error that was accepted.
     interrupted : bool
@@ -110,6 +128,7 @@ class FitResult(Portable):
     replicates: Replicates | None = field(default=None, repr=False)
     log_ratio: np.ndarray | None = field(default=None, repr=False)
     start_elbos: np.ndarray | None = field(default=None, repr=False)
+    modes: tuple[Mode, ...] = field(default=(), repr=False)
     mc_tolerance: float | None = field(default=LARGEST_MC_ERROR, repr=False)
     interrupted: bool = field(default=False, repr=False)
 
@@ -218,7 +237,10 @@ class FitResult(Portable):
         NumericalError
             For linear response where the Hessian of the negative ELBO is not positive definite;
             the message names the flat directions.
+        MemoryBudgetError
+            If a matrix of that size would not fit into the memory budget.
         """
+        require_matrix(self.target.dimension, self.target.dtype)
         with precision_of(self.target.dtype):
             if not linear_response:
                 return self.family.covariance(self.params)
@@ -241,9 +263,9 @@ class FitResult(Portable):
         Raises
         ------
         NumericalError
-            Where the Hessian of the negative ELBO is not positive definite.
+            Where the Hessian of the negative ELBO is not positive definite, or ``fn`` moves in
+            steps, as ``argmax`` does: it has no gradient to respond with.
         """
-        fn = _itself if fn is None else fn
         with precision_of(self.target.dtype):
             return response.response_sd(self._optimum, fn)
 
@@ -267,6 +289,7 @@ class FitResult(Portable):
         """``num_draws`` draws from q in the user's space, along a new first axis of every leaf."""
         validation.positive_integer(num_draws, "num_draws")
         with precision_of(self.target.dtype):
+            require_positions(self._space, self.target, num_draws)
             flat = self.family.sample(self.params, validation.random_key(seed), num_draws)
             return positions(self._space, flat)
 
@@ -310,9 +333,30 @@ class FitResult(Portable):
             mc_error=self.mc_error,
             mc_tolerance=self.mc_tolerance or LARGEST_MC_ERROR,
             unsolved=self._unsolved if self.converged else "",
-            weights=self._weights,
+            alarms=(*self.alarms, self._tails),
             starts=self.start_elbos,
         )
+
+    @cached_property
+    def alarms(self) -> tuple[str, ...]:
+        """What a fit warns of at once: an answer that is not finite, a misfit, several modes.
+
+        A fit that has not converged says so instead of all but the first.
+        """
+        found = [not_finite_sentence(self.mean, self.sd)]
+        if self.converged:
+            misfit = misfit_sentence(self.khat, self.relative_ess) if self.misfit else ""
+            doubtful = self.log_ratio is None or raw_relative_ess(self.log_ratio) < _CLOSE_ESS
+            found += [misfit, modes_sentence(self.modes), self._tails if doubtful else ""]
+        return tuple(sentence for sentence in found if sentence)
+
+    @cached_property
+    def _tails(self) -> str:
+        """What has no mean or sd under the target."""
+        if not self.converged:
+            return ""
+        with precision_of(self.target.dtype):
+            return tail_sentence(self.target, self.family, self.params, self._space, self._key)
 
     @property
     def _unsolved(self) -> str:
@@ -322,53 +366,15 @@ class FitResult(Portable):
         """The verdict, the facts behind it, and a table of parameters, labelled by ``names``.
 
         The table has means, sds, linear-response sds (up to 100 parameters), and the Monte-Carlo
-        error of each mean in posterior sds (where draws were fixed).
+        error of each mean in posterior sds (where draws were fixed). Above 40 parameters it shows
+        the first and last 20 and the number of those between.
+
+        Raises
+        ------
+        InputError
+            If ``names`` does not hold one name for every number in ``mean``.
         """
-        columns = {"mean": flat_values(self.mean), "sd": flat_values(self.sd)}
-        responses, why = self._responses()
-        if responses is not None:
-            columns["lr sd"] = responses
-        errors = self._errors()
-        if errors is not None:
-            # One digit: it is an error of an error, and differs from machine to machine.
-            columns["mc error"] = np.asarray([float(f"{error:.1g}") for error in errors])
-        facts = {
-            "ELBO": f"{self.elbo:.4f} (se {self.elbo_se:.4f})",
-            "fit of q": f"Pareto k {self.khat:.2f}, relative ESS {self.relative_ess:.3f}",
-            "mc error": self._mc_fact(),
-            "family": f"{self.family}, {self.draws.num_draws} {self.draws.kind} draws"
-            + (", fresh every step" if self.draws.fresh else ", fixed"),
-            "method": f"{self.method}, {self.steps} steps, {self.seconds:.2f} s",
-        }
-        if why:
-            facts["lr sd"] = why
-        return summary_table(
-            verdict=(
-                headline(self.outcome, self.warnings),
-                [self.message, *self.warnings],
-            ),
-            facts=facts,
-            names=coordinate_names(self.mean) if names is None else names,
-            columns=columns,
-        )
-
-    def _mc_fact(self) -> str:
-        if self.mc_error is not None:
-            return f"{self.mc_error:.1g} posterior sds at most"
-        if self._unsolved:
-            return f"unknown: {self._unsolved}"
-        return "none: it is defined for an optimum on fixed draws and all rows"
-
-    def _responses(self) -> tuple[np.ndarray | None, str]:
-        """Linear-response sds of all parameters, or why there are none."""
-        if not self.converged:
-            return None, "none: the fit has not converged"
-        if self.target.dimension > _MOST_RESPONSES:
-            return None, f"left out above {_MOST_RESPONSES} parameters; call linear_response()"
-        try:
-            return flat_values(self.linear_response()), ""
-        except NumericalError as error:
-            return None, f"refused: {error}"
+        return summary_of(self, names, errors=self._errors(), unsolved=self._unsolved)
 
     def _errors(self) -> np.ndarray | None:
         """Monte-Carlo error of every mean in the user's space, in posterior sds."""
@@ -378,7 +384,7 @@ class FitResult(Portable):
                 return None
             tree = positions(self._space, jnp.asarray(means, self.target.dtype))
         rows = [np.asarray(leaf).reshape(len(means), -1) for leaf in jax.tree.leaves(tree)]
-        return replicate_spread(np.concatenate(rows, axis=1), flat_values(self.sd))
+        return replicate_spread(np.concatenate(rows, axis=1), flat_numbers(self.sd))
 
     def plot(self, names: list[str] | None = None) -> Any:
         """Figure of the ELBO against time, and of means with intervals of two sds."""
@@ -386,12 +392,8 @@ class FitResult(Portable):
 
         return plot_fit(
             self.trace,
-            names=coordinate_names(self.mean) if names is None else names,
-            mean=flat_values(self.mean),
-            sd=flat_values(self.sd),
+            names=names_of(self.mean, names),
+            mean=flat_numbers(self.mean),
+            sd=flat_numbers(self.sd),
             title=f"{type(self.family).__name__}: {self.outcome.name.lower()}",
         )
-
-
-def _itself(position: PyTree) -> PyTree:
-    return position

@@ -5,13 +5,16 @@ from __future__ import annotations
 import textwrap
 
 import numpy as np
+from jaxtyping import PyTree
 
 from curvi._core.errors import Outcome
-from curvi.diagnostics._evaluation import ENOUGH_ESS, LEAST_ESS, WORST_K, ImportanceWeights
+from curvi._core.trees import coordinate_names, flat_numbers
+from curvi.diagnostics._evaluation import ENOUGH_ESS, LEAST_ESS, WORST_K
 
 LARGEST_MC_ERROR = 0.05
 _SAME_OPTIMUM = 1.0  # nats between starts that ended in the same optimum
 _MOST_ROWS = 40
+_MOST_NAMES = 4
 
 
 def cautions(
@@ -19,7 +22,7 @@ def cautions(
     mc_error: float | None,
     mc_tolerance: float,
     unsolved: str,
-    weights: ImportanceWeights | None,
+    alarms: tuple[str, ...],
     starts: np.ndarray | None,
 ) -> tuple[str, ...]:
     """One sentence for everything that a converged result should not be trusted for."""
@@ -32,11 +35,25 @@ def cautions(
     if unsolved:
         left = "is unknown" if mc_error is None else "is that of the others, and may be larger"
         found.append(f"{unsolved}, so the Monte-Carlo error of the mean {left}.")
-    if weights is not None and weights.misfit:
-        found.append(misfit_sentence(weights.khat, weights.relative_ess))
+    found += alarms
     if starts is not None:
         found += _of_starts(starts)
-    return tuple(found)
+    return tuple(dict.fromkeys(sentence for sentence in found if sentence))
+
+
+def not_finite_sentence(mean: PyTree, sd: PyTree) -> str:
+    """Name what has a mean or sd that is not finite in the user's space; empty if nothing has."""
+    bad = ~(np.isfinite(flat_numbers(mean)) & np.isfinite(flat_numbers(sd)))
+    if not bad.any():
+        return ""
+    names = [name for name, worst in zip(coordinate_names(mean), bad, strict=True) if worst]
+    listed = ", ".join(names[:_MOST_NAMES])
+    more = "" if len(names) <= _MOST_NAMES else f" and {len(names) - _MOST_NAMES} more"
+    return (
+        f"The answer is not finite: constrain gives nan or inf for {listed}{more} at draws of q, "
+        "where the log density is finite; make constrain finite wherever the log density is, or "
+        "narrow the prior if it overflows."
+    )
 
 
 def misfit_sentence(khat: float, relative_ess: float) -> str:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from curvi._core.compilation import QUICK, SizedJit
+from curvi._core.compilation import QUICK, SizedJit, compiled
 from curvi._core.deadline import OutOfTime, deadline
 from curvi._core.errors import Outcome
 from curvi.engine._execution import Execution
@@ -84,7 +84,7 @@ class Carry(NamedTuple):
     trace: Info
 
 
-@partial(jax.jit, static_argnames=("problem", "method"))
+@partial(compiled, static_argnames="method")
 def _begin(problem: Problem, method: Method, params: Any, resources: Any) -> Carry:
     dtype = jax.tree.leaves(params)[0].dtype
     real, flag, count = (jnp.zeros(CAPACITY, kind) for kind in (dtype, jnp.bool_, jnp.int32))
@@ -124,8 +124,8 @@ def _together(
     return jax.vmap(one)(carry)
 
 
-_one_run = SizedJit(_steps, static_argnames=("problem", "method"))
-_several_runs = SizedJit(_together, static_argnames=("problem", "method"))
+_one_run = SizedJit(_steps, static_argnames=("method",))
+_several_runs = SizedJit(_together, static_argnames=("method",))
 
 
 class CompiledDriver:
@@ -162,9 +162,9 @@ class CompiledDriver:
         return self.method.estimate(self._of(run, self.carry.state))
 
     def _chunk(self, stop: int, tolerance: float) -> Carry:
-        compiled = _one_run if self.num_runs == 1 else _several_runs
+        chunk = _one_run if self.num_runs == 1 else _several_runs
         limit, last = jnp.asarray(tolerance, self.dtype), jnp.asarray(stop, jnp.int32)
-        found: Carry = compiled(
+        found: Carry = chunk(
             self.work, self.problem, self.method, self.carry, self.resources, last, limit
         )
         return found
@@ -234,7 +234,7 @@ class EagerDriver:
         return Chunk(rows, self.outcomes[run])
 
 
-@partial(jax.jit, static_argnames=("problem", "method"))
+@partial(compiled, static_argnames="method")
 def _one_step(
     problem: Problem, method: Method, state: Any, resources: Any, step: Array, tolerance: Array
 ) -> tuple[Any, Info]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,27 +13,13 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
 from curvi._core.compilation import Cost, cost_of
+from curvi._core.programs import Program, read_by, trace
 from curvi.families import Family, Params
 from curvi.linalg import LinearMap, Metric
 from curvi.objective import Draws, draw_noise, neg_elbo
 from curvi.solvers import Problem
 from curvi.solvers._method import Layered
 from curvi.targets import Density
-
-
-@lru_cache(maxsize=256)
-def _cost_per_draw(density: Density, dimension: int, shapes: Any) -> Cost:
-    position = jax.ShapeDtypeStruct((dimension,), density.dtype)
-    leaves, structure = shapes
-    rows = jax.tree.unflatten(structure, list(leaves))
-    return cost_of(density.log_prob, position, rows)
-
-
-def cost_per_draw(density: Density, dimension: int, rows: PyTree) -> Cost:
-    """What one evaluation of the log density costs."""
-    leaves, structure = jax.tree.flatten(rows)
-    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
-    return _cost_per_draw(density, dimension, (shapes, structure))
 
 
 class Resources(NamedTuple):
@@ -97,6 +83,15 @@ class VariationalProblem(Problem):
     dimension: int
     batch_size: int | None
 
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
+        """The density, and the rest."""
+        return (self.density,), (self.family, self.plan, self.dimension, self.batch_size)
+
+    @classmethod
+    def tree_unflatten(cls, rest: Any, leaves: Any) -> VariationalProblem:
+        """The problem on another density."""
+        return cls(*leaves, *rest)
+
     @property
     def fixed(self) -> bool:
         """Fixed draws and all rows."""
@@ -131,7 +126,7 @@ class VariationalProblem(Problem):
         """
         if not self.fixed or resources.noise is None:
             return None
-        each = cost_per_draw(self.density, self.dimension, resources.rows)
+        each = self.density.cost
         numbers = (each.numbers + 2 * self.dimension) * resources.noise.shape[0]
         return Cost(numbers, each.operations).of_product()
 
@@ -159,19 +154,32 @@ class ObjectiveProblem(Problem):
     Parameters
     ----------
     fn : callable
-        The objective; ``batch`` is None without data.
+        The objective; ``batch`` is None without data. Either a pytree, such as
+        :class:`ObjectivePrograms`, or an object that is compared by value.
     batch_size : int or None
         Rows per step; None for all of them.
     fixed_key : bool
         Whether ``fn`` gets the same key at every step.
-    reads : tuple
-        Fingerprint of the values that ``fn`` closes over: where it changes, ``fn`` is traced anew.
+    reads : object
+        What an ``fn`` that is not a pytree reads, by value.
     """
 
     fn: Callable[[PyTree, PyTree, PRNGKeyArray], Float[Array, ""]]
     batch_size: int | None
     fixed_key: bool
-    reads: tuple[Any, ...] = ()
+    reads: Any = None
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
+        """The function where it is a pytree, and the rest."""
+        rest = (self.batch_size, self.fixed_key, self.reads)
+        if jax.tree_util.treedef_is_leaf(jax.tree.structure(self.fn)):
+            return (), (self.fn, *rest)
+        return (self.fn,), rest
+
+    @classmethod
+    def tree_unflatten(cls, rest: Any, leaves: Any) -> ObjectiveProblem:
+        """The problem with another function."""
+        return cls(*leaves, *rest)
 
     @property
     def fixed(self) -> bool:
@@ -191,7 +199,7 @@ class ObjectiveProblem(Problem):
 
     def value(self, params: PyTree, sample: tuple[PyTree, PRNGKeyArray]) -> Float[Array, ""]:
         """The objective on a batch and key."""
-        return _traced_once(self.fn, self.reads, params, *sample)
+        return self.fn(params, *sample)
 
     def cost(self, params: PyTree, resources: Resources) -> Cost | None:
         """What one Hessian-vector product of a deterministic objective costs."""
@@ -214,17 +222,60 @@ class ObjectiveProblem(Problem):
         return self.fn if isinstance(self.fn, Layered) else super().layered()
 
 
-def _objective(
-    fn: Callable[..., Float[Array, ""]],
-    reads: tuple[Any, ...],
-    params: PyTree,
-    batch: PyTree,
-    key: PRNGKeyArray,
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True, eq=False)
+class ObjectivePrograms:
+    """An objective as a program for each number of rows that it meets (None: without data)."""
+
+    by_count: dict[int | None, Program]
+
+    def __call__(self, params: PyTree, batch: PyTree, key: PRNGKeyArray) -> Float[Array, ""]:
+        """The objective on a batch."""
+        leaves = jax.tree.leaves(batch)
+        value: Array = self.by_count[leaves[0].shape[0] if leaves else None](params, batch, key)
+        return value
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
+        """The programs, and their numbers of rows."""
+        return tuple(self.by_count.values()), tuple(self.by_count)
+
+    @classmethod
+    def tree_unflatten(cls, rest: Any, leaves: Any) -> ObjectivePrograms:
+        """The same with other arrays."""
+        return cls(dict(zip(rest, leaves, strict=True)))
+
+
+def _checked(
+    fn: Callable[..., Float[Array, ""]], params: PyTree, batch: PyTree, key: PRNGKeyArray
 ) -> Float[Array, ""]:
-    del reads
     value = validation.user_call(fn, "fn", params, batch, key)
     validation.require_float_of_shape(value, (), "fn", "one scalar")
     return value
 
 
-_traced_once = jax.jit(_objective, static_argnums=(0, 1))
+def traced_objective(
+    fn: Callable[..., Any], params: PyTree, rows: PyTree, counts: Iterable[int], key: PRNGKeyArray
+) -> tuple[Any, Any]:
+    """The function of an :class:`ObjectiveProblem` on batches of so many rows, and what it reads.
+
+    A plain function becomes its programs. One that offers more than its value, as networks do,
+    stays as it is.
+
+    Raises
+    ------
+    InputError
+        If the function cannot be traced, or does not return one real number.
+    """
+    sizes: list[int | None] = [None] if rows is None else [*sorted(set(counts))]
+    programs = {
+        size: trace(partial(_checked, fn), params, _some(rows, size), key) for size in sizes
+    }
+    if hasattr(fn, "gauss_newton") or isinstance(fn, Layered):
+        return fn, tuple(map(read_by, programs.values()))
+    return ObjectivePrograms(programs), None
+
+
+def _some(rows: PyTree, count: int | None) -> PyTree:
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), rows
+    )

@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from curvi._core import validation
+from curvi._core import trees, validation
+from curvi._core.compilation import compiled
+from curvi._core.memory import require_draws, require_matrix, require_memory
 from curvi.families._bases import Base, MultivariateTBase, Normal, StudentTBase
 from curvi.families._scales import (
     Diagonal,
@@ -72,15 +74,43 @@ class Family(abc.ABC):
         -------
         Params
             Variational parameters in the precision of the position.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If the parameters would not fit into the memory budget.
         """
+        self.require_memory(position.shape[0], position.dtype)
         width = jnp.broadcast_to(jnp.asarray(sd, position.dtype), position.shape)
         return Params(position, self.scale.init(width / self.base.variance**0.5))
+
+    def require_memory(self, dimension: int, dtype: Any, copies: int = 1) -> None:
+        """Raise MemoryBudgetError where ``copies`` of the parameters would not fit.
+
+        Parameters
+        ----------
+        dimension, dtype : int, dtype
+            Number of coordinates, and the precision.
+        copies : int
+            Arrays of the size of the parameters that exist at once.
+
+        Raises
+        ------
+        MemoryBudgetError
+            Before anything is allocated.
+        """
+        sds = jax.ShapeDtypeStruct((dimension,), dtype)
+        numbers = dimension + trees.size(jax.eval_shape(self.scale.init, sds))
+        require_memory(
+            copies * numbers * jnp.dtype(dtype).itemsize,
+            f"{self} in {dimension} dimensions ({copies} x {numbers} numbers)",
+            "use fewer coordinates" if self.scale.is_diagonal else "use MeanField() or LowRank(8)",
+        )
 
     def transform(self, params: Params, noise: Float[Array, " noise"]) -> Vector:
         """``z = mu + R epsilon``."""
         return params.mean + self.scale.apply(params.scale_params, noise)
 
-    @partial(jax.jit, static_argnames=("self", "num_draws"))
     def sample(
         self, params: Params, key: PRNGKeyArray, num_draws: int
     ) -> Float[Array, "draws dimension"]:
@@ -99,7 +129,17 @@ class Family(abc.ABC):
         -------
         array, shape (num_draws, dimension)
             Flat, unconstrained positions.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If they would not fit into the memory budget.
         """
+        require_draws(num_draws, self.num_noise(params.mean.shape[0]))
+        return self._sample(params, key, num_draws)
+
+    @partial(compiled, static_argnames=("self", "num_draws"))
+    def _sample(self, params: Params, key: PRNGKeyArray, num_draws: int) -> Array:
         shape = (num_draws, self.num_noise(params.mean.shape[0]))
         noise = self.base.sample(key, shape, params.mean.dtype)
         return jax.vmap(lambda epsilon: self.transform(params, epsilon))(noise)
@@ -119,7 +159,8 @@ class Family(abc.ABC):
         return jnp.sqrt(self.base.variance * self.scale.variance(params.scale_params))
 
     def covariance(self, params: Params) -> Matrix:
-        """Dense covariance matrix."""
+        """Dense covariance matrix; MemoryBudgetError where it would not fit."""
+        require_matrix(params.mean.shape[0], params.mean.dtype)
         return self.base.variance * self.scale.covariance(params.scale_params)
 
     def num_noise(self, dimension: int) -> int:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from curvi._core.compilation import compiled
 from curvi._core.errors import InputError, Outcome
 from curvi._core.trees import precision_of
 from curvi.engine import Budget, Execution, Hook, Resources, RunResult, hooks_for
@@ -353,12 +354,12 @@ def _best_start(
     )
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(compiled, static_argnums=0)
 def neg_elbo(problem: Any, params: Params, sample: Any) -> jax.Array:
     """The objective of a problem, compiled."""
     return problem.value(params, sample)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(compiled, static_argnums=0)
 def _noise(problem: GLMProblem, q: Params, rows: Rows) -> jax.Array:
     return problem.noise_variance(q, rows)

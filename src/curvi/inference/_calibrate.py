@@ -26,7 +26,8 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from curvi._core import validation
 from curvi._core.errors import InputError, Interrupted, NumericalError, keep_result
-from curvi._core.trees import coordinate_names
+from curvi._core.memory import require_memory
+from curvi._core.trees import coordinate_names, leaf_names
 from curvi.diagnostics._verdict import summary_table
 from curvi.inference._fit import fit
 from curvi.targets import AbstractTarget
@@ -36,6 +37,7 @@ _SIGNS = 2_000_000  # held at once at most
 _POSTERIOR_DRAWS = 999
 _FEWEST_SIMULATIONS = 10
 _LEVEL = 0.05
+_TABLES = 3  # of one number per simulation and coordinate: as rows, stacked, folded
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +137,11 @@ def calibrate(
     Raises
     ------
     InputError
-        If there are fewer than 10 simulations, or the simulated parameters do not have the
-        structure and shapes of the target's position.
+        If there are fewer than 10 simulations, the simulated parameters are not finite or do not
+        have the structure and shapes of the target's position, or one of the functions is none or
+        returns something else.
+    MemoryBudgetError
+        If the probabilities of so many simulations would not fit into the memory budget.
     NumericalError
         If fewer than 10 of the fits converged.
     Interrupted
@@ -144,6 +149,8 @@ def calibrate(
         that are done, or None. An exception out of ``simulate`` or ``build`` keeps its type, and
         has it as ``.curvi_result``.
     """
+    validation.require_callable(simulate, "simulate", "simulate(key) -> (parameters, data)")
+    validation.require_callable(build, "build", "build(data) -> Target or DataTarget")
     validation.positive_integer(num_simulations, "num_simulations")
     if num_simulations < _FEWEST_SIMULATIONS:
         raise InputError(
@@ -160,8 +167,16 @@ def calibrate(
 
     for index in range(num_simulations):
         try:
-            truth, data = simulate(jax.random.fold_in(key, index))
-            row = _probabilities(truth, build(data), (seed + index) % 2**64, rng, options)
+            truth, data = _simulated(simulate, jax.random.fold_in(key, index))
+            names = names or coordinate_names(truth)
+            if index == 0:
+                require_memory(
+                    _TABLES * num_simulations * len(names) * 8,
+                    f"the probabilities of {num_simulations} simulations",
+                    "run fewer: a few hundred detect what matters",
+                )
+            target = _built(build, data)
+            row = _probabilities(truth, target, (seed + index) % 2**64, rng, options)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"interrupted after {index} of {num_simulations} simulations; .result of this "
@@ -169,9 +184,9 @@ def calibrate(
                 finished(index),
             ) from None
         except Exception as error:
-            keep_result(error, finished(index))
+            if rows:
+                keep_result(error, finished(index))
             raise
-        names = names or coordinate_names(truth)
         if row is not None:
             rows.append(row)
     if len(rows) < _FEWEST_SIMULATIONS:
@@ -180,6 +195,31 @@ def calibrate(
             "one of them with curvi.fit before calibrating"
         )
     return judge(np.stack(rows), names, num_simulations - len(rows), rng)
+
+
+def _simulated(
+    simulate: Callable[[PRNGKeyArray], tuple[PyTree, PyTree]], key: PRNGKeyArray
+) -> tuple[PyTree, PyTree]:
+    """The truth and the data of one simulation; the truth is finite."""
+    pair: Any = simulate(key)
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise InputError(
+            f"simulate returned a {type(pair).__name__}; it must return (parameters, data)"
+        )
+    for leaf, name in zip(jax.tree.leaves(pair[0]), leaf_names(pair[0], "truth"), strict=True):
+        need = "simulate must return finite parameters; a rank among draws has no meaning otherwise"
+        validation.refuse_non_finite(leaf, name, need)
+    return pair[0], pair[1]
+
+
+def _built(build: Callable[[PyTree], AbstractTarget], data: PyTree) -> AbstractTarget:
+    target: Any = build(data)
+    if not isinstance(target, AbstractTarget):
+        raise InputError(
+            f"build returned a {type(target).__name__}; it must return a curvi.Target or a "
+            "curvi.DataTarget"
+        )
+    return target
 
 
 def _probabilities(

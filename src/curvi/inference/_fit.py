@@ -23,8 +23,8 @@ from curvi._core.errors import (
 )
 from curvi.diagnostics import FitResult
 from curvi.diagnostics._evaluation import Evaluation, evaluate_all
+from curvi.diagnostics._flat_directions import improper_sentence
 from curvi.diagnostics._monte_carlo import draws_of
-from curvi.diagnostics._verdict import misfit_sentence
 from curvi.engine import (
     Budget,
     Execution,
@@ -37,6 +37,7 @@ from curvi.engine import (
 from curvi.families import Family, MeanField, Params
 from curvi.inference._growth import Grown, Precision, run_growing
 from curvi.inference._initial import (
+    COPIES,
     FirstRun,
     around,
     broken_gradient,
@@ -61,6 +62,7 @@ from curvi.targets import AbstractTarget, DataTarget
 
 _STREAM = 0xD4A
 _LAPLACE_STEPS = 1000  # to the mode, at most
+_MANY_STEPS = 100  # in which any width that a proper posterior has is reached
 
 
 @in_precision_of_target
@@ -141,13 +143,17 @@ def fit(
     ------
     InputError
         For input that cannot be fitted; the message says what is wrong, where, and what to do.
+    MemoryBudgetError
+        If the parameters of the family or the draws would not fit into the memory budget.
     NumericalError
         For a numerical failure; ``error.result`` holds the last finite state.
 
     Warns
     -----
     MisfitWarning
-        If the fit converged but importance ratios say that q misses the target.
+        If the fit converged but importance ratios say that q misses the target, if starts ended
+        in different optima, if the target has no mean or sd of something, or if ``constrain``
+        makes the answer not finite.
     NotConvergedWarning
         If a budget ran out, or at Ctrl-C. Both warnings carry ``.result``, which is not lost where
         warnings are errors.
@@ -172,16 +178,17 @@ def fit(
     (True, 8.0, 0.447)
     """
     began = time.perf_counter()
-    target = as_target(target, position)
+    method, execution = as_method(method), as_execution(execution)
+    _check_batch(target, batch_size)
+    target = as_target(target, position, (batch_size, *method.batch_sizes))
     family = MeanField() if family is None else family
     instance_of(family, Family, "family", "curvi.MeanField()")
-    method, execution = as_method(method), as_execution(execution)
     check_options(on_failure, tolerance, time_budget)
     num_draws, starts = _number(num_draws, "num_draws"), _number(num_starts, "num_starts")
     if mc_tolerance is not None:
         validation.positive_number(mc_tolerance, "mc_tolerance")
     validation.one_of(init, ("position", "laplace"), "init")
-    _check_batch(target, batch_size)
+    family.require_memory(target.dimension, target.dtype, copies=COPIES)
     plan = _plan(family, method, target, draws, num_draws, batch_size)
     problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
     key = validation.random_key(seed)
@@ -209,9 +216,9 @@ def fit(
             raise
     result = _judged(call, grown, first)
     announce(result, on_failure, stops=method.stops(problem))
-    if result.converged and result.misfit:
-        sentence = misfit_sentence(result.khat, result.relative_ess)
-        warn_user(MisfitWarning(sentence, result))
+    if not result.outcome.is_failure and result.outcome is not Outcome.INTERRUPTED:
+        for sentence in result.alarms:
+            warn_user(MisfitWarning(sentence, result))
     return result
 
 
@@ -242,7 +249,7 @@ def _start(init: str, problem: VariationalProblem, call: _Call, resources: Resou
     return starting_params(problem, target.with_position(found.position), resources, eagerly)
 
 
-def _check_batch(target: AbstractTarget, batch_size: Any) -> None:
+def _check_batch(target: Any, batch_size: Any) -> None:
     if batch_size is None:
         return
     validation.positive_integer(batch_size, "batch_size")
@@ -337,9 +344,10 @@ def _judged(call: _Call, grown: Grown, first: FirstRun) -> FitResult:
             elbo_se=evaluation.elbo_se,
             log_ratio=evaluation.log_ratio,
             start_elbos=first.elbos,
+            modes=first.modes,
         )
-        if result.converged:
-            _ = result.misfit  # computed here, where Ctrl-C loses nothing
+        if not outcome.is_failure:
+            _ = result.alarms  # computed here, where Ctrl-C loses nothing
     except KeyboardInterrupt:
         if grown.interrupted:
             message = "interrupted twice; the last state is kept as .result of this exception"
@@ -377,4 +385,7 @@ def _verdict(call: _Call, grown: Grown, first: FirstRun) -> tuple[Outcome, str, 
             outcome = Outcome.DIVERGED
             fall = f"the bound fell from {before.elbo:.6g} to {found.elbo:.6g}"
             message = f"Diverged: {fall}. {outcome.sentence}"
+    if outcome.is_failure or (outcome is Outcome.BUDGET and ended.steps >= _MANY_STEPS):
+        why = improper_sentence(target, problem.family, ended.params, first.start)
+        message = why or message
     return outcome, message, found

@@ -133,7 +133,7 @@ class _Growth:
 
     def grown(self, outcome: Outcome, message: str = "") -> Grown:
         """What there is now, with the traces of all runs in one."""
-        trace = _joined(self.traces)
+        trace = joined_traces(self.traces)
         ended = self.ended._replace(trace=trace, steps=len(trace["step"]), outcome=outcome)
         cut = outcome is Outcome.INTERRUPTED
         return Grown(ended, self.problem, self.resources, self.replicates, message, cut)
@@ -274,8 +274,8 @@ def _labelled(ended: RunResult, problem: VariationalProblem) -> dict[str, np.nda
     return {**ended.trace, "num_draws": count}
 
 
-def _joined(traces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """One table; steps and seconds go on where the run before ended."""
+def joined_traces(traces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """One trace of several runs; steps and seconds go on where the run before ended."""
     step, seconds, tables = 0, 0.0, []
     for trace in traces:
         tables.append(

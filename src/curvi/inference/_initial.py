@@ -11,10 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from curvi._core.compilation import compiled
 from curvi._core.errors import NumericalError, Outcome, keep_result
-from curvi._core.trees import coordinate_names, leaf_names
+from curvi._core.memory import require_memory
+from curvi._core.trees import coordinate_names, leaf_names, size
 from curvi.diagnostics import evaluate
 from curvi.diagnostics._evaluation import raw_relative_ess
+from curvi.diagnostics._modes import Mode, modes_of
 from curvi.engine import (
     Budget,
     Execution,
@@ -35,6 +38,7 @@ _DOUBTFUL_ESS = 0.5
 _BETTER = 1.0  # nats beyond five standard errors: below that two optima are the same
 _PRODUCTS_OF_A_SEARCH = 20.0  # by which a second opinion is judged to be cheap
 _STREAM = 0x57A
+COPIES = 8  # of the parameters in a run: they, gradients, and the vectors of a Newton system
 _TRIED = 8  # draws at which a broken gradient is looked for
 _ONE_OF = "Interrupted among {} starts: the best state that they have reached is returned."
 _NO_SEARCH = (
@@ -45,7 +49,7 @@ _NO_SEARCH = (
 
 
 class FirstRun(NamedTuple):
-    """The run that the fit goes on from, where it started, and the bounds of all starts.
+    """The run that the fit goes on from, where it started, and how all starts ended.
 
     The message says what an interruption has left undone.
     """
@@ -53,10 +57,11 @@ class FirstRun(NamedTuple):
     ended: RunResult
     start: Params
     elbos: np.ndarray | None = None
+    modes: tuple[Mode, ...] = ()
     message: str = ""
 
 
-@partial(jax.jit, static_argnames="problem")
+@compiled
 def _values_by_width(
     problem: VariationalProblem, position: Float[Array, " d"], resources: Resources
 ) -> Float[Array, " widths"]:
@@ -70,7 +75,7 @@ def _values_by_width(
     return jax.lax.map(one, widths)
 
 
-@partial(jax.jit, static_argnames="family")
+@partial(compiled, static_argnames="family")
 def _around(family: Family, position: Float[Array, " d"], width: Float[Array, ""]) -> Params:
     return family.init(position, width)
 
@@ -170,6 +175,10 @@ def first_run(
     ``num_starts="auto"`` make others.
     """
     if isinstance(num_starts, int) and num_starts > 1:
+        numbers = COPIES * num_starts * size(start)
+        require_memory(
+            numbers * target.dtype.itemsize, f"{num_starts} starts", "ask for fewer num_starts"
+        )
         eagerly = execution.runs_eagerly(problem, method, start, resources)
         points = starting_points(problem, target, start, resources, num_starts, eagerly, budget)
         runs = run_starts(problem, method, points, resources, budget, execution=execution)
@@ -209,9 +218,9 @@ def _best_of(
             interrupted = True
     best = 0 if np.isnan(elbos).all() else int(np.nanargmax(elbos))
     if not interrupted:
-        return FirstRun(runs[best], points[best], elbos)
+        return FirstRun(runs[best], points[best], elbos, _modes(problem, target, runs, elbos))
     ended = runs[best]._replace(outcome=Outcome.INTERRUPTED)
-    return FirstRun(ended, points[best], elbos, _ONE_OF.format(len(runs)))
+    return FirstRun(ended, points[best], elbos, message=_ONE_OF.format(len(runs)))
 
 
 def _last_value(ended: RunResult) -> float:
@@ -219,6 +228,15 @@ def _last_value(ended: RunResult) -> float:
     values = ended.trace["value"]
     known = len(values) and np.isfinite(values[-1]) and not ended.outcome.is_failure
     return -float(values[-1]) if known else float("nan")
+
+
+def _modes(
+    problem: VariationalProblem, target: AbstractTarget, runs: list[RunResult], elbos: np.ndarray
+) -> tuple[Mode, ...]:
+    """The optima that the converged runs are in."""
+    converged = [one.outcome is Outcome.CONVERGED for one in runs]
+    ends = [one.params for one in runs]
+    return modes_of(target, problem.family, ends, np.where(converged, elbos, np.nan))
 
 
 def _second_opinion(
@@ -250,10 +268,11 @@ def _second_opinion(
         runs.append(ended)
         elbos.append(_elbo(target, problem, ended, key, budget) if converged else float("nan"))
         spent += ended.steps
+    modes = _modes(problem, target, runs, np.asarray(elbos))
     best = int(np.nanargmax(elbos))
     if elbos[best] > elbo + 5 * error + _BETTER:
-        return FirstRun(runs[best], points[best], np.asarray(elbos))
-    return first._replace(elbos=np.asarray(elbos))
+        return FirstRun(runs[best], points[best], np.asarray(elbos), modes)
+    return first._replace(elbos=np.asarray(elbos), modes=modes)
 
 
 def _elbo(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -27,12 +27,17 @@ _TRACED = (
 )
 
 
-def as_target(target: Any, position: PyTree | None) -> AbstractTarget:
-    """A target from a target, or from a plain log density with a position."""
+def as_target(
+    target: Any, position: PyTree | None, batches: Iterable[int | None] = ()
+) -> AbstractTarget:
+    """A target from a target, or from a plain log density with a position.
+
+    The functions of a target are traced anew, for they may read values that have changed since it
+    was made.
+    """
     if isinstance(target, AbstractTarget):
-        if position is None:
-            return target
-        return target.with_position(position)
+        found = target if position is None else target.with_position(position)
+        return found.with_batches(size for size in batches if size is not None)
     if not callable(target):
         raise InputError(
             f"target is a {type(target).__name__}; give a curvi.Target, a curvi.DataTarget or a "

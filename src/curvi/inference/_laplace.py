@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -18,9 +18,11 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError, NumericalError, Outcome
+from curvi._core.compilation import compiled
+from curvi._core.errors import InputError, MisfitWarning, NumericalError, Outcome, warn_user
 from curvi._core.trees import ArrayState, coordinate_names, precision_of
-from curvi.diagnostics._moments import positions, user_moments, user_space
+from curvi.diagnostics._moments import positions, require_positions, user_moments, user_space
+from curvi.diagnostics._verdict import not_finite_sentence
 from curvi.engine import Budget, Execution, ObjectiveProblem, Resources, run
 from curvi.families import Family, FullRank, Params
 from curvi.inference._inputs import (
@@ -75,7 +77,10 @@ class LaplaceResult(ArrayState):
 
     @cached_property
     def _moments(self) -> tuple[PyTree, PyTree]:
-        return user_moments(self.target, FullRank(), self._params)
+        mean, sd = user_moments(self.target, FullRank(), self._params)
+        if sentence := not_finite_sentence(mean, sd):
+            warn_user(sentence, MisfitWarning)
+        return mean, sd
 
     @property
     def mean(self) -> PyTree:
@@ -91,21 +96,32 @@ class LaplaceResult(ArrayState):
         """Draws in the user's space, with a leading axis."""
         validation.positive_integer(num_draws, "num_draws")
         with precision_of(self.target.dtype):
+            space = user_space(self.target, FullRank())
+            require_positions(space, self.target, num_draws)
             flat = FullRank().sample(self._params, validation.random_key(seed), num_draws)
-            return positions(user_space(self.target, FullRank()), flat)
+            return positions(space, flat)
 
 
-@dataclass(frozen=True)
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True, eq=False)
 class _Energy:
-    """The negative log density; compares by value, as the density does."""
+    """The negative log density; a pytree, as the density is."""
 
     density: Density
+
+    def tree_flatten(self) -> tuple[tuple[Density], None]:
+        return (self.density,), None
+
+    @classmethod
+    def tree_unflatten(cls, rest: None, leaves: tuple[Density]) -> _Energy:
+        del rest
+        return cls(*leaves)
 
     def __call__(self, z: Array, rows: PyTree, key: PRNGKeyArray | None = None) -> Array:
         return -self.density.log_prob(z, rows)
 
 
-@partial(jax.jit, static_argnames="energy")
+@compiled
 def _value_and_hessian(energy: _Energy, z: Array, rows: PyTree) -> tuple[Array, Array]:
     value, _, curvature = hessian(lambda point: energy(point, rows), z)
     return value, curvature.dense()

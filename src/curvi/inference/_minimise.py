@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -14,7 +14,6 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
 from curvi._core.errors import InputError, Outcome, keep_result
-from curvi._core.fingerprint import fingerprint
 from curvi.engine import (
     Budget,
     Execution,
@@ -25,6 +24,8 @@ from curvi.engine import (
     hooks_for,
     run,
 )
+from curvi.engine._problems import traced_objective
+from curvi.inference._growth import joined_traces
 from curvi.inference._inputs import (
     announce,
     as_execution,
@@ -34,7 +35,12 @@ from curvi.inference._inputs import (
     default_tolerance,
     outside_transformations,
 )
-from curvi.solvers import Method
+from curvi.objective._draws import host_generator
+from curvi.solvers import Method, TrustRegion
+
+_PROBE_STEPS = 20  # from beside a stationary point, in which a way down must show itself
+_MOST_DESCENTS = 5  # from one stationary point to the next
+_STREAM = 0x5ADD
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,10 @@ def minimise(
     on_step: Callable[[StepInfo], Any] | None = None,
 ) -> OptimiseResult:
     """Minimise ``E[fn(params, batch, key)]`` over a pytree of parameters.
+
+    A deterministic objective (``fixed_key``, all data) that has converged is probed for a
+    direction of negative curvature, and left along it: a maximum or a saddle point has a gradient
+    of zero, too.
 
     Parameters
     ----------
@@ -159,19 +169,18 @@ def minimise(
     start, unravel = validation.flat_position(params)
     uniform = unravel(start)
     method, execution = as_method(method), as_execution(execution)
-    rows = None if data is None else validation.checked_rows(data)[0]
+    rows, num_rows = (None, 0) if data is None else validation.checked_rows(data)
     if batch_size is not None:
         validation.positive_integer(batch_size, "batch_size")
         if rows is None:
             raise InputError("batch_size needs data; pass data=, a pytree of arrays")
-        num_rows = jax.tree.leaves(rows)[0].shape[0]
         if batch_size > num_rows:
             raise InputError(f"batch_size is {batch_size} but there are {num_rows} rows")
     key = validation.random_key(seed)
-    problem = ObjectiveProblem(fn, batch_size, fixed_key, fingerprint(fn))
+    counts = [] if rows is None else [batch_size or num_rows, *method.batch_sizes]
+    objective, reads = traced_objective(fn, uniform, rows, counts, key)
+    problem = ObjectiveProblem(objective, batch_size, fixed_key, reads)
     resources = Resources(key, rows, None)
-    sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
-    jax.eval_shape(problem.value, uniform, sample)  # traces once, and checks what comes back
     steps = method.default_max_steps if max_steps is None else max_steps
     validation.positive_integer(steps, "max_steps")
     accuracy = default_tolerance(start.dtype) if tolerance is None else tolerance
@@ -179,6 +188,7 @@ def minimise(
         budget = Budget(accuracy, steps, time_budget, hooks, began)
         try:
             ended = run(problem, method, uniform, resources, budget, execution=execution)
+            ended = _away_from_saddles(problem, method, ended, resources, budget, execution)
         except Exception as error:
             if isinstance(kept := getattr(error, "curvi_result", None), RunResult):
                 keep_result(error, _result(kept, cut_short_by(error)))
@@ -198,3 +208,58 @@ def _result(ended: RunResult, message: str) -> OptimiseResult:
         trace=ended.trace,
         seconds=ended.seconds,
     )
+
+
+def _away_from_saddles(
+    problem: ObjectiveProblem,
+    method: Method,
+    ended: RunResult,
+    resources: Resources,
+    budget: Budget,
+    execution: Execution,
+) -> RunResult:
+    """Go on from a maximum or a saddle point of a deterministic objective, until it is a minimum.
+
+    Its gradient is zero and a Newton step from it goes nowhere. From beside it the gradient has a
+    part in every direction, so that a few steps meet negative curvature and end lower; from
+    beside a minimum they return.
+    """
+    traces, newton = [ended.trace], method if method.takes_newton_steps(problem) else TrustRegion()
+    for attempt in range(_MOST_DESCENTS):
+        spent = sum(len(trace["step"]) for trace in traces)
+        over = spent >= budget.max_steps or budget.left() <= 0
+        if ended.outcome is not Outcome.CONVERGED or not problem.fixed or over:
+            break
+        beside = _nudged(ended.params, resources.key, attempt)
+        limits = replace(budget, tolerance=0.0, max_steps=_PROBE_STEPS, hooks=())
+        probe = run(problem, newton, beside, resources, limits, execution=execution)
+        if probe.outcome is Outcome.INTERRUPTED:
+            ended = ended._replace(outcome=Outcome.INTERRUPTED)
+            break
+        if not probe.steps:  # the time is up
+            break
+        before, after = ended.trace["value"][-1], probe.trace["value"][-1]
+        rounding = 10 * float(np.finfo(_dtype(ended.params)).eps) * max(abs(float(before)), 1.0)
+        if not after < before - 2 * max(budget.tolerance, rounding):
+            break
+        ended = run(
+            problem, method, probe.params, resources, budget, execution=execution, spent=spent
+        )
+        traces.append(ended.trace)
+    trace = joined_traces(traces)
+    return ended._replace(trace=trace, steps=len(trace["step"]))
+
+
+def _nudged(params: PyTree, key: PRNGKeyArray, attempt: int) -> PyTree:
+    """Parameters a little to the side, by the cube root of the rounding error."""
+    rng = host_generator(key, _STREAM, attempt)
+
+    def moved(leaf: Array) -> Array:
+        size = np.finfo(leaf.dtype).eps ** (1 / 3) * np.maximum(np.abs(np.asarray(leaf)), 1.0)
+        return jnp.asarray(np.asarray(leaf) + size * rng.normal(size=leaf.shape), leaf.dtype)
+
+    return jax.tree.map(moved, params)
+
+
+def _dtype(params: PyTree) -> Any:
+    return jax.tree.leaves(params)[0].dtype

@@ -11,9 +11,10 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import optional_import
+from curvi._core.errors import InputError, optional_import
 from curvi._core.trees import precision_of
 from curvi.diagnostics import FitResult
+from curvi.diagnostics._moments import require_positions, user_space
 from curvi.targets import Labels
 
 _BLOCK = 256  # draws whose densities are evaluated together
@@ -51,7 +52,9 @@ def to_arviz(result: FitResult, num_draws: int = 1000, *, seed: int = 0) -> Any:
     Raises
     ------
     InputError
-        If ``num_draws`` is not a positive integer.
+        If ``num_draws`` is not a positive integer, or two variables have the same name.
+    MemoryBudgetError
+        If the draws would not fit into the memory budget.
     MissingDependencyError
         If ArviZ is not installed.
 
@@ -67,6 +70,8 @@ def to_arviz(result: FitResult, num_draws: int = 1000, *, seed: int = 0) -> Any:
         warnings.simplefilter("ignore", FutureWarning)  # ArviZ 0.x announces 1.0 once a day
         arviz = optional_import("arviz", extra="arviz", purpose="FitResult.to_arviz")
     labels = result.target.labels or Labels()
+    with precision_of(result.target.dtype):
+        require_positions(user_space(result.target, result.family), result.target, 2 * num_draws)
     log_p, log_q = _densities(result, num_draws, seed)
     draws = {
         "posterior": _by_name(result.sample(num_draws, seed)),
@@ -92,10 +97,16 @@ def to_arviz(result: FitResult, num_draws: int = 1000, *, seed: int = 0) -> Any:
 def _by_name(tree: PyTree) -> dict[str, np.ndarray]:
     """Leaves by name; a bare array is called x."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {
-        jax.tree_util.keystr(path, simple=True, separator=".") or "x": np.asarray(leaf)
-        for path, leaf in leaves
-    }
+    named: dict[str, np.ndarray] = {}
+    for path, leaf in leaves:
+        name = jax.tree_util.keystr(path, simple=True, separator=".") or "x"
+        if name in named:
+            raise InputError(
+                f"two variables of the position are both called {name} in ArviZ, where a dot joins "
+                "the keys of nested dicts; rename one of them"
+            )
+        named[name] = np.asarray(leaf)
+    return named
 
 
 def _densities(result: FitResult, num_draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

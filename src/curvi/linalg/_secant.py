@@ -9,6 +9,9 @@ import jax.numpy as jnp
 import optax.tree
 from jaxtyping import Array
 
+from curvi._core.memory import require_memory
+from curvi._core.trees import size
+
 _SCREEN = 1e-6  # a pair whose cosine is below this carries no curvature worth keeping
 
 
@@ -50,8 +53,11 @@ def empty_memory(params: Any, history: int) -> SecantMemory:
     SecantMemory
         A memory under which :func:`apply_inverse` is the identity.
     """
-    stacked = jax.tree.map(lambda leaf: jnp.zeros((history, *leaf.shape), leaf.dtype), params)
     dtype = jax.tree.leaves(params)[0].dtype
+    require_memory(
+        2 * history * size(params) * dtype.itemsize, f"{history} secant pairs", "keep fewer"
+    )
+    stacked = jax.tree.map(lambda leaf: jnp.zeros((history, *leaf.shape), leaf.dtype), params)
     return SecantMemory(
         stacked, stacked, jnp.zeros(history, dtype), jnp.asarray(0, jnp.int32), jnp.ones((), dtype)
     )

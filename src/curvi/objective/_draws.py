@@ -29,6 +29,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core import validation
 from curvi._core.errors import InputError
+from curvi._core.memory import require_draws
 from curvi.families._bases import Base, Normal
 from curvi.families._family import Family
 
@@ -132,6 +133,7 @@ def sample_draws(
     base = Normal() if base is None else base
     dtype = jnp.zeros(()).dtype if dtype is None else dtype
     Draws(kind, num_draws)
+    require_draws(num_draws, dimension)
     if kind == "sobol":
         return fixed_draws(key, Draws(kind, num_draws), dimension, base, dtype)
     if kind == "antithetic":
@@ -190,8 +192,8 @@ def fixed_draws(
     InputError
         If there are too few draws to whiten, or too many dimensions for Sobol points (21,201).
     """
-    rng = host_generator(key, *stream)
-    count = plan.num_draws
+    rng, count = host_generator(key, *stream), plan.num_draws
+    require_draws(count, dimension)
     if plan.kind == "sobol":
         draws = _sobol(rng, count, dimension, base)
     elif plan.kind == "antithetic":
@@ -223,6 +225,7 @@ def host_sample(rng: np.random.Generator, count: int, dimension: int, base: Base
     float64 array, shape (count, dimension)
         The draws, one per row.
     """
+    require_draws(count, dimension)
     uniform = rng.random((count, base.num_uniforms(dimension)))
     return base.from_uniform(np.clip(uniform, _TINY, 1 - _TINY))
 
@@ -348,6 +351,7 @@ def plan_draws(
         count = _default_count(family, dimension, draws) if num_draws is None else num_draws
         plan = Draws(draws, count)
     _refuse_too_few(plan, family, dimension)
+    require_draws(plan.num_draws, family.num_noise(dimension))
     return plan
 
 

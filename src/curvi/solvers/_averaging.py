@@ -60,6 +60,11 @@ class Averaged(Method):
         return self.method.needs_fresh_draws
 
     @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Those of the inner method."""
+        return self.method.batch_sizes
+
+    @property
     def default_max_steps(self) -> int:
         """As the inner method."""
         return self.method.default_max_steps

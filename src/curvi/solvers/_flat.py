@@ -64,7 +64,7 @@ def _evaluate(
     return value, jnp.stack([ravel(vector) for vector in order])
 
 
-_compiled = SizedJit(_evaluate, static_argnames=("problem",))
+_compiled = SizedJit(_evaluate)
 
 
 @dataclass(frozen=True, eq=False)

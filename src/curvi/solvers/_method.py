@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -88,9 +89,25 @@ class Layered(Protocol):
 class Problem(abc.ABC):
     """``F(params) = E[value(params, sample)]``, without the arrays it reads.
 
-    A problem compares and hashes by value: it is a static argument of the compiled loop, while
-    everything large (data, fixed draws, keys) travels in ``resources``.
+    A problem is a pytree that the compiled loop takes as an argument. Its leaves are the arrays
+    that users' functions read; everything else about it is compared by value. Data, fixed draws
+    and keys travel in ``resources``.
     """
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        jax.tree_util.register_pytree_node_class(cls)
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
+        """Leaves, and what is compared by value; a problem without arrays is all of the latter."""
+        return (), self
+
+    @classmethod
+    def tree_unflatten(cls, rest: Any, leaves: Any) -> Problem:
+        """The problem with other leaves, or with tracers in their place."""
+        del leaves
+        problem: Problem = rest
+        return problem
 
     @property
     @abc.abstractmethod
@@ -210,6 +227,11 @@ class Method(abc.ABC):
     def stops(self, problem: Problem) -> bool:
         """Whether the method can tell by itself that it has converged on this problem."""
         return False
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Numbers of rows that it asks a problem for, besides the batch size of the fit."""
+        return ()
 
     @property
     def default_max_steps(self) -> int:

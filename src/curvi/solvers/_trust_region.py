@@ -78,6 +78,11 @@ class TrustRegion(Method):
         if self.curvature_batch_size is not None:
             validation.positive_integer(self.curvature_batch_size, "curvature_batch_size")
 
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """That of the curvature, if it has one of its own."""
+        return () if self.curvature_batch_size is None else (self.curvature_batch_size,)
+
     def stops(self, problem: Problem) -> bool:
         """Always: by the Newton decrement, or by the standard error of the gain."""
         return True

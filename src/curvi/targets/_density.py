@@ -1,16 +1,14 @@
-"""What the engine sees of a target: functions of a flat position, without the data.
+"""What the engine sees of a target: programs of a flat position, without the rows of data.
 
-A density compares and hashes by value, what its functions read from outside included, so it can
-be a static argument of a compiled loop: a second fit with the same functions and shapes compiles
-nothing. The user's functions are wrapped in ``jax.jit`` and therefore traced once per shape,
-however often they are evaluated, differentiated or mapped over draws.
+A density is a pytree: the arrays that the user's functions read are its leaves, and the structure
+of their programs is the rest. Compiled code takes it as an argument, so that a second fit with the
+same functions and shapes compiles nothing, whatever data they read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,12 +16,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from curvi._core import validation
+from curvi._core.compilation import Cost
 from curvi._core.errors import InputError
-from curvi._core.fingerprint import fingerprint
+from curvi._core.programs import Program, trace
 from curvi._core.trees import Unravel, stable_sum
 
 
-@dataclass(frozen=True)
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True, eq=False)
 class Density:
     r"""A log density of a flat position, with or without a likelihood over rows of data.
 
@@ -33,50 +33,40 @@ class Density:
 
     Parameters
     ----------
-    log_prior : callable
-        ``log_prior(position) -> scalar``; without rows, the whole log density.
+    prior : Program
+        The log prior of a flat position; without rows, the whole log density.
     unravel : Unravel
-        From a flat position to the pytree that the functions take.
+        From a flat position to the pytree that the user's functions take.
     dtype : dtype
         Precision of the position and of every value.
-    log_likelihood : callable, optional
-        ``log_likelihood(position, rows) -> (num_rows,)``.
     num_rows : int, optional
         N, the number of rows that a batch stands for; 0 without rows.
+    likelihoods : dict, optional
+        The log likelihood of each row, as a program for each number of rows that is met.
     """
 
-    log_prior: Callable[[PyTree], Float[Array, ""]]
+    prior: Program
     unravel: Unravel
     dtype: Any
-    log_likelihood: Callable[[PyTree, PyTree], Float[Array, " rows"]] | None = None
     num_rows: int = 0
-    reads: tuple[Any, ...] = field(init=False, repr=False)
+    likelihoods: dict[int, Program] | None = None
 
-    def __post_init__(self) -> None:
-        """Record what the functions read from outside."""
-        reads = (fingerprint(self.log_prior), fingerprint(self.log_likelihood))
-        object.__setattr__(self, "reads", reads)
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The programs, and the rest."""
+        return (self.prior, self.likelihoods), (self.unravel, self.dtype, self.num_rows)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle the functions; what they read is a fact about the process."""
-        options = (self.log_prior, self.unravel, self.dtype, self.log_likelihood, self.num_rows)
-        return Density, options
+    @classmethod
+    def tree_unflatten(cls, rest: tuple[Any, ...], programs: tuple[Any, ...]) -> Density:
+        """The density with other arrays, or with tracers in their place."""
+        prior, likelihoods = programs
+        unravel, dtype, num_rows = rest
+        return cls(prior, unravel, dtype, num_rows, likelihoods)
 
-    @partial(jax.jit, static_argnums=0)
     def log_prior_prob(self, z: Float[Array, " dimension"]) -> Float[Array, ""]:
-        """Log prior of a flat position; without rows, its whole log density.
+        """Log prior of a flat position; without rows, its whole log density."""
+        found: Array = self.prior(z)
+        return found
 
-        Raises
-        ------
-        InputError
-            If the user's function cannot be traced, or returns anything but a real scalar.
-        """
-        name = "log_prior" if self.num_rows else "log_density"
-        value = validation.user_call(self.log_prior, name, self.unravel(z))
-        validation.require_float_of_shape(value, (), name, "one scalar")
-        return jnp.asarray(value, self.dtype)
-
-    @partial(jax.jit, static_argnums=0)
     def log_likelihood_rows(
         self, z: Float[Array, " dimension"], rows: PyTree
     ) -> Float[Array, " rows"]:
@@ -85,16 +75,19 @@ class Density:
         Raises
         ------
         InputError
-            If there are no rows, or if the user's function cannot be traced or does not return
-            one real number per row.
+            If there are no rows, or if the likelihood was not traced for so many.
         """
-        if self.log_likelihood is None:
+        if self.likelihoods is None:
             raise InputError("a Target has no rows; give a DataTarget")
-        count = jax.tree.leaves(rows)[0].shape[0]
-        value = validation.user_call(self.log_likelihood, "log_likelihood", self.unravel(z), rows)
-        name = f"log_likelihood on {count} row(s)"
-        validation.require_float_of_shape(value, (count,), name, "one value per row")
-        return jnp.asarray(value, self.dtype)
+        count = _count(rows)
+        if count not in self.likelihoods:
+            known = ", ".join(map(str, sorted(self.likelihoods)))
+            raise InputError(
+                f"the likelihood was traced for batches of {known} row(s), not of {count}; use "
+                f"target.with_batches([{count}]).density"
+            )
+        found: Array = self.likelihoods[count](z, rows)
+        return found
 
     def log_prob(
         self, z: Float[Array, " dimension"], rows: PyTree | None = None
@@ -105,3 +98,64 @@ class Density:
         log_likelihood = self.log_likelihood_rows(z, rows)
         weight = self.num_rows / log_likelihood.shape[0]
         return weight * stable_sum(log_likelihood) + self.log_prior_prob(z)
+
+    @property
+    def cost(self) -> Cost:
+        """What one evaluation on all rows costs."""
+        parts = [self.prior.structure.cost]
+        if self.likelihoods is not None:
+            parts.append(self.likelihoods[self.num_rows].structure.cost)
+        return Cost(sum(part.numbers for part in parts), sum(part.operations for part in parts))
+
+
+def _count(rows: PyTree) -> int:
+    return int(jax.tree.leaves(rows)[0].shape[0])
+
+
+def traced_prior(
+    log_prior: Callable[[PyTree], Any], name: str, like: Array, unravel: Unravel
+) -> Program:
+    """The program of a log prior, or of a whole log density.
+
+    Raises
+    ------
+    InputError
+        If the user's function cannot be traced, or returns anything but a real scalar.
+    """
+
+    def prior(z: Array) -> Array:
+        value = validation.user_call(log_prior, name, unravel(z))
+        validation.require_float_of_shape(value, (), name, "one scalar")
+        return jnp.asarray(value, like.dtype)
+
+    return trace(prior, like)
+
+
+def traced_likelihoods(
+    log_likelihood: Callable[[PyTree, PyTree], Any],
+    like: Array,
+    unravel: Unravel,
+    rows: PyTree,
+    counts: Iterable[int],
+) -> dict[int, Program]:
+    """The programs of a log likelihood for these numbers of rows.
+
+    Raises
+    ------
+    InputError
+        If the user's function cannot be traced, or does not return one real number per row.
+    """
+
+    def likelihood(z: Array, some: PyTree) -> Array:
+        count = _count(some)
+        value = validation.user_call(log_likelihood, "log_likelihood", unravel(z), some)
+        name = f"log_likelihood on {count} row(s)"
+        validation.require_float_of_shape(value, (count,), name, "one value per row")
+        return jnp.asarray(value, like.dtype)
+
+    def shapes(count: int) -> PyTree:
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), rows
+        )
+
+    return {count: trace(likelihood, like, shapes(count)) for count in sorted(set(counts))}

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from curvi._core import validation
 from curvi._core.errors import InputError
-from curvi._core.trees import precision_of
-from curvi.targets._density import Density
+from curvi._core.programs import Program, trace
+from curvi._core.trees import Unravel, precision_of
+from curvi.targets._density import Density, traced_likelihoods, traced_prior
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +67,37 @@ class AbstractTarget(abc.ABC):
     start: Float[Array, " dimension"]
     density: Density
 
-    def _set_density(self, log_prior: Any, *likelihood: Any) -> None:
+    @abc.abstractmethod
+    def _traced(self, unravel: Unravel, batches: Iterable[int]) -> Density:
+        """The density, as the user's functions are now."""
+
+    def _set_density(self) -> None:
         """Validate the position; set ``start`` and ``density``."""
         start, unravel = validation.flat_position(self.position)
         object.__setattr__(self, "start", start)
-        density = Density(log_prior, unravel, start.dtype, *likelihood)
-        object.__setattr__(self, "density", density)
-        jax.eval_shape(density.log_prior_prob, start)  # traces once, and checks what comes back
+        object.__setattr__(self, "density", self._traced(unravel, ()))
+
+    def with_batches(self, batches: Iterable[int] = ()) -> Self:
+        """The same target with its functions traced anew, also for batches of so many rows."""
+        found = object.__new__(type(self))
+        found.__dict__.update(self.__dict__)
+        found.__dict__.pop("to_user", None)
+        found.__dict__["density"] = self._traced(self.density.unravel, batches)
+        return found
+
+    @cached_property
+    def to_user(self) -> Program:
+        """From a flat position to the user's own space."""
+
+        def position(z: Array) -> PyTree:
+            found = self.density.unravel(z)
+            if self.constrain is None:
+                return found
+            return jax.tree.map(
+                jnp.asarray, validation.user_call(self.constrain, "constrain", found)
+            )
+
+        return trace(position, self.start)
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = [getattr(self, option.name) for option in fields(self) if option.init]  # type: ignore[arg-type]
@@ -156,8 +183,14 @@ class Target(AbstractTarget):
 
     def __post_init__(self) -> None:
         """Validate the position and the log density."""
-        _require_callable(self.log_density, "log_density")
-        self._set_density(self.log_density)
+        validation.require_callable(
+            self.log_density, "log_density", "log_density(position) -> scalar"
+        )
+        self._set_density()
+
+    def _traced(self, unravel: Unravel, batches: Iterable[int]) -> Density:
+        prior = traced_prior(self.log_density, "log_density", self.start, unravel)
+        return Density(prior, unravel, self.dtype)
 
     def check_start(self) -> None:
         """Evaluate the log density at the start and raise InputError unless it is finite."""
@@ -221,16 +254,24 @@ class DataTarget(AbstractTarget):
 
     def __post_init__(self) -> None:
         """Validate the position, the data and both functions."""
-        data, num_rows = validation.checked_rows(self.data)
+        data, _ = validation.checked_rows(self.data)
         object.__setattr__(self, "data", data)
-        _require_callable(self.log_likelihood, "log_likelihood")
-        _require_callable(self.log_prior, "log_prior")
-        self._set_density(self.log_prior, self.log_likelihood, num_rows)
+        validation.require_callable(
+            self.log_likelihood, "log_likelihood", "log_likelihood(position, rows) -> (num_rows,)"
+        )
+        validation.require_callable(self.log_prior, "log_prior", "log_prior(position) -> scalar")
+        self._set_density()
+
+    def _traced(self, unravel: Unravel, batches: Iterable[int]) -> Density:
+        num_rows = jax.tree.leaves(self.data)[0].shape[0]
+        prior = traced_prior(self.log_prior, "log_prior", self.start, unravel)
         # One row and all rows: a likelihood that sums its rows, or that reads all the data
         # instead of the rows it is given, shows itself here and not in a wrong answer.
-        for count in sorted({1, num_rows}):
-            rows = jax.tree.map(lambda leaf, count=count: leaf[:count], data)
-            jax.eval_shape(self.density.log_likelihood_rows, self.start, rows)
+        counts = {1, num_rows, *batches}
+        likelihoods = traced_likelihoods(
+            self.log_likelihood, self.start, unravel, self.data, counts
+        )
+        return Density(prior, unravel, self.dtype, num_rows, likelihoods)
 
     @property
     def rows(self) -> PyTree:
@@ -248,8 +289,3 @@ class DataTarget(AbstractTarget):
         validation.refuse_non_finite(
             rows, "log_likelihood of row ", "check that row, or start inside the support"
         )
-
-
-def _require_callable(function: Any, name: str) -> None:
-    if not callable(function):
-        raise InputError(f"{name} is not callable; give a function of the position")

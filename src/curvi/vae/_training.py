@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from curvi._core.compilation import compiled
 from curvi._core.errors import Interrupted, Outcome
 from curvi.engine import Budget, ObjectiveProblem, Progress, Resources, hooks_for, run
-from curvi.engine._problems import step_key
+from curvi.engine._problems import step_key, traced_objective
 from curvi.solvers import KFAC, Method
 from curvi.vae._networks import MLPObjective, principal_rotation
 from curvi.vae._variance import best_num_draws
@@ -256,7 +257,9 @@ def _trained(
     with hooks_for(schedule.progress, "ELBO", sign=-1.0) as hooks:
         budget = Budget(1e-30, max_steps, schedule.time_budget, (*hooks, stopping), began)
         resources = Resources(key, ShuffledRows(rows, multipliers), None)
-        ended = run(EpochProblem(objective, batch_size), method, params, resources, budget)
+        fn, reads = traced_objective(objective, params, rows, [batch_size], key)
+        problem = EpochProblem(fn, batch_size, reads=reads)
+        ended = run(problem, method, params, resources, budget)
     best = ended.params if stopping.best is None else stopping.best
     return Trained(
         objective,
@@ -334,7 +337,7 @@ def _evaluator(
     return lambda p: float(_elbo(objective, p, rows, noise_key))
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(compiled, static_argnums=0)
 def _elbo(objective: Any, params: PyTree, batch: Any, key: PRNGKeyArray) -> Array:
     """The ELBO per row, without the penalty."""
     penalty = objective.penalty(params) if hasattr(objective, "penalty") else 0.0

@@ -18,6 +18,7 @@ from jaxtyping import Array, PyTree
 from scipy import special
 
 from curvi._core import validation
+from curvi._core.compilation import compiled
 from curvi._core.trees import precision_of
 from curvi.vae._objective import VAEObjective, kl_divergence, reparameterise
 from curvi.vae._training import Trained
@@ -38,7 +39,7 @@ def by_blocks(*counts: str) -> Callable[[Callable[..., Array]], Callable[..., np
     """
 
     def decorate(fn: Callable[..., Array]) -> Callable[..., np.ndarray]:
-        compiled = jax.jit(fn, static_argnums=0, static_argnames=counts)
+        block_of = compiled(fn, static_argnums=0, static_argnames=counts)
 
         @wraps(fn)
         def applied(model: Trained, *arrays: np.ndarray, **options: int) -> np.ndarray:
@@ -54,7 +55,7 @@ def by_blocks(*counts: str) -> Callable[[Callable[..., Array]], Callable[..., np
                     index = np.minimum(np.arange(first, first + size), total - 1)
                     block_key = jax.random.fold_in(key, number)
                     blocks = [array[index] for array in arrays]
-                    found = compiled(model.objective, params, block_key, *blocks, **options)
+                    found = block_of(model.objective, params, block_key, *blocks, **options)
                     pieces.append(np.asarray(found)[: total - first])
             return np.concatenate(pieces)
 

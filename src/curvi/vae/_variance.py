@@ -17,6 +17,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from curvi._core import validation
+from curvi._core.compilation import compiled
 from curvi._core.trees import precision_of
 from curvi.concentration import reconstruction_lipschitz
 from curvi.vae._networks import MLPObjective, VAEParams
@@ -157,6 +158,6 @@ def best_num_draws(
     return max(1, round((due_to_draws / due_to_batches) ** 0.5))
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(compiled, static_argnums=0)
 def _gradient(objective: Any, params: Any, batch: jax.Array, key: jax.Array) -> jax.Array:
     return ravel_pytree(jax.grad(objective)(params, batch, key))[0]

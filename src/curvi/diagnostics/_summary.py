@@ -1,0 +1,78 @@
+"""The summary of a fit: the verdict, the facts behind it, and a table of parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import PyTree
+
+from curvi._core.errors import InputError, NumericalError
+from curvi._core.trees import coordinate_names, flat_numbers
+from curvi.diagnostics._verdict import headline, summary_table
+
+_MOST_RESPONSES = 100  # coordinates up to which all linear-response sds are solved for
+
+
+def names_of(tree: PyTree, names: list[str] | None) -> list[str]:
+    """The names given, one for every number of the tree, or those of its coordinates."""
+    found = coordinate_names(tree)
+    if names is None:
+        return found
+    given = [str(name) for name in names]
+    if len(given) != len(found):
+        raise InputError(
+            f"names has {len(given)} entries and there are {len(found)} parameters, from "
+            f"{found[0]} to {found[-1]}; give one name for each, or leave names out"
+        )
+    return given
+
+
+def summary_of(
+    result: Any, names: list[str] | None, *, errors: np.ndarray | None, unsolved: str
+) -> str:
+    """What ``FitResult.summary`` returns, with the Monte-Carlo errors of all means."""
+    labels = names_of(result.mean, names)
+    columns = {"mean": flat_numbers(result.mean), "sd": flat_numbers(result.sd)}
+    responses, why = _responses(result)
+    if responses is not None:
+        columns["lr sd"] = responses
+    if errors is not None:
+        # One digit: it is an error of an error, and differs from machine to machine.
+        columns["mc error"] = np.asarray([float(f"{error:.1g}") for error in errors])
+    facts = {
+        "ELBO": f"{result.elbo:.4f} (se {result.elbo_se:.4f})",
+        "fit of q": f"Pareto k {result.khat:.2f}, relative ESS {result.relative_ess:.3f}",
+        "mc error": _mc_fact(result.mc_error, unsolved),
+        "family": f"{result.family}, {result.draws.num_draws} {result.draws.kind} draws"
+        + (", fresh every step" if result.draws.fresh else ", fixed"),
+        "method": f"{result.method}, {result.steps} steps, {result.seconds:.2f} s",
+    }
+    if why:
+        facts["lr sd"] = why
+    return summary_table(
+        verdict=(headline(result.outcome, result.warnings), [result.message, *result.warnings]),
+        facts=facts,
+        names=labels,
+        columns=columns,
+    )
+
+
+def _mc_fact(error: float | None, unsolved: str) -> str:
+    if error is not None:
+        return f"{error:.1g} posterior sds at most"
+    if unsolved:
+        return f"unknown: {unsolved}"
+    return "none: it is defined for an optimum on fixed draws and all rows"
+
+
+def _responses(result: Any) -> tuple[np.ndarray | None, str]:
+    """Linear-response sds of all parameters, or why there are none."""
+    if not result.converged:
+        return None, "none: the fit has not converged"
+    if result.target.dimension > _MOST_RESPONSES:
+        return None, f"left out above {_MOST_RESPONSES} parameters; call linear_response()"
+    try:
+        return flat_numbers(result.linear_response()), ""
+    except NumericalError as error:
+        return None, f"refused: {error}"
