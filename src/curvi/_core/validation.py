@@ -31,8 +31,8 @@ def flat_position(
     All leaves must be finite floating-point arrays; leaves of different precision are brought
     to the widest one, so that the whole computation has a single dtype.
     """
-    refuse_tracers(position, "position")
     require_sortable_keys(position, "position")
+    refuse_tracers(position, "position")
     leaves, structure = jax.tree.flatten(position)
     names = leaf_names(position, "position")
     if not leaves:
@@ -123,8 +123,8 @@ def refuse_non_finite(array: Array | np.ndarray, name: str, need: str) -> None:
 
 def checked_rows(data: PyTree) -> tuple[PyTree, int]:
     """Check row data (arrays that share their leading axis) and return them with the row count."""
-    refuse_tracers(data, "data")
     require_sortable_keys(data, "data")
+    refuse_tracers(data, "data")
     leaves = jax.tree.leaves(data)
     names = leaf_names(data, "data")
     if not leaves:
