@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from curvi._core.compilation import clear_caches as clear_caches
     from curvi._core.errors import CurviError as CurviError
     from curvi._core.errors import InputError as InputError
+    from curvi._core.errors import Interrupted as Interrupted
     from curvi._core.errors import MemoryBudgetError as MemoryBudgetError
     from curvi._core.errors import MisfitWarning as MisfitWarning
     from curvi._core.errors import MissingDependencyError as MissingDependencyError
@@ -75,6 +76,7 @@ _NAMES = {
     "_core.errors": (
         "CurviError",
         "InputError",
+        "Interrupted",
         "MemoryBudgetError",
         "MisfitWarning",
         "MissingDependencyError",

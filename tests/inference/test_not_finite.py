@@ -26,6 +26,7 @@ def faulty(params, batch, key):
     return jnp.where(broken | outside, jnp.nan, jnp.sum((params - 1) ** 2))
 
 
+@pytest.mark.filterwarnings("ignore::curvi.NotConvergedWarning")
 @pytest.mark.parametrize("name", METHODS)
 def test_runs_with_faults_recover_or_return_a_finite_state_with_its_code(name, key, dtype):
     """A hundred runs over all methods: the fault, the wall and the seed differ, not the code."""

@@ -63,7 +63,7 @@ def cells():
             yield pytest.param(family, method, id=f"{family}-{method}", marks=marks)
 
 
-@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning")
+@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning", "ignore::curvi.NotConvergedWarning")
 @pytest.mark.parametrize(("family_name", "method_name"), list(cells()))
 def test_every_method_fits_every_family_or_says_that_it_did_not(
     family_name, method_name, key, dtype

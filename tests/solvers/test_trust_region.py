@@ -112,7 +112,7 @@ def bound(density, params, noise, rows):
     return neg_elbo(density, FAMILY, params, noise, rows)
 
 
-@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning")
+@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning", "ignore::curvi.NotConvergedWarning")
 def test_minibatches_end_within_tenths_of_a_nat_of_the_full_optimum(key, dtype):
     """With a curvature sample of its own size."""
     target = logistic(generator(key), dtype)

@@ -65,7 +65,8 @@ def new_program() -> None:
 class SizedJit:
     """``jax.jit`` with compile options that fit the work of one run, which the call takes first.
 
-    Outside a CPU, and where this version of XLA knows other options, it is plain ``jax.jit``.
+    Outside a CPU, inside another trace, and where this version of XLA knows other options, it is
+    plain ``jax.jit``.
     """
 
     def __init__(self, fn: Callable[..., Any], *, static_argnames: tuple[str, ...] = ()) -> None:
@@ -86,6 +87,9 @@ class SizedJit:
                 if "compile option" not in str(error):
                     raise
                 self._known = False
+            except ValueError as error:  # JAX takes options at the top level only
+                if "top-level" not in str(error):
+                    raise
         return self._plain(*args, **keywords)
 
 

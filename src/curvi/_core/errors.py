@@ -5,6 +5,7 @@ Each message says what is wrong, where, and what to do.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import importlib
 import sys
@@ -37,7 +38,20 @@ class MemoryBudgetError(CurviError, MemoryError):
     """An array would take more than the memory budget; nothing was allocated."""
 
 
-class NumericalError(CurviError, ArithmeticError):
+class _Carrier(BaseException):
+    """An exception or warning with a result, which must not keep it from leaving a process."""
+
+    def __init__(self, message: str = "", result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the result, or what is left of one that pickle cannot carry."""
+        others = {name: value for name, value in vars(self).items() if name != "result"}
+        return type(self), (str(self), portable(self.result)), others
+
+
+class NumericalError(_Carrier, CurviError, ArithmeticError):
     """A computation failed numerically.
 
     Parameters
@@ -46,20 +60,49 @@ class NumericalError(CurviError, ArithmeticError):
         What failed, where, and what to do.
     result : object, optional
         Whatever had been computed when it failed, so that nothing is lost. It is kept as the
-        attribute of the same name, also through ``pickle`` and ``copy``.
+        attribute of the same name, also through ``pickle`` and ``copy``. Of a fit with a lambda or
+        a local function, which pickle cannot carry, the data are kept.
     """
 
-    def __init__(self, message: str, result: Any = None) -> None:
-        super().__init__(message)
-        self.result = result
+
+class Interrupted(_Carrier, KeyboardInterrupt):
+    """Ctrl-C, with what had been computed before it.
+
+    It is a ``KeyboardInterrupt``: ``except Exception`` lets it pass, so that loops and
+    cross-validation stop.
+
+    Parameters
+    ----------
+    message : str
+        What was interrupted, and where the rest is kept.
+    result : object, optional
+        Whatever had been computed, kept as the attribute of the same name.
+    """
 
 
-class NotConvergedWarning(UserWarning):
-    """A run ended without convergence, and its result was returned all the same."""
+class NotConvergedWarning(_Carrier, UserWarning):
+    """A run ended without convergence, or was interrupted, and its result was returned.
+
+    Parameters
+    ----------
+    message : str
+        How the run ended, and what to do.
+    result : object, optional
+        The result that is returned, kept as the attribute of the same name: it is not lost
+        where warnings are errors.
+    """
 
 
-class MisfitWarning(UserWarning):
-    """A run converged, but the fitted distribution does not match the target."""
+class MisfitWarning(_Carrier, UserWarning):
+    """A run converged, but the fitted distribution does not match the target.
+
+    Parameters
+    ----------
+    message : str
+        What does not match, and what to do.
+    result : object, optional
+        The result that is returned, kept as the attribute of the same name.
+    """
 
 
 class Outcome(enum.IntEnum):
@@ -135,13 +178,31 @@ def optional_import(module: str, *, extra: str, purpose: str) -> ModuleType:
         ) from error
 
 
-def warn_user(message: str, category: type[Warning]) -> None:
-    """Warn with the line of the caller outside curvi, however deep inside the call is."""
+def warn_user(message: str | Warning, category: type[Warning] = UserWarning) -> None:
+    """Warn with the line of the caller outside curvi, however deep inside the call is.
+
+    A warning that is given as an object keeps its own category and what it carries.
+    """
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
         level, frame = level + 1, frame.f_back
     shown = printable(message, keep="\n") if isinstance(message, str) else message
     warnings.warn(shown, category, stacklevel=level)
+
+
+def portable(result: Any) -> Any:
+    """A result, or what is left of it where pickle cannot carry it."""
+    return result.portable() if hasattr(result, "portable") else result
+
+
+def keep_result(error: BaseException, result: Any) -> None:
+    """Attach what there is to an exception out of the user's code, whose type stays its own."""
+    with contextlib.suppress(AttributeError):  # an exception with __slots__ takes nothing
+        if not hasattr(error, "curvi_result"):
+            error.add_note("curvi: what had been computed is kept as .curvi_result of this error")
+        if hasattr(result, "carried"):  # a worker process must be able to send the error home
+            object.__setattr__(result, "carried", True)
+        error.curvi_result = result  # type: ignore[attr-defined]
 
 
 def _is_ours(module: str) -> bool:

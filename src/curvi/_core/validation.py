@@ -9,10 +9,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core.errors import InputError, warn_user
 from curvi._core.trees import Unravel, leaf_names, ravel
+
+OUTSIDE = (
+    "curvi decides by values and cannot run inside jit, vmap, grad or scan: call it outside of "
+    "them, once for each data set"
+)
 
 
 class PrecisionWarning(UserWarning):
@@ -28,6 +33,7 @@ def flat_position(
     to the widest one, so that the whole computation has a single dtype.
     """
     require_sortable_keys(position, "position")
+    refuse_tracers(position, "position")
     leaves, structure = jax.tree.flatten(position)
     names = leaf_names(position, "position")
     if not leaves:
@@ -119,6 +125,7 @@ def refuse_non_finite(array: Array | np.ndarray, name: str, need: str) -> None:
 def checked_rows(data: PyTree) -> tuple[PyTree, int]:
     """Check row data (arrays that share their leading axis) and return them with the row count."""
     require_sortable_keys(data, "data")
+    refuse_tracers(data, "data")
     leaves = jax.tree.leaves(data)
     names = leaf_names(data, "data")
     if not leaves:
@@ -201,6 +208,19 @@ def checked_seed(seed: Any, name: str = "seed") -> int:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
         raise InputError(f"{name} is {seed!r}; it must be an integer from 0 to 2**64 - 1")
     return int(seed)
+
+
+def random_key(seed: Any) -> PRNGKeyArray:
+    """The key of a seed, after a check; without x64, JAX itself drops all but the low 32 bits."""
+    high, low = divmod(checked_seed(seed), 2**32)
+    key = jax.random.key(low)
+    return jax.random.fold_in(key, high) if high else key
+
+
+def refuse_tracers(tree: PyTree, name: str) -> None:
+    """Raise InputError inside jit, vmap or grad, where arrays have no values."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
+        raise InputError(f"{name} is traced by JAX; {OUTSIDE}")
 
 
 def positive_number(value: Any, name: str) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from curvi._core.errors import InputError, MisfitWarning
+from curvi._core.errors import InputError, MisfitWarning, NotConvergedWarning
 from curvi._core.files import output_folder
 from curvi.cli._terminal import say
 
@@ -90,13 +90,16 @@ class FitCommand:
             target, names = breast_cancer(self.prior_scale)
             # The summary says what a warning would say, with the verdict on top.
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", MisfitWarning)
+                for category in (MisfitWarning, NotConvergedWarning):
+                    warnings.simplefilter("ignore", category)
                 result = fit(target, family=family(), seed=self.seed, on_failure="return")
             summary = result.summary(names)
             say(summary)
             if self.out is not None:
                 figure = result.plot(names)
                 self._write({"fit.png": figure, "summary.txt": summary + "\n"})
+        if result.interrupted:
+            return 130
         return 0 if result.converged else 1
 
     def _run_table(self, path: Path) -> int:

@@ -7,6 +7,7 @@ relative effective sample size is :math:`(\sum w)^2 / (S \sum w^2)`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from curvi._core import validation
 from curvi._core.compilation import SizedJit
 from curvi._core.memory import require_memory
 from curvi._core.trees import size
@@ -32,7 +34,9 @@ _CONSTANT = 1e-4  # log ratios that differ by less have no tail to fit
 _MOST_DRAWS, _FEWEST_DRAWS = 1024, 64
 _WORK = 3e8  # rows times draws beyond which fewer draws are used
 _NUMBERS = 2e7  # in all draws together, likewise
-_TOGETHER = 32
+_TOGETHER, _FEWEST_TOGETHER = 32, 8
+_WIDE = 4e6  # numbers in the draws that are made at once, above which they are fewer
+_AT_ONCE = 1e8  # numbers that one call computes at most: a fraction of a second
 _STREAM = 0xE1B
 
 
@@ -72,25 +76,35 @@ _compiled = SizedJit(_energies, static_argnames=("family",))
 def evaluation_noise(
     target: AbstractTarget, family: Family, key: PRNGKeyArray
 ) -> Float[np.ndarray, "draws noise"]:
-    """Independent draws of the base: 1,024, or fewer (64 at least).
-
-    Fewer for very many rows, where each is expensive, and for very many coordinates, where they
-    would fill the memory.
-    """
-    width = family.num_noise(target.dimension)
+    """The independent draws of the base that :func:`evaluate` uses."""
     rng = host_generator(key, _STREAM)
+    width = family.num_noise(target.dimension)
     count = evaluation_count(target, family)
     return host_sample(rng, count, width, family.base).astype(target.dtype)
 
 
 def evaluation_count(target: AbstractTarget, family: Family) -> int:
-    """The number of draws on which the bound is evaluated."""
+    """1,024 draws, or fewer (64 at least).
+
+    Fewer for very many rows, where each is expensive, and for very many coordinates, where they
+    would fill the memory.
+    """
     width, num_rows = family.num_noise(target.dimension), max(target.num_rows, 1)
     count = int(np.clip(min(_WORK / num_rows, _NUMBERS / width), _FEWEST_DRAWS, _MOST_DRAWS))
     return count - count % _TOGETHER
 
 
-def evaluate(target: AbstractTarget, family: Family, params: Any, key: PRNGKeyArray) -> Evaluation:
+def _unlimited() -> float:
+    return float("inf")
+
+
+def evaluate(
+    target: AbstractTarget,
+    family: Family,
+    params: Any,
+    key: PRNGKeyArray,
+    time_left: Callable[[], float] = _unlimited,
+) -> Evaluation:
     """Evaluate q against the target on independent draws, 64 to 1,024 of them.
 
     Parameters
@@ -103,6 +117,9 @@ def evaluate(target: AbstractTarget, family: Family, params: Any, key: PRNGKeyAr
         Variational parameters of q.
     key : key
         Key of the fit; the draws are independent of those that the fit used.
+    time_left : callable, optional
+        Seconds that are left. An expensive evaluation ends with the draws that it has when none
+        are, 8 at least.
 
     Returns
     -------
@@ -114,19 +131,50 @@ def evaluate(target: AbstractTarget, family: Family, params: Any, key: PRNGKeyAr
     log_ratio : float64 array, shape (draws,)
         log p - log q at each of the draws.
     """
-    draws = evaluation_noise(target, family, key)
-    values, logs, entropy = _evaluated(target, family, params, draws)
-    column = np.asarray(values, np.float64).ravel()
+    return evaluate_all(target, family, [params], key, time_left)[0]
+
+
+def evaluate_all(
+    target: AbstractTarget,
+    family: Family,
+    candidates: list[Any],
+    key: PRNGKeyArray,
+    time_left: Callable[[], float] = _unlimited,
+) -> list[Evaluation]:
+    """:func:`evaluate` for several q on the same draws, which are made once."""
+    width = family.num_noise(target.dimension)
+    count, rng = evaluation_count(target, family), host_generator(key, _STREAM)
+    together = _TOGETHER
+    while together > _FEWEST_TOGETHER and together * width > _WIDE:
+        together //= 2
+    work = count * (target.density.cost.numbers + 2 * width)
+    step = count if work <= _AT_ONCE else together
+    found: list[list[Any]] = [[] for _ in candidates]
+    for _ in range(0, count, step):
+        draws = host_sample(rng, step, width, family.base).astype(target.dtype)
+        for params, blocks in zip(candidates, found, strict=True):
+            parts = _evaluated(target, family, params, draws, together)
+            blocks.append([np.asarray(part, np.float64) for part in parts])  # waits: see the clock
+        if time_left() <= 0:
+            break
+    return [_evaluation(blocks) for blocks in found]
+
+
+def _evaluation(blocks: list[Any]) -> Evaluation:
+    values, logs = (np.concatenate([b[part].ravel() for b in blocks]) for part in (0, 1))
     with np.errstate(invalid="ignore", over="ignore"):  # a bound that is not finite is judged later
-        error = float(column.std(ddof=1) / len(column) ** 0.5)
-        elbo = float(np.asarray(entropy, np.float64) - column.mean())
-        return Evaluation(elbo, error, -column - np.asarray(logs, np.float64).ravel())
+        error = float(values.std(ddof=1) / len(values) ** 0.5)
+        return Evaluation(float(blocks[0][2] - values.mean()), error, -values - logs)
 
 
 def _evaluated(
-    target: AbstractTarget, family: Family, params: Any, draws: np.ndarray
+    target: AbstractTarget,
+    family: Family,
+    params: Any,
+    draws: np.ndarray,
+    together: int = _TOGETHER,
 ) -> tuple[Array, Array, Array]:
-    noise = jnp.asarray(draws.reshape(-1, _TOGETHER, draws.shape[1]))
+    noise = jnp.asarray(draws.reshape(-1, together, draws.shape[1]))
     work = draws.shape[0] * target.density.cost.numbers
     return _compiled(
         work, target.density, family=family, params=params, rows=target.rows, noise=noise
@@ -180,7 +228,8 @@ def variance_of_draws(
         f"the gradients of {num_draws} draws",
         "ask for fewer draws",
     )
-    draws = host_sample(np.random.default_rng(seed), num_draws, width, family.base)
+    rng = np.random.default_rng(validation.checked_seed(seed))
+    draws = host_sample(rng, num_draws, width, family.base)
 
     def energy(params: Params, noise: Float[Array, " noise"]) -> Array:
         return energies(target.density, family, params, noise[None, :], target.rows)[0]

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from curvi._core.errors import Outcome
+from curvi._core.errors import Interrupted, Outcome
 from curvi.engine import Budget, Execution, Resources, RunResult, VariationalProblem, run
 from curvi.objective import fixed_draws
 from curvi.solvers import Method, TrustRegion
@@ -93,23 +93,44 @@ def replicates(
     """Where the optimum would be on other draws of the same kind and number.
 
     The steps are those of :class:`~curvi.TrustRegion` in the code that a fit has compiled already:
-    only the values of the draws differ. The optimum itself is one more replicate.
+    only the values of the draws differ. The optimum itself is one more replicate. A budget of time
+    that ends leaves the rest out; Ctrl-C raises ``Interrupted`` with those that are done.
     """
     count = _number_of_sets(problem, resources)
     rows = np.full((1 + count, params.mean.size), np.nan)
     rows[0] = np.asarray(params.mean)
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    limits = _few_steps(num_steps, _LINEAR * max(size, 10), budget)
     for index in range(count):
-        other = resources._replace(noise=draws_of(problem, resources.key, _STREAM, index))
-        limits = _few_steps(num_steps, _LINEAR * max(size, 10), budget)
-        ended = run(problem, _newton(method, problem), params, other, limits, execution=execution)
-        if ended.outcome is Outcome.INTERRUPTED:
-            raise KeyboardInterrupt
+        done = rows[: 1 + index]
+        if limits.left() <= 0:
+            return Replicates(done, out_of_time=True)
+        try:
+            other = resources._replace(noise=draws_of(problem, resources.key, _STREAM, index))
+            ended = _run(problem, method, params, other, limits, execution)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted among replicates", Replicates(done)) from None
         if _is_optimum(ended):
             rows[1 + index] = np.asarray(ended.params.mean)
-        if limits.left() <= 0 and index + 1 < count:
-            return Replicates(rows[: 2 + index], out_of_time=True)
+        elif limits.left() <= 0:
+            return Replicates(done, out_of_time=True)
     return Replicates(rows)
+
+
+def _run(
+    problem: VariationalProblem,
+    method: Method,
+    params: Any,
+    resources: Resources,
+    limits: Budget,
+    execution: Execution,
+) -> RunResult:
+    """A run whose interruption is the caller's affair."""
+    newton = _newton(method, problem)
+    ended = run(problem, newton, params, resources, limits, execution=execution)
+    if ended.outcome is Outcome.INTERRUPTED:
+        raise KeyboardInterrupt
+    return ended
 
 
 def _newton(method: Method, problem: VariationalProblem) -> Method:
@@ -152,9 +173,7 @@ def descend_from_saddle(
     moved = np.asarray(draws) + np.asarray(_NUDGE, nudge.dtype) * nudge
     other = resources._replace(noise=jnp.asarray(moved))
     limits = _few_steps(_ESCAPE_STEPS, 0.0, budget)
-    ended = run(problem, _newton(method, problem), params, other, limits, execution=execution)
-    if ended.outcome is Outcome.INTERRUPTED:
-        raise KeyboardInterrupt
+    ended = _run(problem, method, params, other, limits, execution)
     way_down = ended.trace["negative_curvature"].any() and ended.trace["accepted"].any()
     return ended.params if way_down else None
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from curvi._core import validation
 from curvi._core.errors import InputError, Outcome
 from curvi._core.memory import require_matrix
-from curvi._core.trees import ArrayState, flat_numbers, precision_of
+from curvi._core.trees import flat_numbers, precision_of
 from curvi.concentration import VarianceReport
 from curvi.diagnostics import _linear_response as response
 from curvi.diagnostics._evaluation import (
@@ -39,6 +39,7 @@ from curvi.diagnostics._moments import (
     user_space,
 )
 from curvi.diagnostics._monte_carlo import Replicates, draws_of, replicate_spread, replicates
+from curvi.diagnostics._record import Portable
 from curvi.diagnostics._summary import names_of, summary_of
 from curvi.diagnostics._tails import tail_sentence
 from curvi.diagnostics._verdict import (
@@ -61,7 +62,7 @@ def _first_key() -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class FitResult(ArrayState):
+class FitResult(Portable):
     """A fitted variational posterior, and whether to trust it.
 
     Attributes
@@ -99,6 +100,8 @@ class FitResult(ArrayState):
         The optima that several starts have reached, best first; empty where one start was run.
     mc_tolerance : float or None
         Monte-Carlo error that was accepted.
+    interrupted : bool
+        Whether Ctrl-C cut the fit short; the message says what was left undone.
 
     Notes
     -----
@@ -127,6 +130,7 @@ class FitResult(ArrayState):
     start_elbos: np.ndarray | None = field(default=None, repr=False)
     modes: tuple[Mode, ...] = field(default=(), repr=False)
     mc_tolerance: float | None = field(default=LARGEST_MC_ERROR, repr=False)
+    interrupted: bool = field(default=False, repr=False)
 
     @property
     def converged(self) -> bool:
@@ -218,8 +222,9 @@ class FitResult(ArrayState):
         """Mean and sd corrected by Pareto-smoothed importance weights; reliable while k < 0.7."""
         with precision_of(self.target.dtype):
             noise = jnp.asarray(evaluation_noise(self.target, self.family, self._key))
-            flat = jax.vmap(lambda e: self.family.transform(self.params, e))(noise)
-            return weighted_moments(positions(self._space, flat), self._weights.weights)
+            weights = self._weights.weights  # of fewer draws where the time was up
+            flat = jax.vmap(lambda e: self.family.transform(self.params, e))(noise[: len(weights)])
+            return weighted_moments(positions(self._space, flat), weights)
 
     def covariance(self, *, linear_response: bool = False) -> Float[Array, "dimension dimension"]:
         """Dense covariance of the unconstrained coordinates, in flattening order.
@@ -285,7 +290,7 @@ class FitResult(ArrayState):
         validation.positive_integer(num_draws, "num_draws")
         with precision_of(self.target.dtype):
             require_positions(self._space, self.target, num_draws)
-            flat = self.family.sample(self.params, jax.random.key(seed), num_draws)
+            flat = self.family.sample(self.params, validation.random_key(seed), num_draws)
             return positions(self._space, flat)
 
     def to_arviz(self, num_draws: int = 1000, *, seed: int = 0) -> Any:

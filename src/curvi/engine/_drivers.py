@@ -6,6 +6,7 @@ A driver holds the state of one run, or of several runs that advance together. T
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ import numpy as np
 from jaxtyping import Array
 
 from curvi._core.compilation import QUICK, SizedJit, compiled
+from curvi._core.deadline import OutOfTime, deadline
 from curvi._core.errors import Outcome
 from curvi.engine._execution import Execution
 from curvi.linalg._arithmetic import namespace
@@ -23,6 +25,8 @@ from curvi.solvers._method import Stepper
 
 CAPACITY = 500  # steps of one chunk at most, and rows of its trace on device
 PATIENCE = 40  # rejected steps in a row after which a run gives up
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 2e-5, 0.02  # seconds between two looks at a running chunk
+_PAUSE = 0.02  # and as a share of the time that it has run
 
 
 class Chunk(NamedTuple):
@@ -43,8 +47,11 @@ class Driver(Protocol):
     def prepare(self, tolerance: float) -> None:
         """Compile, so that the clock of the trace starts after it."""
 
-    def advance(self, count: int, tolerance: float) -> list[Chunk]:
-        """Take up to ``count`` steps in every run that has no outcome yet."""
+    def advance(self, count: int, tolerance: float, seconds: float) -> list[Chunk]:
+        """Take up to ``count`` steps in every run that has no outcome yet.
+
+        Raises OutOfTime where that takes longer than ``seconds`` and can be left.
+        """
 
     def params(self, run: int) -> Any:
         """The parameters that a run would return now."""
@@ -142,10 +149,12 @@ class CompiledDriver:
         """A chunk of no steps compiles."""
         jax.block_until_ready(self._chunk(0, tolerance))
 
-    def advance(self, count: int, tolerance: float) -> list[Chunk]:
+    def advance(self, count: int, tolerance: float, seconds: float) -> list[Chunk]:
         """Take steps on device, then read their rows."""
         before = np.atleast_1d(np.asarray(self.carry.step))
-        self.carry = self._chunk(int(before.max()) + count, tolerance)
+        found = self._chunk(int(before.max()) + count, tolerance)
+        _wait(found.step, seconds)
+        self.carry = found
         return [self._read(run, int(before[run])) for run in range(self.num_runs)]
 
     def params(self, run: int) -> Any:
@@ -170,6 +179,20 @@ class CompiledDriver:
         return Chunk(rows, Outcome(int(carry.outcome)))
 
 
+def _wait(found: Any, seconds: float) -> None:
+    """Wait for a value on device; Ctrl-C and the clock are seen, unlike in a blocking read.
+
+    A computation cannot be stopped: one that is left goes on until it ends, and is forgotten.
+    """
+    began = time.perf_counter()
+    while not found.is_ready():
+        waited = time.perf_counter() - began
+        if waited >= seconds:
+            raise OutOfTime
+        pause = min(max(_PAUSE * waited, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+        time.sleep(min(pause, seconds - waited))
+
+
 class EagerDriver:
     """One step at a time on the host."""
 
@@ -187,9 +210,10 @@ class EagerDriver:
         for stepper in self.steppers:
             getattr(stepper, "prepare", lambda: None)()
 
-    def advance(self, count: int, tolerance: float) -> list[Chunk]:
+    def advance(self, count: int, tolerance: float, seconds: float) -> list[Chunk]:
         """One step of every run that has no outcome yet."""
-        return [self._step(run, count, tolerance) for run in range(len(self.steppers))]
+        with deadline(seconds):
+            return [self._step(run, count, tolerance) for run in range(len(self.steppers))]
 
     def params(self, run: int) -> Any:
         """Where the run stands."""

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from curvi._core.errors import Outcome
+from curvi._core.deadline import OutOfTime
+from curvi._core.errors import Outcome, keep_result
 from curvi.engine._drivers import Chunk, Driver, make_driver
 from curvi.engine._execution import Execution
 from curvi.solvers import Info, Method, Problem
 
-_FIRST_CHUNK = 4
 _CHUNK_SECONDS = 0.2
+_FIRST_STEP_SECONDS = 0.5  # granted even where compilation has used up the budget
 _OPEN = (Outcome.RUNNING, Outcome.BUDGET)  # what the verdict of a hook may replace
 
 
@@ -177,18 +178,21 @@ def run_starts(
     list of RunResult
         One result per start, in their order.
     """
+    if budget.left() <= 0:  # not even to compile
+        return [_unmoved(params, Outcome.BUDGET) for params in starts]
     try:
         driver = make_driver(problem, method, starts, resources, execution)
     except KeyboardInterrupt:
-        trace = _trace([])
-        return [RunResult(p, Outcome.INTERRUPTED, 0, trace, 0.0, 0.0) for p in starts]
+        return [_unmoved(params, Outcome.INTERRUPTED) for params in starts]
     return run_driver(driver, len(starts), budget, spent=spent)
 
 
 def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0) -> list[RunResult]:
     """Ask a driver for steps until every run has an outcome or the budget is spent.
 
-    Ctrl-C ends the runs with what the last chunk left, and the outcome INTERRUPTED.
+    Ctrl-C ends the runs with what the last chunk left, and the outcome INTERRUPTED. So does an
+    exception out of a hook or the user's code, which goes on to the caller with the first run as
+    its ``curvi_result``. A chunk that is under way when the time is up is not waited for.
 
     Parameters
     ----------
@@ -210,7 +214,15 @@ def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0)
     max_steps = budget.max_steps - spent
     outcomes = [Outcome.RUNNING if max_steps > 0 else Outcome.BUDGET] * num_runs
     tables: list[list[dict[str, np.ndarray]]] = [[] for _ in range(num_runs)]
-    length, step, seconds, compiling = min(_FIRST_CHUNK, driver.most_steps), 0, 0.0, 0.0
+    length, step, seconds, compiling = 1, 0, 0.0, 0.0  # one step may take minutes
+
+    def results() -> list[RunResult]:
+        elapsed = time.perf_counter() - entered
+        return [
+            _ended(driver, run, outcome, tables[run], (elapsed, compiling))
+            for run, outcome in enumerate(outcomes)
+        ]
+
     try:
         driver.prepare(budget.tolerance)
         clock = time.perf_counter()
@@ -219,7 +231,7 @@ def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0)
             wishes = [hook.next_call(step) for hook in budget.hooks]
             due_at = [max(wish, step + 1) for wish in wishes if wish is not None]
             last = min([step + length, max_steps, *due_at])
-            chunks = driver.advance(last - step, budget.tolerance)
+            chunks = _advance(driver, last - step, budget, outcomes, is_first=step == 0)
             now = time.perf_counter() - clock
             _record(tables, chunks, step, seconds, now)
             length = _next_length(length, now - seconds, driver.most_steps)
@@ -240,11 +252,23 @@ def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0)
         cut = [o is Outcome.RUNNING for o in outcomes]
         pairs = zip(outcomes, cut, strict=True)
         outcomes = [Outcome.INTERRUPTED if c or not any(cut) else o for o, c in pairs]
-    elapsed = time.perf_counter() - entered
-    return [
-        _ended(driver, run, outcome, tables[run], (elapsed, compiling))
-        for run, outcome in enumerate(outcomes)
-    ]
+    except Exception as error:
+        if step:
+            outcomes = [Outcome.INTERRUPTED] * num_runs
+            keep_result(error, results()[0])
+        raise
+    return results()
+
+
+def _advance(
+    driver: Driver, count: int, budget: Budget, outcomes: list[Outcome], *, is_first: bool
+) -> list[Chunk]:
+    """Ask for steps; a chunk that the clock overtakes has none."""
+    limit = max(budget.left(), _FIRST_STEP_SECONDS if is_first else 0.0)
+    try:
+        return driver.advance(count, budget.tolerance, limit)
+    except OutOfTime:
+        return [Chunk({name: np.zeros(0) for name in Info._fields}, o) for o in outcomes]
 
 
 def _record(
@@ -272,7 +296,13 @@ def _ended(
     return RunResult(driver.params(run), outcome, len(trace["step"]), trace, *seconds)
 
 
+def _unmoved(params: Any, outcome: Outcome) -> RunResult:
+    """A run that ended before its first step."""
+    return RunResult(params, outcome, 0, _trace([]), 0.0, 0.0)
+
+
 def _trace(table: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    table = [rows for rows in table if len(rows["step"])]
     return {
         name: np.concatenate([rows[name] for rows in table]) if table else np.zeros(0)
         for name in ("step", "seconds", *Info._fields)

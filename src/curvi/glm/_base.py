@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from curvi._core import validation
-from curvi._core.errors import InputError
+from curvi._core.errors import InputError, Interrupted, Outcome
 from curvi._core.memory import require_memory
 from curvi.families import Family, FullRank, LowRank, MeanField
 from curvi.glm._design import Columns, Posterior, is_selected
@@ -99,6 +99,12 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         -------
         self
 
+        Raises
+        ------
+        KeyboardInterrupt
+            At Ctrl-C, after the attributes of what was fitted until then are set: ``converged_`` is
+            False, and cross-validation stops.
+
         Warns
         -----
         ConvergenceWarning
@@ -151,6 +157,12 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
         self.result_ = fitted
         self._posterior = Posterior.of(columns, fitted.family, fitted.q)
         self._publish(data.dtype)
+        if fitted.outcome is Outcome.INTERRUPTED:
+            raise Interrupted(
+                f"interrupted after {fitted.steps} steps; the estimator keeps what was fitted "
+                "until then",
+                fitted,
+            )
         if not self.converged_:
             warnings.warn(self._failure(), ConvergenceWarning, stacklevel=3)
         return self

@@ -313,6 +313,8 @@ def _verdict(exact: Any, sample: Any, run: RunResult, first: float, last: float)
     if not np.isfinite(last) or last < first:
         return Outcome.DIVERGED
     step = run_loop(exact, TrustRegion(), run.params, sample, Budget(0.0, 1))
+    if step.outcome is Outcome.INTERRUPTED:  # it may have taken no step
+        return Outcome.INTERRUPTED
     size = sum(leaf.size for leaf in jax.tree.leaves(run.params))
     left = float(step.trace["gain"][0])
     return Outcome.CONVERGED if left < _NOISE_LEFT * size**0.5 else Outcome.BUDGET

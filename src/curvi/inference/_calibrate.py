@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError, NumericalError, Outcome
+from curvi._core.errors import InputError, Interrupted, NumericalError, keep_result
 from curvi._core.memory import require_memory
 from curvi._core.trees import coordinate_names, leaf_names
 from curvi.diagnostics._verdict import summary_table
@@ -144,6 +144,10 @@ def calibrate(
         If the probabilities of so many simulations would not fit into the memory budget.
     NumericalError
         If fewer than 10 of the fits converged.
+    Interrupted
+        At Ctrl-C, a ``KeyboardInterrupt``; its ``.result`` is the calibration by the simulations
+        that are done, or None. An exception out of ``simulate`` or ``build`` keeps its type, and
+        has it as ``.curvi_result``.
     """
     validation.require_callable(simulate, "simulate", "simulate(key) -> (parameters, data)")
     validation.require_callable(build, "build", "build(data) -> Target or DataTarget")
@@ -152,21 +156,37 @@ def calibrate(
         raise InputError(
             f"num_simulations is {num_simulations}; at least {_FEWEST_SIMULATIONS} are needed"
         )
-    key = jax.random.key(seed)
+    key = validation.random_key(seed)
     rng = np.random.default_rng(seed)
     rows: list[np.ndarray] = []
     names: list[str] = []
     options = {"progress": False, **options, "on_failure": "return"}
+
+    def finished(count: int) -> Calibration | None:
+        return judge(np.stack(rows), names, count - len(rows), rng) if rows else None
+
     for index in range(num_simulations):
-        truth, data = _simulated(simulate, jax.random.fold_in(key, index))
-        names = names or coordinate_names(truth)
-        if index == 0:
-            require_memory(
-                _TABLES * num_simulations * len(names) * 8,
-                f"the probabilities of {num_simulations} simulations",
-                "run fewer: a few hundred detect what matters",
-            )
-        row = _probabilities(truth, _built(build, data), seed + index, rng, options)
+        try:
+            truth, data = _simulated(simulate, jax.random.fold_in(key, index))
+            names = names or coordinate_names(truth)
+            if index == 0:
+                require_memory(
+                    _TABLES * num_simulations * len(names) * 8,
+                    f"the probabilities of {num_simulations} simulations",
+                    "run fewer: a few hundred detect what matters",
+                )
+            target = _built(build, data)
+            row = _probabilities(truth, target, (seed + index) % 2**64, rng, options)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"interrupted after {index} of {num_simulations} simulations; .result of this "
+                "exception is the calibration by those",
+                finished(index),
+            ) from None
+        except Exception as error:
+            if rows:
+                keep_result(error, finished(index))
+            raise
         if row is not None:
             rows.append(row)
     if len(rows) < _FEWEST_SIMULATIONS:
@@ -216,7 +236,7 @@ def _probabilities(
             result = fit(target, seed=seed, **options)
     except NumericalError:
         return None
-    if result.outcome is Outcome.INTERRUPTED:
+    if result.interrupted:
         raise KeyboardInterrupt
     if not result.converged:
         return None

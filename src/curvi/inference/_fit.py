@@ -13,12 +13,27 @@ import numpy as np
 from jaxtyping import PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError, MisfitWarning, Outcome, warn_user
-from curvi.diagnostics import FitResult, evaluate, evaluate_elbo
-from curvi.diagnostics._evaluation import Evaluation
+from curvi._core.errors import (
+    InputError,
+    Interrupted,
+    MisfitWarning,
+    Outcome,
+    keep_result,
+    warn_user,
+)
+from curvi.diagnostics import FitResult
+from curvi.diagnostics._evaluation import Evaluation, evaluate_all
 from curvi.diagnostics._flat_directions import improper_sentence
 from curvi.diagnostics._monte_carlo import draws_of
-from curvi.engine import Budget, Execution, Resources, StepInfo, VariationalProblem, hooks_for
+from curvi.engine import (
+    Budget,
+    Execution,
+    Resources,
+    RunResult,
+    StepInfo,
+    VariationalProblem,
+    hooks_for,
+)
 from curvi.families import Family, MeanField, Params
 from curvi.inference._growth import Grown, Precision, run_growing
 from curvi.inference._initial import (
@@ -35,16 +50,18 @@ from curvi.inference._inputs import (
     as_method,
     as_target,
     check_options,
+    cut_short_by,
     default_tolerance,
     in_precision_of_target,
     instance_of,
 )
-from curvi.inference._laplace import laplace, laplace_params
+from curvi.inference._laplace import laplace_params, laplace_within
 from curvi.objective import Draws, plan_draws
 from curvi.solvers import Method
 from curvi.targets import AbstractTarget, DataTarget
 
 _STREAM = 0xD4A
+_LAPLACE_STEPS = 1000  # to the mode, at most
 _MANY_STEPS = 100  # in which any width that a proper posterior has is reached
 
 
@@ -107,12 +124,13 @@ def fit(
         float32).
     max_steps, time_budget : int, float, optional
         Budgets of steps and seconds. One that runs out ends the fit with a warning and
-        ``converged=False``.
+        ``converged=False``. Seconds count from the call, for everything that it does; the time
+        is up only for what can be left, which is all but a compilation.
     progress : bool
         A progress bar, on a terminal only.
     on_failure : {"raise", "warn", "return"}
-        What to do on a numerical failure. The exception carries the result as ``.result``;
-        ``"return"`` is silent about a budget that ran out, too.
+        What to do on a numerical failure: STALLED, NON_FINITE or DIVERGED. The exception carries
+        the result as ``.result``. A budget that ran out and Ctrl-C warn in any case.
     on_step : callable, optional
         Called with a :class:`~curvi.engine.StepInfo` for every step, for logging.
 
@@ -137,7 +155,19 @@ def fit(
         in different optima, if the target has no mean or sd of something, or if ``constrain``
         makes the answer not finite.
     NotConvergedWarning
-        If a budget ran out.
+        If a budget ran out, or at Ctrl-C. Both warnings carry ``.result``, which is not lost where
+        warnings are errors.
+
+    Notes
+    -----
+    The first Ctrl-C ends the fit and returns what there is, with a warning that says what was left
+    undone and ``result.interrupted`` set; a second one raises ``KeyboardInterrupt``, with
+    ``.result``. Before the first step there is nothing to return, and the first one raises. A
+    loop over fits therefore goes on with the next one: to leave the loop, press Ctrl-C twice, or
+    ``break`` where ``result.interrupted``.
+
+    An exception out of ``on_step`` or of the log density keeps its type, and carries the result so
+    far as ``error.curvi_result``.
 
     Examples
     --------
@@ -161,29 +191,34 @@ def fit(
     family.require_memory(target.dimension, target.dtype, copies=COPIES)
     plan = _plan(family, method, target, draws, num_draws, batch_size)
     problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
-    key = jax.random.key(seed)
-    noise = None if plan.fresh else draws_of(problem, key, _STREAM)
-    resources = Resources(key, target.rows, noise)
-    params = _start(init, problem, target, resources, method, execution)
+    key = validation.random_key(seed)
     steps = method.default_max_steps if max_steps is None else max_steps
     validation.positive_integer(steps, "max_steps")
     accuracy = default_tolerance(target.dtype) if tolerance is None else tolerance
+    noise = None if plan.fresh else draws_of(problem, key, _STREAM)
+    resources = Resources(key, target.rows, noise)
     grows = num_draws is None and not isinstance(draws, Draws)
     with hooks_for(progress, "ELBO", on_step, sign=-1.0) as hooks:
         budget = Budget(accuracy, steps, time_budget, hooks, began)
-        first = first_run(
-            problem, method, target, params, resources, budget,
-            num_starts="auto" if starts is None else starts, execution=execution,
-        )  # fmt: skip
-        grown = run_growing(
-            problem, method, first.ended, resources, budget,
-            execution=execution, precision=Precision(mc_tolerance if grows else None),
-        )  # fmt: skip
-    result = _result(grown, method, target, first, began, execution, mc_tolerance)
+        call = _Call(target, method, execution, budget, mc_tolerance)
+        params = _start(init, problem, call, resources)
+        try:
+            first = first_run(
+                problem, method, target, params, resources, budget,
+                num_starts="auto" if starts is None else starts, execution=execution,
+            )  # fmt: skip
+            grown = run_growing(
+                problem, method, first.ended, resources, budget,
+                execution=execution, precision=Precision(mc_tolerance if grows else None),
+            )  # fmt: skip
+        except Exception as error:
+            call.keep(error, problem, resources)
+            raise
+    result = _judged(call, grown, first)
     announce(result, on_failure, stops=method.stops(problem))
     if not result.outcome.is_failure and result.outcome is not Outcome.INTERRUPTED:
         for sentence in result.alarms:
-            warn_user(sentence, MisfitWarning)
+            warn_user(MisfitWarning(sentence, result))
     return result
 
 
@@ -195,19 +230,17 @@ def _number(value: Any, name: str) -> int | None:
     return validation.positive_integer(value, name)
 
 
-def _start(
-    init: str,
-    problem: VariationalProblem,
-    target: AbstractTarget,
-    resources: Resources,
-    method: Method,
-    execution: Execution,
-) -> Params:
+def _start(init: str, problem: VariationalProblem, call: _Call, resources: Resources) -> Params:
+    target, execution = call.target, call.execution
     first = around(problem.family, target.start, 1.0)
-    eagerly = execution.runs_eagerly(problem, method, first, resources)
-    if init == "position":
+    eagerly = execution.runs_eagerly(problem, call.method, first, resources)
+    found = None
+    if init == "laplace":
+        accuracy = default_tolerance(target.dtype)
+        limits = replace(call.budget, tolerance=accuracy, max_steps=_LAPLACE_STEPS, hooks=())
+        found = laplace_within(target, limits, execution)
+    if found is None:  # not asked for, or no time for it
         return starting_params(problem, target, resources, eagerly)
-    found = laplace(target, execution=execution)
     params = laplace_params(problem.family, found)
     sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
     if bool(jnp.isfinite(problem.value(params, sample))):
@@ -254,80 +287,105 @@ def _plan(
     return plan
 
 
-class _Verdict(NamedTuple):
-    outcome: Outcome
-    message: str
-    evaluation: Evaluation
+class _Call(NamedTuple):
+    """What a result takes from the call of ``fit``."""
+
+    target: AbstractTarget
+    method: Method
+    execution: Execution
+    budget: Budget
+    mc_tolerance: float | None
+
+    def result(self, grown: Grown, outcome: Outcome, message: str) -> FitResult:
+        """What the runs have left, without a judgement on fresh draws."""
+        ended, problem = grown.ended, grown.problem
+        trace = {name: column for name, column in ended.trace.items() if name != "value"}
+        trace["elbo"] = -ended.trace["value"]
+        return FitResult(
+            target=self.target,
+            family=problem.family,
+            method=self.method,
+            params=ended.params,
+            outcome=outcome,
+            message=message,
+            elbo=float("nan"),
+            elbo_se=float("nan"),
+            trace=trace,
+            draws=problem.plan,
+            steps=ended.steps,
+            seconds=time.perf_counter() - self.budget.began,
+            batch_size=problem.batch_size,
+            execution=self.execution,
+            key_data=np.asarray(jax.random.key_data(grown.resources.key)),
+            noise=grown.resources.noise,
+            replicates=grown.replicates,
+            mc_tolerance=self.mc_tolerance,
+            interrupted=grown.interrupted or outcome is Outcome.INTERRUPTED,
+        )
+
+    def keep(self, error: Exception, problem: VariationalProblem, resources: Resources) -> None:
+        """Let an exception out of the user's code carry the result so far, where there is one."""
+        kept = getattr(error, "curvi_result", None)
+        if isinstance(kept, RunResult):
+            kept = Grown(kept, problem, resources)
+        if isinstance(kept, Grown):
+            keep_result(error, self.result(kept, Outcome.INTERRUPTED, cut_short_by(error)))
 
 
-def _judge(grown: Grown, target: AbstractTarget, first: FirstRun) -> _Verdict:
+def _judged(call: _Call, grown: Grown, first: FirstRun) -> FitResult:
+    """The result, judged on fresh draws; a first Ctrl-C leaves that out, a second one raises."""
+    message = "Interrupted while the bound was evaluated: the last run is returned, unjudged."
+    unjudged = call.result(grown, Outcome.INTERRUPTED, message)
+    try:
+        outcome, message, evaluation = _verdict(call, grown, first)
+        result = replace(
+            call.result(grown, outcome, message),
+            elbo=evaluation.elbo,
+            elbo_se=evaluation.elbo_se,
+            log_ratio=evaluation.log_ratio,
+            start_elbos=first.elbos,
+            modes=first.modes,
+        )
+        if not outcome.is_failure:
+            _ = result.alarms  # computed here, where Ctrl-C loses nothing
+    except KeyboardInterrupt:
+        if grown.interrupted:
+            message = "interrupted twice; the last state is kept as .result of this exception"
+            raise Interrupted(message, unjudged) from None
+        return unjudged
+    except Exception as error:
+        keep_result(error, unjudged)
+        raise
+    return result
+
+
+def _no_time() -> float:
+    return 0.0
+
+
+def _verdict(call: _Call, grown: Grown, first: FirstRun) -> tuple[Outcome, str, Evaluation]:
     """Evaluate the bound on fresh draws, and let a bad one overrule the method's own verdict."""
-    ended, problem, key = grown.ended, grown.problem, grown.resources.key
-    found = evaluate(target, problem.family, ended.params, key)
-    outcome, message = ended.outcome, grown.message or ended.outcome.sentence
+    ended, problem, target = grown.ended, grown.problem, call.target
+    outcome = ended.outcome
+    message = grown.message or first.message or outcome.sentence
     if outcome is Outcome.NON_FINITE and not ended.trace["accepted"].any():
         message = broken_gradient(problem, target, first.start, grown.resources) + message
-    if not _is_finite(found.elbo):
+    candidates, key = [ended.params, first.start], grown.resources.key
+    left = _no_time if grown.interrupted else call.budget.left
+    found, before = evaluate_all(target, problem.family, candidates, key, left)
+    if not np.isfinite(found.elbo):
         outcome = Outcome.NON_FINITE
         message = (
             "The bound is not finite on fresh draws: q reaches outside the support of the target, "
             "or its log density overflows. " + Outcome.NON_FINITE.sentence
         )
     else:
-        before, error = evaluate_elbo(target, problem.family, first.start, key)
-        margin = 5 * (found.elbo_se**2 + error**2) ** 0.5 + 1.0
-        if _is_finite(before) and found.elbo < before - margin:
+        margin = 5 * (found.elbo_se**2 + before.elbo_se**2) ** 0.5 + 1.0
+        if np.isfinite(before.elbo) and found.elbo < before.elbo - margin:
             outcome = Outcome.DIVERGED
-            fall = f"the bound fell from {before:.6g} to {found.elbo:.6g}"
+            fall = f"the bound fell from {before.elbo:.6g} to {found.elbo:.6g}"
             message = f"Diverged: {fall}. {outcome.sentence}"
     if outcome.is_failure or (outcome is Outcome.BUDGET and ended.steps >= _MANY_STEPS):
         why = improper_sentence(target, problem.family, ended.params, first.start)
         message = why or message
-    return _Verdict(outcome, message, found)
-
-
-def _result(
-    grown: Grown,
-    method: Method,
-    target: AbstractTarget,
-    first: FirstRun,
-    began: float,
-    execution: Execution,
-    mc_tolerance: float | None,
-) -> FitResult:
-    """Everything that the runs have left, judged; Ctrl-C leaves the judgement out."""
-    ended, problem = grown.ended, grown.problem
-    try:
-        outcome, message, evaluation = _judge(grown, target, first)
-    except KeyboardInterrupt:
-        outcome, evaluation = Outcome.INTERRUPTED, Evaluation(np.nan, np.nan, np.zeros(0))
-        message = "Interrupted while the bound was evaluated: the last run is returned, unjudged."
-    trace = {name: column for name, column in ended.trace.items() if name != "value"}
-    trace["elbo"] = -ended.trace["value"]
-    return FitResult(
-        target=target,
-        family=problem.family,
-        method=method,
-        params=ended.params,
-        outcome=outcome,
-        message=message,
-        elbo=evaluation.elbo,
-        elbo_se=evaluation.elbo_se,
-        trace=trace,
-        draws=problem.plan,
-        steps=ended.steps,
-        seconds=time.perf_counter() - began,
-        batch_size=problem.batch_size,
-        execution=execution,
-        key_data=np.asarray(jax.random.key_data(grown.resources.key)),
-        noise=grown.resources.noise,
-        replicates=grown.replicates,
-        log_ratio=evaluation.log_ratio if evaluation.log_ratio.size else None,
-        mc_tolerance=mc_tolerance,
-        start_elbos=first.elbos,
-        modes=first.modes,
-    )
-
-
-def _is_finite(value: float) -> bool:
-    return value - value == 0.0
+    return outcome, message, found

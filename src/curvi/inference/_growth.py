@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from curvi._core.errors import Outcome
+from curvi._core.errors import Interrupted, Outcome, keep_result
 from curvi.diagnostics._moments import sd_of
 from curvi.diagnostics._monte_carlo import (
     REPLICATE_STEPS,
@@ -21,9 +21,24 @@ from curvi.engine import Budget, Execution, Resources, RunResult, VariationalPro
 from curvi.solvers import Method
 
 _STREAM = 0xD4A
-_INTERRUPTED = (
-    "Interrupted while the optimum was checked: it was reached and is returned, but its "
-    "Monte-Carlo error is unknown."
+_UNCHECKED = (
+    "Interrupted while the optimum was checked: it was reached and is returned, but whether it is "
+    "a saddle point, and its Monte-Carlo error, are unknown."
+)
+_NO_ERROR = (
+    "Converged, but interrupted before its Monte-Carlo error was known, which is missing; reading "
+    "result.mc_error computes it."
+)
+_FEW_REPLICATES = (
+    "Converged, but interrupted among the replicates: its Monte-Carlo error is that of {} of them."
+)
+_NO_MORE_DRAWS = (
+    "Interrupted before draws were added: the Monte-Carlo error of the mean is {:.2g} posterior "
+    "sds, above {:g}."
+)
+_NO_TIME = (
+    "Converged on its draws, but the time budget ran out before the optimum was checked: whether "
+    "it is a saddle point, and its Monte-Carlo error, are unknown. Raise time_budget to know them."
 )
 _FACTORS = (4, 16, 64)  # every number of draws is compiled anew, so there are few of them
 
@@ -62,6 +77,7 @@ class Grown:
     resources: Resources
     replicates: Replicates | None = None
     message: str = ""
+    interrupted: bool = False
 
 
 def run_growing(
@@ -78,7 +94,8 @@ def run_growing(
 
     Every run starts from the optimum of the one before. The number of draws grows by the factor
     that the square-root law asks for, in powers of four. The trace names the draws of each step.
-    A run that ends on a saddle point is sent down from it once. Ctrl-C keeps the last run.
+    A run that ends on a saddle point is sent down from it once. Ctrl-C keeps the last run, and so
+    does an exception out of the user's code, as its ``curvi_result``.
     """
     growth = _Growth(problem, method, first, resources, budget, execution, precision)
     if not method.takes_newton_steps(problem) or first.outcome is not Outcome.CONVERGED:
@@ -87,7 +104,10 @@ def run_growing(
         return growth.until_precise()
     except KeyboardInterrupt:
         converged = growth.ended.outcome is Outcome.CONVERGED
-        return growth.grown(Outcome.INTERRUPTED, _INTERRUPTED if converged else "")
+        return growth.grown(Outcome.INTERRUPTED, _UNCHECKED if converged else "")
+    except Exception as error:
+        keep_result(error, growth.grown(Outcome.INTERRUPTED))
+        raise
 
 
 @dataclass(eq=False)
@@ -115,28 +135,25 @@ class _Growth:
         """What there is now, with the traces of all runs in one."""
         trace = joined_traces(self.traces)
         ended = self.ended._replace(trace=trace, steps=len(trace["step"]), outcome=outcome)
-        return Grown(ended, self.problem, self.resources, self.replicates, message)
+        cut = outcome is Outcome.INTERRUPTED
+        return Grown(ended, self.problem, self.resources, self.replicates, message, cut)
 
     def until_precise(self) -> Grown:
         """Check for saddles and for precision, and add draws, until there is nothing to do."""
         while True:
+            if self.ended.outcome is Outcome.CONVERGED and self.budget.left() <= 0:
+                return self.grown(Outcome.IMPRECISE, _NO_TIME)
             self._leave_saddle()
             limit = self.precision.mc_tolerance
             if limit is None or self.ended.outcome is not Outcome.CONVERGED:
                 return self.grown(self.ended.outcome)
-            found = self.replicates = replicates(
-                self.problem,
-                self.method,
-                self.ended.params,
-                self.resources,
-                execution=self.execution,
-                budget=self.budget,
-                num_steps=self.precision.replicate_steps,
-            )
-            errors = found.error(np.asarray(sd_of(self.problem.family, self.ended.params)))
-            if errors is None:
-                return self.grown(Outcome.IMPRECISE, _unknown(self.problem, found))
-            error = float(errors.max())
+            try:
+                error = self._mc_error()
+            except Interrupted as cut:
+                return self._without_all_replicates(cut.result, limit)
+            if error is None:
+                assert self.replicates is not None  # noqa: S101  for the type checker
+                return self.grown(Outcome.IMPRECISE, _unknown(self.problem, self.replicates))
             if error <= limit:
                 return self.grown(Outcome.CONVERGED)
             count = next_count(self.problem, self.resources, error / limit, self.precision)
@@ -144,6 +161,35 @@ class _Growth:
                 return self.grown(Outcome.IMPRECISE, _too_few(self.problem, error, limit))
             self._use_draws(count)
             self._run(self.ended.params)
+
+    def _mc_error(self) -> float | None:
+        """The Monte-Carlo error by replicates, which are kept; None where too few are solved."""
+        self.replicates = replicates(
+            self.problem,
+            self.method,
+            self.ended.params,
+            self.resources,
+            execution=self.execution,
+            budget=self.budget,
+            num_steps=self.precision.replicate_steps,
+        )
+        return self._error_of(self.replicates)
+
+    def _error_of(self, found: Replicates) -> float | None:
+        errors = found.error(np.asarray(sd_of(self.problem.family, self.ended.params)))
+        return None if errors is None else float(errors.max())
+
+    def _without_all_replicates(self, found: Replicates, limit: float) -> Grown:
+        """Ctrl-C among the replicates: the fit has converged, and its error may be known."""
+        error = self._error_of(found)
+        self.replicates = None if error is None else found
+        if error is None:
+            grown = self.grown(Outcome.CONVERGED, _NO_ERROR)
+        elif error <= limit:
+            grown = self.grown(Outcome.CONVERGED, _FEW_REPLICATES.format(len(found.rows)))
+        else:
+            grown = self.grown(Outcome.IMPRECISE, _NO_MORE_DRAWS.format(error, limit))
+        return replace(grown, interrupted=True)
 
     def _leave_saddle(self) -> None:
         if self.ended.outcome is not Outcome.CONVERGED or self.spent >= self.budget.max_steps:

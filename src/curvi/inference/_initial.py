@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core.compilation import compiled
-from curvi._core.errors import NumericalError, Outcome
+from curvi._core.errors import NumericalError, Outcome, keep_result
 from curvi._core.memory import require_memory
 from curvi._core.trees import coordinate_names, leaf_names, size
-from curvi.diagnostics import evaluate, evaluate_elbo
+from curvi.diagnostics import evaluate
 from curvi.diagnostics._evaluation import raw_relative_ess
 from curvi.diagnostics._modes import Mode, modes_of
 from curvi.engine import (
@@ -40,15 +40,25 @@ _PRODUCTS_OF_A_SEARCH = 20.0  # by which a second opinion is judged to be cheap
 _STREAM = 0x57A
 COPIES = 8  # of the parameters in a run: they, gradients, and the vectors of a Newton system
 _TRIED = 8  # draws at which a broken gradient is looked for
+_ONE_OF = "Interrupted among {} starts: the best state that they have reached is returned."
+_NO_SEARCH = (
+    "Interrupted in the search for other starts, which was made because q does not match the "
+    "target: the run from the position converged and is returned, but there may be a better "
+    "optimum."
+)
 
 
 class FirstRun(NamedTuple):
-    """The run that the fit goes on from, where it started, and how all starts ended."""
+    """The run that the fit goes on from, where it started, and how all starts ended.
+
+    The message says what an interruption has left undone.
+    """
 
     ended: RunResult
     start: Params
     elbos: np.ndarray | None = None
     modes: tuple[Mode, ...] = ()
+    message: str = ""
 
 
 @compiled
@@ -128,15 +138,18 @@ def starting_points(
     resources: Resources,
     num_starts: int,
     run_eagerly: bool,
+    budget: Budget,
 ) -> list[Params]:
     """The user's start, and others at a distance of one normal draw per coordinate from it.
 
     Each has the width with the best bound. One whose bound is finite at no width is kept: it will
-    fail, and be reported.
+    fail, and be reported. There are fewer where the budget of time ends.
     """
     rng = host_generator(resources.key, _STREAM)
     points = [first]
     for _ in range(num_starts - 1):
+        if budget.left() <= 0:
+            break
         moved = target.start + jnp.asarray(rng.normal(size=target.dimension), target.dtype)
         width = best_width(problem, moved, resources, run_eagerly)
         points.append(around(problem.family, moved, _WIDTHS[-1] if width is None else width))
@@ -167,18 +180,21 @@ def first_run(
             numbers * target.dtype.itemsize, f"{num_starts} starts", "ask for fewer num_starts"
         )
         eagerly = execution.runs_eagerly(problem, method, start, resources)
-        points = starting_points(problem, target, start, resources, num_starts, eagerly)
+        points = starting_points(problem, target, start, resources, num_starts, eagerly, budget)
         runs = run_starts(problem, method, points, resources, budget, execution=execution)
-        return _best_of(problem, target, points, runs, resources.key)
+        return _best_of(problem, target, points, runs, resources.key, budget)
     ended = run(problem, method, start, resources, budget, execution=execution)
     first = FirstRun(ended, start)
-    cheap = execution.is_cheap(problem.cost(start, resources), _PRODUCTS_OF_A_SEARCH)
-    if num_starts == 1 or not cheap or ended.outcome is not Outcome.CONVERGED:
-        return first
     try:
+        cheap = execution.is_cheap(problem.cost(start, resources), _PRODUCTS_OF_A_SEARCH)
+        if num_starts == 1 or not cheap or ended.outcome is not Outcome.CONVERGED:
+            return first
         return _second_opinion(problem, method, target, first, resources, budget, execution)
     except KeyboardInterrupt:
-        return first._replace(ended=ended._replace(outcome=Outcome.INTERRUPTED))
+        return FirstRun(ended._replace(outcome=Outcome.INTERRUPTED), start, message=_NO_SEARCH)
+    except Exception as error:
+        keep_result(error, ended)
+        raise
 
 
 def _best_of(
@@ -187,19 +203,31 @@ def _best_of(
     points: list[Params],
     runs: list[RunResult],
     key: PRNGKeyArray,
+    budget: Budget,
 ) -> FirstRun:
-    """The run with the best bound; interrupted if any of them was."""
-    elbos = np.full(len(runs), np.nan)
-    outcomes = [one.outcome for one in runs]
-    try:
-        elbos[:] = [_elbo(target, problem, one, key) for one in runs]
-    except KeyboardInterrupt:
-        outcomes.append(Outcome.INTERRUPTED)
+    """The run with the best bound; interrupted if any of them was.
+
+    After Ctrl-C, or when the time is up, the bounds are those of the last steps.
+    """
+    elbos = np.asarray([_last_value(one) for one in runs])
+    interrupted = Outcome.INTERRUPTED in [one.outcome for one in runs]
+    if not interrupted and budget.left() > 0:
+        try:
+            elbos = np.asarray([_elbo(target, problem, one, key, budget) for one in runs])
+        except KeyboardInterrupt:
+            interrupted = True
     best = 0 if np.isnan(elbos).all() else int(np.nanargmax(elbos))
-    ended = runs[best]
-    if Outcome.INTERRUPTED in outcomes:
-        ended = ended._replace(outcome=Outcome.INTERRUPTED)
-    return FirstRun(ended, points[best], elbos, _modes(problem, target, runs, elbos))
+    if not interrupted:
+        return FirstRun(runs[best], points[best], elbos, _modes(problem, target, runs, elbos))
+    ended = runs[best]._replace(outcome=Outcome.INTERRUPTED)
+    return FirstRun(ended, points[best], elbos, message=_ONE_OF.format(len(runs)))
+
+
+def _last_value(ended: RunResult) -> float:
+    """The bound on the sample of the last step; NaN where the run failed or took none."""
+    values = ended.trace["value"]
+    known = len(values) and np.isfinite(values[-1]) and not ended.outcome.is_failure
+    return -float(values[-1]) if known else float("nan")
 
 
 def _modes(
@@ -222,11 +250,13 @@ def _second_opinion(
 ) -> FirstRun:
     """The best of the first run and of runs from elsewhere, where its q looks wrong."""
     key = resources.key
-    elbo, error, log_ratio = evaluate(target, problem.family, first.ended.params, key)
+    elbo, error, log_ratio = evaluate(target, problem.family, first.ended.params, key, budget.left)
     if not np.isfinite(elbo) or raw_relative_ess(log_ratio) >= _DOUBTFUL_ESS:
         return first
     eagerly = execution.runs_eagerly(problem, method, first.start, resources)
-    points = starting_points(problem, target, first.start, resources, 1 + _OTHER_STARTS, eagerly)
+    points = starting_points(
+        problem, target, first.start, resources, 1 + _OTHER_STARTS, eagerly, budget
+    )
     runs, elbos, spent = [first.ended], [elbo], first.ended.steps
     for point in points[1:]:
         if budget.left() <= 0 or spent >= budget.max_steps:
@@ -236,7 +266,7 @@ def _second_opinion(
             raise KeyboardInterrupt
         converged = ended.outcome is Outcome.CONVERGED
         runs.append(ended)
-        elbos.append(_elbo(target, problem, ended, key) if converged else float("nan"))
+        elbos.append(_elbo(target, problem, ended, key, budget) if converged else float("nan"))
         spent += ended.steps
     modes = _modes(problem, target, runs, np.asarray(elbos))
     best = int(np.nanargmax(elbos))
@@ -245,11 +275,13 @@ def _second_opinion(
     return first._replace(elbos=np.asarray(elbos), modes=modes)
 
 
-def _elbo(target: AbstractTarget, problem: VariationalProblem, ended: RunResult, key: Any) -> float:
+def _elbo(
+    target: AbstractTarget, problem: VariationalProblem, ended: RunResult, key: Any, budget: Budget
+) -> float:
     """The bound on fresh draws; NaN where the run failed or the bound is not finite."""
     if ended.outcome.is_failure:
         return float("nan")
-    elbo, _ = evaluate_elbo(target, problem.family, ended.params, key)
+    elbo = evaluate(target, problem.family, ended.params, key, budget.left).elbo
     return elbo if np.isfinite(elbo) else float("nan")
 
 

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
@@ -19,6 +20,11 @@ from curvi.targets import AbstractTarget, Target
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+_TRACED = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.UnexpectedTracerError,
+)
 
 
 def as_target(
@@ -48,13 +54,29 @@ def in_precision_of_target(call: Callable[Arguments, Result]) -> Callable[Argume
     Targets made from PyMC models are float64 by default, whatever JAX's setting is; a plain log
     density follows the setting.
     """
+    whole = outside_transformations(call)
 
     @functools.wraps(call)
     def inside(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         given: Any = args[0] if args else kwargs.get("target")
         known = isinstance(given, AbstractTarget)
         with precision_of(given.dtype) if known else contextlib.nullcontext():
+            return whole(*args, **kwargs)
+
+    return inside
+
+
+def outside_transformations(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Let a function that meets a tracer where it needs a value say so in one sentence."""
+
+    @functools.wraps(call)
+    def inside(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        try:
             return call(*args, **kwargs)
+        except _TRACED as error:
+            raise InputError(
+                f"something that {call.__name__}() reads is traced by JAX; {validation.OUTSIDE}"
+            ) from error
 
     return inside
 
@@ -94,8 +116,16 @@ def default_tolerance(dtype: Any) -> float:
     return 1e-8 if jnp.finfo(dtype).bits > 32 else 1e-5
 
 
+def cut_short_by(error: Exception) -> str:
+    """The message of a result that an exception out of the user's code has cut short."""
+    return (
+        f"Cut short by {type(error).__name__} out of the user's code: the last state is kept, "
+        "unjudged."
+    )
+
+
 def announce(result: Any, on_failure: str, *, stops: bool) -> None:
-    """Raise, warn or stay silent about how a run ended, as the user asked.
+    """Raise, warn or stay silent about a failure, as the user asked; warn of any other short end.
 
     A budget that runs out is worth a warning only where the method could have converged before.
     """
@@ -103,5 +133,7 @@ def announce(result: Any, on_failure: str, *, stops: bool) -> None:
     if outcome.is_failure and on_failure == "raise":
         raise NumericalError(result.message, result)
     short = outcome is Outcome.IMPRECISE or (outcome is Outcome.BUDGET and stops)
-    if on_failure != "return" and (outcome.is_failure or short):
-        warn_user(result.message, NotConvergedWarning)
+    if result.interrupted:
+        warn_user(NotConvergedWarning(f"INTERRUPTED: {result.message}", result))
+    elif short or (outcome.is_failure and on_failure == "warn"):
+        warn_user(NotConvergedWarning(result.message, result))

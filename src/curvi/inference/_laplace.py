@@ -98,7 +98,7 @@ class LaplaceResult(ArrayState):
         with precision_of(self.target.dtype):
             space = user_space(self.target, FullRank())
             require_positions(space, self.target, num_draws)
-            flat = FullRank().sample(self._params, jax.random.key(seed), num_draws)
+            flat = FullRank().sample(self._params, validation.random_key(seed), num_draws)
             return positions(space, flat)
 
 
@@ -169,7 +169,18 @@ def laplace(
     >>> round(float(found.mean), 3), round(float(found.sd), 3)
     (8.0, 0.447)
     """
-    target = as_target(target, position)
+    validation.positive_integer(max_steps, "max_steps")
+    target, policy = as_target(target, position), as_execution(execution)
+    budget = Budget(default_tolerance(target.dtype), max_steps)
+    found = laplace_within(target, budget, policy)
+    assert found is not None  # noqa: S101  there is no budget of time
+    return found
+
+
+def laplace_within(
+    target: AbstractTarget, budget: Budget, policy: Execution
+) -> LaplaceResult | None:
+    """:func:`laplace` within a budget; None where its time runs out."""
     if target.dimension > _LARGEST:
         raise InputError(
             f"the target has {target.dimension} coordinates; laplace() forms a dense Hessian and "
@@ -179,11 +190,11 @@ def laplace(
     energy = _Energy(target.density)
     problem = ObjectiveProblem(energy, None, fixed_key=True)
     resources = Resources(jax.random.key(0), target.rows, None)
-    validation.positive_integer(max_steps, "max_steps")
-    budget, policy = Budget(default_tolerance(target.dtype), max_steps), as_execution(execution)
     ended = run(problem, TrustRegion(), target.start, resources, budget, execution=policy)
     if ended.outcome is Outcome.INTERRUPTED:
         raise KeyboardInterrupt
+    if ended.outcome is Outcome.BUDGET and budget.left() <= 0:
+        return None
     if ended.outcome is not Outcome.CONVERGED:
         raise NumericalError(f"no mode was found: {ended.outcome.sentence}")
     value, matrix = _value_and_hessian(energy, ended.params, target.rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError, Outcome
+from curvi._core.errors import InputError, Outcome, keep_result
 from curvi.engine import (
     Budget,
     Execution,
@@ -30,7 +31,9 @@ from curvi.inference._inputs import (
     as_execution,
     as_method,
     check_options,
+    cut_short_by,
     default_tolerance,
+    outside_transformations,
 )
 from curvi.objective._draws import host_generator
 from curvi.solvers import Method, TrustRegion
@@ -70,7 +73,13 @@ class OptimiseResult:
         """Whether the method's stopping rule was met."""
         return self.outcome is Outcome.CONVERGED
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C cut it short."""
+        return self.outcome is Outcome.INTERRUPTED
 
+
+@outside_transformations
 def minimise(
     fn: Callable[[PyTree, PyTree, PRNGKeyArray], Float[Array, ""]],
     params: PyTree,
@@ -112,13 +121,15 @@ def minimise(
     tolerance : float, optional
         Predicted decrease below which a method with a stopping rule ends.
     max_steps, time_budget : int, float, optional
-        Budgets of steps and seconds.
+        Budgets of steps and seconds; one that runs out is warned about, where the method has a
+        stopping rule.
     execution : {"auto", "eager", "compiled"}
         Where steps are taken, see :func:`curvi.fit`.
     progress : bool
         A progress bar, on a terminal only.
     on_failure : {"raise", "warn", "return"}
-        What to do on a numerical failure; the exception carries ``.result``.
+        What to do on a numerical failure; the exception carries ``.result``. Budgets and Ctrl-C
+        warn in any case.
     on_step : callable, optional
         Called with a :class:`~curvi.engine.StepInfo` for every step, for logging.
 
@@ -134,6 +145,17 @@ def minimise(
     NumericalError
         For a numerical failure; ``error.result`` holds the last finite state.
 
+    Warns
+    -----
+    NotConvergedWarning
+        If a budget ran out, or at the first Ctrl-C, which ends the minimisation with the outcome
+        INTERRUPTED; the warning carries ``.result``.
+
+    Notes
+    -----
+    An exception out of ``fn`` or ``on_step`` keeps its type and carries the result so far as
+    ``error.curvi_result``.
+
     Examples
     --------
     >>> import jax.numpy as jnp
@@ -142,6 +164,7 @@ def minimise(
     >>> result.converged, bool(jnp.abs(result.params - 3).max() < 1e-3)
     (True, True)
     """
+    began = time.perf_counter()
     check_options(on_failure, tolerance, time_budget)
     start, unravel = validation.flat_position(params)
     uniform = unravel(start)
@@ -153,7 +176,7 @@ def minimise(
             raise InputError("batch_size needs data; pass data=, a pytree of arrays")
         if batch_size > num_rows:
             raise InputError(f"batch_size is {batch_size} but there are {num_rows} rows")
-    key = jax.random.key(seed)
+    key = validation.random_key(seed)
     counts = [] if rows is None else [batch_size or num_rows, *method.batch_sizes]
     objective, reads = traced_objective(fn, uniform, rows, counts, key)
     problem = ObjectiveProblem(objective, batch_size, fixed_key, reads)
@@ -162,20 +185,29 @@ def minimise(
     validation.positive_integer(steps, "max_steps")
     accuracy = default_tolerance(start.dtype) if tolerance is None else tolerance
     with hooks_for(progress, "objective", on_step) as hooks:
-        budget = Budget(accuracy, steps, time_budget, hooks)
-        ended = run(problem, method, uniform, resources, budget, execution=execution)
-        ended = _away_from_saddles(problem, method, ended, resources, budget, execution)
+        budget = Budget(accuracy, steps, time_budget, hooks, began)
+        try:
+            ended = run(problem, method, uniform, resources, budget, execution=execution)
+            ended = _away_from_saddles(problem, method, ended, resources, budget, execution)
+        except Exception as error:
+            if isinstance(kept := getattr(error, "curvi_result", None), RunResult):
+                keep_result(error, _result(kept, cut_short_by(error)))
+            raise
+    result = _result(ended, ended.outcome.sentence)
+    announce(result, on_failure, stops=method.stops(problem))
+    return result
+
+
+def _result(ended: RunResult, message: str) -> OptimiseResult:
     values = ended.trace["value"]
-    result = OptimiseResult(
+    return OptimiseResult(
         params=ended.params,
         outcome=ended.outcome,
-        message=ended.outcome.sentence,
+        message=message,
         value=float(values[-1]) if len(values) else float("nan"),
         trace=ended.trace,
         seconds=ended.seconds,
     )
-    announce(result, on_failure, stops=method.stops(problem))
-    return result
 
 
 def _away_from_saddles(
@@ -203,6 +235,8 @@ def _away_from_saddles(
         probe = run(problem, newton, beside, resources, limits, execution=execution)
         if probe.outcome is Outcome.INTERRUPTED:
             ended = ended._replace(outcome=Outcome.INTERRUPTED)
+            break
+        if not probe.steps:  # the time is up
             break
         before, after = ended.trace["value"][-1], probe.trace["value"][-1]
         rounding = 10 * float(np.finfo(_dtype(ended.params)).eps) * max(abs(float(before)), 1.0)

@@ -117,7 +117,7 @@ def _densities(result: FitResult, num_draws: int, seed: int) -> tuple[np.ndarray
         return target.log_prob(z), family.log_prob(params, z)
 
     with precision_of(target.dtype):
-        flat = family.sample(params, jax.random.key(seed), num_draws)
+        flat = family.sample(params, validation.random_key(seed), num_draws)
         log_p, log_q = jax.lax.map(both, flat, batch_size=min(_BLOCK, num_draws))
     return np.asarray(log_p), np.asarray(log_q)
 

@@ -70,7 +70,7 @@ def to_blackjax(result: FitResult, num_chains: int = 4, *, seed: int = 0) -> Sam
     validation.positive_integer(num_chains, "num_chains")
     target, family, params = result.target, result.family, result.params
     with precision_of(target.dtype):
-        flat = family.sample(params, jax.random.key(seed), num_chains)
+        flat = family.sample(params, validation.random_key(seed), num_chains)
         diagonal = family.scale.is_diagonal
         matrix = family.sd(params) ** 2 if diagonal else family.covariance(params)
         positions = jax.vmap(target.density.unravel)(flat)

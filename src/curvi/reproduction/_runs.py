@@ -120,6 +120,8 @@ def _run(setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget:
     )
     limits = Budget(0.0, setting.max_steps, hooks=(evaluations,))
     ended = run(problem, setting.method, params, resources, limits)
+    if ended.outcome is Outcome.INTERRUPTED:
+        raise KeyboardInterrupt  # the next run must not begin
     table = evaluations.table
     q = exact.to_mean(ended.params)
     step, elapsed, bound_column = (np.asarray(column) for column in zip(*table, strict=True))

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from curvi._core.compilation import Cost, SizedJit
+from curvi._core.deadline import check_deadline
 from curvi._core.trees import ravel
 
 
@@ -82,6 +83,7 @@ class FlatObjective:
 
     def __call__(self, vector: np.ndarray, tangent: np.ndarray | None = None) -> Derivatives:
         """Evaluate at ``vector`` along ``tangent`` (none: the products are zero)."""
+        check_deadline()  # a step can take hundreds of products
         along = np.zeros_like(vector) if tangent is None else tangent
         # A power of two is exact, and keeps single precision away from its limits.
         largest = float(np.max(np.abs(along), initial=0.0))

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from curvi._core import validation
 from curvi._core.errors import (
     InputError,
+    Interrupted,
     NotConvergedWarning,
     NumericalError,
     Outcome,
@@ -111,7 +112,10 @@ class AutoEncoder(BaseEstimator):
         return Schedule(batch_size, self.max_epochs, budget, patience, seed, progress)
 
     def _publish(self, trained: Trained) -> None:
-        """Attributes of a run; a failed one warns, or raises if it left nothing to use."""
+        """Attributes of a run; a failed one warns, or raises if it left nothing to use.
+
+        An interrupted one raises, so that cross-validation stops.
+        """
         self.result_, self.params_, self.objective_ = trained, trained.params, trained.objective
         self.history_, self.n_iter_, self.elbo_ = trained.history, trained.steps, trained.elbo
         self.outcome_, self.message_ = trained.outcome, trained.outcome.sentence
@@ -119,6 +123,12 @@ class AutoEncoder(BaseEstimator):
             raise NumericalError(
                 "the weights are not finite after training; use the default method, shorter steps "
                 "or smaller first weights",
+                trained,
+            )
+        if trained.outcome is Outcome.INTERRUPTED:
+            raise Interrupted(
+                f"interrupted after {trained.steps} steps; the estimator keeps what was trained "
+                "until then",
                 trained,
             )
         if trained.outcome is Outcome.DIVERGED:
@@ -132,4 +142,4 @@ class AutoEncoder(BaseEstimator):
         ):
             raise NumericalError(self.message_, trained)
         if trained.outcome.is_failure:
-            warn_user(self.message_, NotConvergedWarning)
+            warn_user(NotConvergedWarning(self.message_, trained))

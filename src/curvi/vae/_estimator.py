@@ -11,7 +11,7 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from curvi._core import validation
-from curvi._core.errors import InputError, warn_user
+from curvi._core.errors import InputError, Interrupted, warn_user
 from curvi._core.memory import require_memory
 from curvi._core.trees import precision_of
 from curvi.plots import plot_images, plot_sheet, plot_training
@@ -160,6 +160,8 @@ class VAE(TransformerMixin, AutoEncoder):
             For rows that are not finite or out of range, fewer than two, or all equal.
         NumericalError
             If the ELBO turned non-finite again and again.
+        KeyboardInterrupt
+            At Ctrl-C, after the attributes of what was trained until then are set.
 
         Warns
         -----
@@ -175,9 +177,12 @@ class VAE(TransformerMixin, AutoEncoder):
         draws = 1 if self.num_draws == "auto" else int(self.num_draws)
         self._require_memory(X, networks, draws)
         with precision_of(X.dtype):
-            trained = self._trained(X, self._seed())
-        self._publish(trained)
+            try:
+                trained = self._trained(X, self._seed())
+            except Interrupted as cut:  # in the pilot epoch
+                trained = cut.result
         self.num_draws_ = trained.objective.num_draws
+        self._publish(trained)
         return self
 
     def _check_options(self) -> None:

@@ -247,6 +247,8 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
             For options or rows that cannot be used, or fewer than two classes.
         NumericalError
             If the ELBO turned non-finite again and again.
+        KeyboardInterrupt
+            At Ctrl-C, after the attributes of what was trained until then are set.
 
         Warns
         -----

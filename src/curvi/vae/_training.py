@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from curvi._core.compilation import compiled
-from curvi._core.errors import InputError, Outcome
+from curvi._core.errors import InputError, Interrupted, Outcome
 from curvi.engine import Budget, ObjectiveProblem, Progress, Resources, hooks_for, run
 from curvi.engine._problems import step_key, traced_objective
 from curvi.solvers import KFAC, Method
@@ -247,7 +247,7 @@ def with_measured_draws(
     began = time.perf_counter()
     pilot = train(objective, params, X, method=method, schedule=replace(schedule, max_epochs=1))
     if pilot.outcome is Outcome.INTERRUPTED:
-        raise KeyboardInterrupt
+        raise Interrupted("interrupted in the pilot epoch", pilot)
     draws = best_num_draws(
         objective, pilot.params, X, batch_size=schedule.batch_size, seed=schedule.seed
     )
@@ -268,6 +268,7 @@ def _trained(
     objective: Any, params: PyTree, X: Any, validation: Any, method: Method, schedule: Schedule
 ) -> Trained:
     """Run the engine's loop in the coordinates given."""
+    began = time.perf_counter()
     generator = np.random.default_rng(schedule.seed)
     num_rows = jax.tree.leaves(X)[0].shape[0]
     order = generator.permutation(num_rows)
@@ -285,7 +286,7 @@ def _trained(
     stopping = EarlyStopping(elbo, held_out, schedule.patience, every)
     max_steps = schedule.max_epochs * per_epoch
     with hooks_for(schedule.progress, "ELBO", sign=-1.0) as hooks:
-        budget = Budget(1e-30, max_steps, schedule.time_budget, (*hooks, stopping))
+        budget = Budget(1e-30, max_steps, schedule.time_budget, (*hooks, stopping), began)
         resources = Resources(key, ShuffledRows(rows, multipliers), None)
         fn, reads = traced_objective(objective, params, rows, [batch_size], key)
         problem = EpochProblem(fn, batch_size, reads=reads)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from curvi._core import validation
 from curvi._core.compilation import compiled
 from curvi._core.trees import precision_of
 from curvi.concentration import reconstruction_lipschitz
@@ -62,7 +63,7 @@ def reconstruction_variance(
             codes = mean + sd * jax.random.normal(key, mean.shape, mean.dtype)
             return objective.likelihood.log_prob(objective.decoded(params, codes), device)
 
-        terms = jax.lax.map(term, jax.random.split(jax.random.key(seed), num_draws))
+        terms = jax.lax.map(term, jax.random.split(validation.random_key(seed), num_draws))
         layers = [np.asarray(layer[:-1]).T for layer in params.decoder]
     constants = reconstruction_lipschitz(
         layers,
@@ -84,7 +85,7 @@ def relative_gradient_error(
     square: Any = 0.0
     with precision_of(rows.dtype):
         device = jnp.asarray(rows)
-        for key in jax.random.split(jax.random.key(seed), num_draws):
+        for key in jax.random.split(validation.random_key(seed), num_draws):
             here = np.asarray(_gradient(objective, params, device, key), np.float64)
             mean, square = mean + here / num_draws, square + here**2 / num_draws
     spread = np.sum(np.maximum(square - mean**2, 0.0)) * num_draws / (num_draws - 1)
@@ -136,13 +137,13 @@ def best_num_draws(
     int
         M; ``max_draws`` where batches do not differ at all, 1 where gradients are not finite.
     """
-    rows, generator = np.asarray(X), np.random.default_rng(seed)
+    rows, generator = np.asarray(X), np.random.default_rng(validation.checked_seed(seed))
     size, single = min(batch_size, len(rows)), replace(objective, num_draws=1)
     means, spreads = [], []
     with precision_of(rows.dtype):
         for number in range(num_batches):
             batch = jnp.asarray(rows[generator.choice(len(rows), size, replace=False)])
-            keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), number))
+            keys = jax.random.split(jax.random.fold_in(validation.random_key(seed), number))
             first, second = (np.asarray(_gradient(single, params, batch, key)) for key in keys)
             means.append(0.5 * (first + second))
             spreads.append(0.5 * float(np.sum((first - second) ** 2, dtype=np.float64)))
