@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -143,3 +143,12 @@ class AutoEncoder(BaseEstimator):
             raise NumericalError(self.message_, trained)
         if trained.outcome.is_failure:
             warn_user(NotConvergedWarning(self.message_, trained))
+
+
+def kept(training: Callable[[], Trained]) -> Trained:
+    """What a training leaves, or its pilot epoch where Ctrl-C came before the rest began."""
+    try:
+        return training()
+    except Interrupted as cut:
+        found: Trained = cut.result
+        return found

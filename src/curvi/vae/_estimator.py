@@ -11,13 +11,13 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from curvi._core import validation
-from curvi._core.errors import InputError, Interrupted, warn_user
+from curvi._core.errors import InputError, warn_user
 from curvi._core.memory import require_memory
 from curvi._core.trees import precision_of
 from curvi.plots import plot_images, plot_sheet, plot_training
 from curvi.solvers import Method
 from curvi.vae import _use as use
-from curvi.vae._base import AutoEncoder
+from curvi.vae._base import AutoEncoder, kept
 from curvi.vae._methods import METHODS, method_named
 from curvi.vae._networks import MLPObjective, VAEParams, initial_params, with_output_bias
 from curvi.vae._objective import Gaussian, Likelihood, trivial_elbo
@@ -174,13 +174,9 @@ class VAE(TransformerMixin, AutoEncoder):
         self._check_data(X)
         sizes = [X.shape[1], *self.hidden]
         networks = [*sizes, 2 * self.latent], [self.latent, *sizes[::-1]]
-        draws = 1 if self.num_draws == "auto" else int(self.num_draws)
-        self._require_memory(X, networks, draws)
+        self._require_memory(X, networks, 1 if self.num_draws == "auto" else int(self.num_draws))
         with precision_of(X.dtype):
-            try:
-                trained = self._trained(X, self._seed())
-            except Interrupted as cut:  # in the pilot epoch
-                trained = cut.result
+            trained = kept(lambda: self._trained(X, self._seed()))
         self.num_draws_ = trained.objective.num_draws
         self._publish(trained)
         return self
