@@ -382,19 +382,11 @@ class VAE(TransformerMixin, AutoEncoder):
         """Originals above their reconstructions; returns a matplotlib figure."""
         X = self._rows(X)[: validation.positive_integer(count, "count")]
         return plot_images(
-            {"original": X, "reconstruction": self.reconstruct(X)}, image_shape or _square(X)
+            {"original": X, "reconstruction": self.reconstruct(X)},
+            image_shape or use.square_shape(X),
         )
 
     def plot_manifold(self, grid: int = 20, image_shape: tuple[int, int] | None = None) -> Any:
         """The code plane as a sheet of images; returns a matplotlib figure."""
         sheet = self.manifold(grid)
-        return plot_sheet(sheet, image_shape or _square(sheet[0]))
-
-
-def _square(X: np.ndarray) -> tuple[int, int]:
-    side = round(X.shape[-1] ** 0.5)
-    if side * side != X.shape[-1]:
-        raise InputError(
-            f"images of {X.shape[-1]} pixels are not square; pass image_shape=(height, width)"
-        )
-    return side, side
+        return plot_sheet(sheet, image_shape or use.square_shape(sheet[0]))

@@ -19,6 +19,7 @@ from scipy import special
 
 from curvi._core import validation
 from curvi._core.compilation import compiled
+from curvi._core.errors import InputError
 from curvi._core.memory import require_memory
 from curvi._core.trees import precision_of
 from curvi.vae._objective import VAEObjective, kl_divergence, reparameterise
@@ -168,6 +169,16 @@ def code_grid(grid: int) -> np.ndarray:
     marks = special.ndtri((np.arange(validation.positive_integer(grid, "grid")) + 0.5) / grid)
     first, second = np.meshgrid(marks, -marks)
     return np.stack([first.ravel(), second.ravel()], axis=1)
+
+
+def square_shape(X: np.ndarray) -> tuple[int, int]:
+    """Height and width of square images."""
+    side = round(X.shape[-1] ** 0.5)
+    if side * side != X.shape[-1]:
+        raise InputError(
+            f"images of {X.shape[-1]} pixels are not square; pass image_shape=(height, width)"
+        )
+    return side, side
 
 
 def _drawn(code: tuple[Array, Array], key: Array, number: Array) -> tuple[Array, Array]:
