@@ -37,6 +37,7 @@ _LINEAR = 1e-3  # nats per parameter: steps that gain less are short enough for 
 _STILL = 1e-3  # natural norm of a gradient, about the distance to the optimum in sds
 _STREAM = 0x3C
 _ESCAPE_STEPS = 3  # in which negative curvature is sought: each solves its system loosely
+_MOST_ESCAPE_STEPS = 30  # in which a radius that was too large for the way down has shrunk
 _NUDGE = 1e-3  # size of a move of the draws that breaks their symmetry
 
 
@@ -172,10 +173,14 @@ def descend_from_saddle(
     nudge = np.asarray(draws_of(loose, resources.key, _STREAM, _MANY))
     moved = np.asarray(draws) + np.asarray(_NUDGE, nudge.dtype) * nudge
     other = resources._replace(noise=jnp.asarray(moved))
-    limits = _few_steps(_ESCAPE_STEPS, 0.0, budget)
-    ended = _run(problem, method, params, other, limits, execution)
-    way_down = ended.trace["negative_curvature"].any() and ended.trace["accepted"].any()
-    return ended.params if way_down else None
+    for steps in (_ESCAPE_STEPS, _MOST_ESCAPE_STEPS):
+        limits = _few_steps(steps, 0.0, budget)
+        ended = _run(problem, method, params, other, limits, execution)
+        if not ended.trace["negative_curvature"].any():
+            return None
+        if ended.trace["accepted"].any():
+            return ended.params
+    return None
 
 
 def _number_of_sets(problem: VariationalProblem, resources: Resources) -> int:

@@ -15,18 +15,10 @@ from curvi._core import trees, validation
 from curvi._core.errors import InputError
 from curvi.linalg import _arithmetic as la
 from curvi.linalg._arithmetic import Scalar, Vector
-from curvi.linalg._cg_iteration import (
-    RUNNING,
-    CGOutcome,
-    State,
-    System,
-    begin,
-    iterate,
-)
+from curvi.linalg._cg_iteration import KEEP, RUNNING, CGOutcome, State, System, begin, iterate
 from curvi.linalg._preconditioners import Identity, Metric
 
 PyTree = Any
-KEEP = ("lowest_model", "least_residual")
 
 
 class CGResult(NamedTuple):

@@ -20,6 +20,7 @@ from curvi.linalg import _arithmetic as la
 from curvi.linalg._arithmetic import Scalar, Vector
 
 RUNNING = -1
+KEEP = ("lowest_model", "least_residual")
 
 
 class CGOutcome(enum.IntEnum):
