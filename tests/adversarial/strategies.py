@@ -7,6 +7,8 @@ import io
 
 from hypothesis import strategies as st
 
+from curvi.datasets._table import _MISSING
+
 FORMULAS = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\uff1d1")
 CONTROLS = ("\x1b[31m", "\x9b2J", "\u202e", "\u2028", "\x07", "\r", "\n", "\x7f", "\ufeff")
 MARKUP = (
@@ -72,7 +74,7 @@ def tables(draw: st.DrawFn, cell: st.SearchStrategy[str] = cells) -> list[list[s
 def good_tables(draw: st.DrawFn) -> list[list[str]]:
     """Hostile names and labels around good numbers."""
     header = draw(st.lists(names.map(str.strip), min_size=1, max_size=3, unique=True))
-    label = names.filter(lambda t: t.strip().lower().lstrip("+-") not in NOT_NUMBERS)
+    label = names.filter(lambda t: t.strip().lower().lstrip("+-") not in _MISSING)
     row = st.tuples(st.lists(numbers, min_size=len(header), max_size=len(header)), label)
     return [
         [*header, "target"],

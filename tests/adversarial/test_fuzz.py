@@ -68,7 +68,7 @@ def test_a_hostile_table_parses_or_is_refused_in_one_line(rows):
         assert found.X.shape == (len(rows) - 1, len(rows[0]) - 1)
 
 
-@hypothesis.settings(max_examples=60)
+@hypothesis.settings(max_examples=30)
 @hypothesis.given(strategies.good_tables())
 def test_good_numbers_among_hostile_text_are_read_as_they_are(rows):
     header, *lines = rows
