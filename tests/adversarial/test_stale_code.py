@@ -109,6 +109,46 @@ def _bound_method():
     return model.slope, lambda: setattr(model, "value", 5.0)
 
 
+def _compiled_function():
+    @jax.jit
+    def scaled(x):
+        return Holder.value * x
+
+    Holder.value = 1.0
+    return scaled, lambda: setattr(Holder, "value", 5.0)
+
+
+def _body_of_a_loop():
+    def body(carry, step):
+        return carry + Holder.value * step, None
+
+    Holder.value = 1.0
+    change = functools.partial(setattr, Holder, "value", 5.0)
+    return (lambda x: jax.lax.scan(body, 0 * x, x[None])[0]), change
+
+
+def _branch():
+    def branch(x):
+        return Holder.value * x
+
+    Holder.value = 1.0
+    change = functools.partial(setattr, Holder, "value", 5.0)
+    return (lambda x: jax.lax.cond(jnp.isfinite(x), branch, branch, x)), change
+
+
+def _rule_inside_a_solver():
+    def solve(x):
+        return jax.lax.custom_root(
+            lambda s: s - Holder.value * x,
+            0 * x,
+            lambda f, guess: jax.lax.stop_gradient(Holder.value * x) + 0 * guess,
+            lambda g, y: y,
+        )
+
+    Holder.value = 1.0
+    return solve, lambda: setattr(Holder, "value", 5.0)
+
+
 def _rule_of_differentiation():
     @functools.partial(jax.custom_jvp)
     def scaled(x):
@@ -122,7 +162,8 @@ def _rule_of_differentiation():
 READ = [
     _class_attribute, _module_attribute, _function_attribute, _set, _bytearray, _object_array,
     _masked_array, _sparse_matrix, _polynomial, _array, _array_of_a_compiled_function,
-    _bound_method, _rule_of_differentiation,
+    _bound_method, _compiled_function, _body_of_a_loop, _branch, _rule_inside_a_solver,
+    _rule_of_differentiation,
 ]  # fmt: skip
 
 
@@ -226,6 +267,22 @@ def test_caches_can_be_cleared_and_are_when_they_are_full(dtype, monkeypatch):
     assert num_compiled() > before
     cleared = []
     monkeypatch.setattr(compilation, "clear_caches", lambda: cleared.append(1))
-    monkeypatch.setattr(compilation, "_programs", compilation._KEPT)
-    trace(lambda x: x + 123.456, jnp.zeros((), dtype))
+    monkeypatch.setattr(compilation, "_used", set(range(compilation._KEPT)))
+    trace(lambda x: x**11, jnp.zeros((), dtype))
     assert cleared
+
+
+def test_code_for_a_new_method_counts(dtype, monkeypatch):
+    monkeypatch.setattr(compilation, "_used", set())
+    counts = []
+    for rate in (1e-3, 2e-3, 2e-3):
+        curvi.fit(
+            lambda x: -0.5 * x**2,
+            jnp.zeros((), dtype),
+            method=curvi.DSVI(learning_rate=rate),
+            max_steps=2,
+            on_failure="return",
+            progress=False,
+        )
+        counts.append(len(compilation._used))
+    assert counts[0] < counts[1] == counts[2]

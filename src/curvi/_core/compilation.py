@@ -25,8 +25,8 @@ _UNOPTIMISED = {**_SIMPLE_FUSION, "xla_backend_optimization_level": 0}
 
 
 _compiled: list[Any] = []  # every function of curvi that JAX compiles
-_KEPT = 64  # programs of users' functions whose compiled code is kept
-_programs = 0
+_KEPT = 64  # users' functions and methods whose compiled code is kept
+_used: set[int] = set()  # hashes of them, since the caches were cleared
 
 
 def compiled(fn: Callable[..., Any], **options: Any) -> Any:
@@ -37,29 +37,30 @@ def compiled(fn: Callable[..., Any], **options: Any) -> Any:
 
 
 def clear_caches() -> None:
-    """Drop the compiled code that curvi keeps for the next call, and what belongs to it.
+    """Drop the compiled code that curvi keeps for the next call.
 
-    It is called when users' functions of 64 different structures have been compiled since the
-    last time, so that a process that goes on to new models does not grow for ever. Results and
-    estimators are not affected; the next fit compiles again.
+    It is called by itself when code for 64 different functions and methods has come together, so
+    that a process that goes on to new models does not grow for ever. Results and estimators are
+    not affected; the next fit compiles again.
 
     Examples
     --------
     >>> import curvi
     >>> curvi.clear_caches()
     """
-    global _programs  # noqa: PLW0603
-    _programs = 0
+    _used.clear()
     for jitted in _compiled:
         jitted.clear_cache()
 
 
-def new_program() -> None:
-    """Count a program that was not known, and make room once there are too many."""
-    global _programs  # noqa: PLW0603
-    _programs += 1
-    if _programs > _KEPT:
+def count_use(*key: Any) -> None:
+    """Count what code is compiled for, if it is new, and make room once there is too much."""
+    mark = hash(key)
+    if mark in _used:
+        return
+    if len(_used) >= _KEPT:
         clear_caches()
+    _used.add(mark)
 
 
 class SizedJit:

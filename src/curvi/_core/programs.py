@@ -5,12 +5,14 @@ global, an array in a closure. curvi keeps compiled code for the next fit, so it
 those values are still the same. It does not guess from the function; it traces it anew for every
 fit and compares what the trace says. Arrays that the function reads become arguments of its
 program: the same model on other data, or the same function defined again, is the same program and
-compiles nothing, and no compiled code holds a user's data.
+compiles nothing. Compiled code then holds no data but what loops, branches and custom rules of
+differentiation enclose.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -22,19 +24,38 @@ import numpy as np
 from jax.extend import core as jaxpr_core
 from jaxtyping import PyTree
 
-from curvi._core.compilation import Cost, cost_of_jaxpr, new_program
+from curvi._core.compilation import Cost, cost_of_jaxpr, count_use
+from curvi._core.trees import precision_of
 
 _JAX = str(Path(jax.__file__).parent)
+_LIBRARIES = str(Path(jax.__file__).parents[1])
+_CONTEXT = ("compute_type", "threefry_partitionable", "xla_metadata", "cur_abstract_mesh")
+_fresh = jax.make_user_context(0) if hasattr(jax, "make_user_context") else None
+_count = itertools.count(1)
 _SIMPLIFIED = (0.0, 0.5, 1.0, 2.0)
 _PLAIN = (bool, int, str, bytes, complex, type(None))
 
 
+class Token:
+    """A program without its arrays, by value: what JAX keeps beside compiled code."""
+
+    def __init__(self, key: tuple[Any, ...]) -> None:
+        self.key, self.hash = key, hash(key)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Token) and self.hash == other.hash and self.key == other.key
+        )
+
+
 class Structure:
-    """All of a program but its arrays; equal to another one where compiled code can be shared."""
+    """All of a program but its arrays; programs of equal tokens share compiled code."""
 
     def __init__(self, jaxpr: Any, out_tree: Any, key: tuple[Any, ...]) -> None:
-        self.key, self.hash = key, hash(key)
-        self.out_tree = out_tree
+        self.token, self.out_tree = Token(key), out_tree
         self.cost: Cost = cost_of_jaxpr(jaxpr)
 
         def program(constants: list[Any], arguments: list[Any]) -> list[Any]:
@@ -43,13 +64,13 @@ class Structure:
         self.run = jax.jit(program)  # JAX traces it once, however often it is differentiated
 
     def __hash__(self) -> int:
-        return self.hash
+        return hash(self.token)
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Structure) and self.key == other.key)
+        return isinstance(other, Structure) and self.token == other.token
 
 
-_structures: weakref.WeakValueDictionary[Any, Structure] = weakref.WeakValueDictionary()
+_structures: weakref.WeakValueDictionary[Token, Structure] = weakref.WeakValueDictionary()
 
 
 @jax.tree_util.register_pytree_node_class
@@ -64,14 +85,15 @@ class Program:
         found = self.structure.run(self.constants, jax.tree.leaves(arguments))
         return jax.tree.unflatten(self.structure.out_tree, found)
 
-    def tree_flatten(self) -> tuple[list[Any], Structure]:
-        """The arrays, and the rest."""
-        return self.constants, self.structure
+    def tree_flatten(self) -> tuple[list[Any], Token]:
+        """The arrays, and a token for the rest, which JAX may keep for ever."""
+        _structures.setdefault(self.structure.token, self.structure)
+        return self.constants, self.structure.token
 
     @classmethod
-    def tree_unflatten(cls, structure: Structure, constants: Any) -> Program:
+    def tree_unflatten(cls, token: Token, constants: Any) -> Program:
         """The program with other arrays, or with tracers in their place."""
-        return cls(structure, list(constants))
+        return cls(_structures[token], list(constants))
 
 
 def trace(function: Callable[..., PyTree], *arguments: PyTree) -> Program:
@@ -84,23 +106,52 @@ def trace(function: Callable[..., PyTree], *arguments: PyTree) -> Program:
         return function(*given)
 
     closed, shapes = jax.make_jaxpr(anew, return_shape=True)(*arguments)
+    if _has_functions_of_the_user(closed.jaxpr) and _fresh is not None:
+        with _fresh(next(_count)):
+            closed, shapes = jax.make_jaxpr(anew, return_shape=True)(*arguments)
     if _holds_arrays(closed.jaxpr):
         leaves = jax.tree.leaves(arguments)
         closed = jax.make_jaxpr(lambda *flat: _inlined(closed.jaxpr, closed.consts, *flat))(*leaves)
     closed = _with_numbers_as_arrays(closed)
-    constants = [c if isinstance(c, jax.Array) else jnp.array(np.asarray(c)) for c in closed.consts]
+    constants = [
+        _own(constant, var.aval)
+        for constant, var in zip(closed.consts, closed.jaxpr.constvars, strict=True)
+    ]
     out_tree = jax.tree.structure(shapes)
     key: tuple[Any, ...] = (_key(closed.jaxpr), out_tree)
-    program = Program(Structure(closed.jaxpr, out_tree, key), constants)
+    structure = Structure(closed.jaxpr, out_tree, key)
     if _has_rules(closed.jaxpr):
         # What differs may be in the rules of differentiation alone.
-        key = (*key, _derivatives(program, arguments))
-        program.structure = Structure(closed.jaxpr, out_tree, key)
-    known = _structures.get(key)
-    if known is None:
-        _structures[key] = known = program.structure
-        new_program()
-    return Program(known, constants)
+        key = (*key, _derivatives(Program(structure, constants), arguments))
+        structure = Structure(closed.jaxpr, out_tree, key)
+    count_use(structure.token)
+    return Program(_structures.setdefault(structure.token, structure), constants)
+
+
+def _own(constant: Any, aval: Any) -> Any:
+    """An array that nobody else can change, in the precision of the trace."""
+    if isinstance(constant, jax.Array):
+        return constant
+    with precision_of(aval.dtype):
+        return jnp.array(np.asarray(constant), aval.dtype)
+
+
+def _has_functions_of_the_user(jaxpr: Any) -> bool:
+    """Whether a loop, branch or compiled function inside is the user's own.
+
+    JAX remembers the trace of such a function for as long as the function lives, whatever it
+    reads. It is then traced once more in a context that JAX has not seen.
+    """
+    return any(
+        not _file_of(inner.debug_info).startswith(_LIBRARIES) or _has_functions_of_the_user(inner)
+        for equation in jaxpr.eqns
+        for inner in _inner(equation)
+    )
+
+
+def _file_of(debug_info: Any) -> str:
+    """The file that a traced function is written in."""
+    return str(getattr(debug_info, "func_src_info", "")).rpartition(" at ")[2]
 
 
 def _with_numbers_as_arrays(closed: Any) -> Any:
@@ -183,11 +234,10 @@ def _has_rules(jaxpr: Any) -> bool:
 
 
 def _is_of_jax(equation: Any) -> bool:
-    rule = equation.params.get("jvp_jaxpr_fun")
-    written = str(getattr(getattr(rule, "debug_info", None), "func_src_info", ""))
-    _, _, file = written.rpartition(" at ")
-    # custom_derivatives.py is where JAX wraps a user's rules.
-    return file.startswith(_JAX) and "custom_derivatives.py" not in file
+    file = _file_of(getattr(equation.params.get("jvp_jaxpr_fun"), "debug_info", None))
+    # There JAX wraps rules of the user's.
+    wraps = ("custom_derivatives.py", str(Path("lax", "control_flow")))
+    return file.startswith(_JAX) and not any(part in file for part in wraps)
 
 
 def _derivatives(program: Program, arguments: tuple[PyTree, ...]) -> Any:
@@ -232,6 +282,8 @@ def _key(jaxpr: Any) -> tuple[Any, ...]:
             equation.primitive,
             tuple(map(atom, equation.invars)),
             _params_key(equation),
+            tuple(_mark(getattr(equation.ctx, name, None)) for name in _CONTEXT),
+            str(equation.effects),
             tuple((atom(var), var.aval) for var in equation.outvars),
         )
         for equation in jaxpr.eqns

@@ -7,6 +7,7 @@ A driver holds the state of one run, or of several runs that advance together. T
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from curvi._core.compilation import QUICK, SizedJit, compiled
+from curvi._core.compilation import QUICK, SizedJit, compiled, count_use
 from curvi._core.deadline import OutOfTime, deadline
 from curvi._core.errors import Outcome
 from curvi.engine._execution import Execution
@@ -211,7 +212,7 @@ class EagerDriver:
             getattr(stepper, "prepare", lambda: None)()
 
     def advance(self, count: int, tolerance: float, seconds: float) -> list[Chunk]:
-        """One step of every run that has no outcome yet."""
+        """One step of every run that has no outcome yet; none of a run that the clock overtakes."""
         with deadline(seconds):
             return [self._step(run, count, tolerance) for run in range(len(self.steppers))]
 
@@ -222,10 +223,11 @@ class EagerDriver:
     def _step(self, run: int, count: int, tolerance: float) -> Chunk:
         taken = []
         if self.outcomes[run] is Outcome.RUNNING and count > 0:
-            info = self.steppers[run].step(tolerance)
-            self.counts[run], code = self.counts[run].after(info)
-            self.outcomes[run] = Outcome(int(code))
-            taken = [info]
+            with suppress(OutOfTime):
+                info = self.steppers[run].step(tolerance)
+                self.counts[run], code = self.counts[run].after(info)
+                self.outcomes[run] = Outcome(int(code))
+                taken = [info]
         columns = zip(*taken, strict=True) if taken else [()] * len(Info._fields)
         rows = {
             name: np.asarray([np.asarray(entry) for entry in column], kind)
@@ -269,6 +271,7 @@ def make_driver(
     problem: Problem, method: Method, starts: list[Any], resources: Any, execution: Execution
 ) -> Driver:
     """The driver that the policy chooses for runs from these starts."""
+    count_use(jax.tree.structure(problem), method)
     if not execution.runs_eagerly(problem, method, starts[0], resources):
         return CompiledDriver(problem, method, starts, resources)
     steppers = [

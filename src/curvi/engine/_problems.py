@@ -271,8 +271,21 @@ def traced_objective(
         size: trace(partial(_checked, fn), params, _some(rows, size), key) for size in sizes
     }
     if hasattr(fn, "gauss_newton") or isinstance(fn, Layered):
-        return fn, tuple(map(read_by, programs.values()))
+        more = (
+            []
+            if not hasattr(fn, "gauss_newton")
+            else [
+                trace(partial(_gauss_newton_product, fn), params, _some(rows, size), key)
+                for size in sizes
+            ]
+        )
+        return fn, tuple(map(read_by, [*programs.values(), *more]))
     return ObjectivePrograms(programs), None
+
+
+def _gauss_newton_product(fn: Any, params: PyTree, batch: PyTree, key: PRNGKeyArray) -> Any:
+    value, gradient, product = fn.gauss_newton(params, batch, key)
+    return value, gradient, product(params)
 
 
 def _some(rows: PyTree, count: int | None) -> PyTree:

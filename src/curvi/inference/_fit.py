@@ -240,13 +240,14 @@ def _start(init: str, problem: VariationalProblem, call: _Call, resources: Resou
         limits = replace(call.budget, tolerance=accuracy, max_steps=_LAPLACE_STEPS, hooks=())
         found = laplace_within(target, limits, execution)
     if found is None:  # not asked for, or no time for it
-        return starting_params(problem, target, resources, eagerly)
+        return starting_params(problem, target, resources, eagerly, call.budget)
     params = laplace_params(problem.family, found)
     sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
     if bool(jnp.isfinite(problem.value(params, sample))):
         return params
     # Where the Gaussian at the mode leaves the support, a narrower one may not.
-    return starting_params(problem, target.with_position(found.position), resources, eagerly)
+    elsewhere = target.with_position(found.position)
+    return starting_params(problem, elsewhere, resources, eagerly, call.budget)
 
 
 def _check_batch(target: Any, batch_size: Any) -> None:

@@ -62,17 +62,15 @@ class FirstRun(NamedTuple):
 
 
 @compiled
-def _values_by_width(
-    problem: VariationalProblem, position: Float[Array, " d"], resources: Resources
-) -> Float[Array, " widths"]:
-    """The objective on the first sample for each starting width."""
+def _value_at_width(
+    problem: VariationalProblem,
+    position: Float[Array, " d"],
+    width: Float[Array, ""],
+    resources: Resources,
+) -> Float[Array, ""]:
+    """The objective on the first sample for a starting width."""
     sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
-    widths = jnp.asarray(_WIDTHS, position.dtype)
-
-    def one(width: Array) -> Array:
-        return problem.value(problem.family.init(position, width), sample)
-
-    return jax.lax.map(one, widths)
+    return problem.value(problem.family.init(position, width), sample)
 
 
 @partial(compiled, static_argnames="family")
@@ -85,6 +83,7 @@ def starting_params(
     target: AbstractTarget,
     resources: Resources,
     run_eagerly: bool,
+    budget: Budget,
 ) -> Params:
     """Parameters around the position with the width that has the best bound.
 
@@ -99,7 +98,7 @@ def starting_params(
         If it is finite there but not around it, however close; the message names the draw, and
         the coordinate whose gradient is not finite.
     """
-    best = best_width(problem, target.start, resources, run_eagerly)
+    best = best_width(problem, target.start, resources, run_eagerly, budget)
     if best is None:
         target.check_start()
         raise NumericalError(_diagnosis(problem, target, resources))
@@ -116,16 +115,25 @@ def best_width(
     position: Float[Array, " d"],
     resources: Resources,
     run_eagerly: bool,
+    budget: Budget,
 ) -> float | None:
-    """The starting width with the best bound around a position; None where none is finite."""
+    """The starting width with the best bound around a position; None where none is finite.
+
+    Where the time ends, those that are left are not tried.
+    """
     first = around(problem.family, position, _WIDTHS[0])
     objective = problem.flat(first, resources) if run_eagerly else None
-    if objective is None:
-        values = np.asarray(_values_by_width(problem, position, resources))
-    else:
-        # The run evaluates the same compiled function: widths then compile none of their own.
-        vectors = [objective.ravel(around(problem.family, position, width)) for width in _WIDTHS]
-        values = np.asarray([objective(vector).value for vector in vectors])
+    values = np.full(len(_WIDTHS), np.nan)
+    for index, width in enumerate(_WIDTHS):
+        if budget.left() <= 0 and np.isfinite(values).any():
+            break
+        if objective is None:
+            at = np.asarray(width, position.dtype)
+            values[index] = _value_at_width(problem, position, at, resources)
+        else:
+            # The run evaluates the same compiled function: widths then compile none of their own.
+            vector = objective.ravel(around(problem.family, position, width))
+            values[index] = objective(vector).value
     if not np.isfinite(values).any():
         return None
     return _WIDTHS[int(np.nanargmin(np.where(np.isfinite(values), values, np.inf)))]
@@ -151,7 +159,7 @@ def starting_points(
         if budget.left() <= 0:
             break
         moved = target.start + jnp.asarray(rng.normal(size=target.dimension), target.dtype)
-        width = best_width(problem, moved, resources, run_eagerly)
+        width = best_width(problem, moved, resources, run_eagerly, budget)
         points.append(around(problem.family, moved, _WIDTHS[-1] if width is None else width))
     return points
 
