@@ -18,7 +18,7 @@ def test_a_budget_is_read_in_bytes_or_with_a_unit(limit, size):
     assert budget_bytes() == before
 
 
-@pytest.mark.parametrize("limit", [0, -1, True, "much", "GiB", "nan", "inf", "1e30 TiB", None])
+@pytest.mark.parametrize("limit", [0, -1, True, "much", "GiB", "nan", "inf", "1e30 TiB"])
 def test_what_is_no_amount_of_memory_is_refused(limit):
     with pytest.raises(curvi.InputError, match="not a positive amount"), curvi.memory_budget(limit):
         pass
