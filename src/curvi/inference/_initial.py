@@ -215,6 +215,7 @@ def _best_of(
 ) -> FirstRun:
     """The run with the best bound; interrupted if any of them was.
 
+    One that did not converge is kept only where its bound is higher by more than a nat.
     After Ctrl-C, or when the time is up, the bounds are those of the last steps.
     """
     elbos = np.asarray([_last_value(one) for one in runs])
@@ -224,7 +225,9 @@ def _best_of(
             elbos = np.asarray([_elbo(target, problem, one, key, budget) for one in runs])
         except KeyboardInterrupt:
             interrupted = True
-    best = 0 if np.isnan(elbos).all() else int(np.nanargmax(elbos))
+    unfinished = np.asarray([one.outcome is not Outcome.CONVERGED for one in runs])
+    merits = elbos - _BETTER * unfinished
+    best = 0 if np.isnan(merits).all() else int(np.nanargmax(merits))
     if not interrupted:
         return FirstRun(runs[best], points[best], elbos, _modes(problem, target, runs, elbos))
     ended = runs[best]._replace(outcome=Outcome.INTERRUPTED)
