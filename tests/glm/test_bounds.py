@@ -15,7 +15,7 @@ from curvi.families import FullRank, LowRank, MeanField, Params
 from curvi.glm._bound import Batch, GLMProblem, Rows, SampledGLMProblem
 from curvi.glm._dense import DenseBound
 from curvi.glm._design import DenseDesign, SparseDesign
-from curvi.glm._fit import fit_glm
+from curvi.glm._fit import fit_glm, relevant_columns
 from curvi.glm._likelihoods import Bernoulli, Gaussian, Poisson
 from curvi.glm._rows import WholeTable
 from curvi.glm._softmax import SoftmaxBound, SoftmaxProblem, logit_draws
@@ -76,6 +76,45 @@ def test_the_dense_hessian_is_that_of_the_compiled_bound(name, relevance):
     np.testing.assert_allclose(bound.value(params), found.value, rtol=1e-12)
     np.testing.assert_allclose(found.gradient, gradient, rtol=1e-8, atol=1e-9)
     np.testing.assert_allclose(found.hessian, hessian, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("mean", [0.2, 5.0])  # the prior of the intercept is given, or chosen
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_the_dense_hessian_with_an_intercept_is_that_of_the_compiled_bound(name, mean):
+    likelihood, noise = LIKELIHOODS[name]
+    rows = rows_of(likelihood, noise)
+    rows = rows._replace(precision=np.full(COLUMNS, 0.5))
+    problem = GLMProblem(likelihood, MeanField(), relevance=True, intercept=True)
+    table = WholeTable(rows.design.matrix, rows.y, rows.weight)
+    relevant = relevant_columns(COLUMNS, relevance=True, intercept=True)
+    bound = DenseBound(relevant, rows.precision, likelihood, table, noise)
+    params = 0.5 * np.random.default_rng(1).normal(size=2 * COLUMNS)
+    params[COLUMNS - 1] = mean
+
+    def value(flat):
+        return problem.value(Params(flat[:COLUMNS], flat[COLUMNS:]), device(rows))
+
+    found = bound.second_order(params)
+    exact, gradient, hessian = derivatives(value, params)
+    np.testing.assert_allclose(found.value, exact, rtol=1e-10)
+    np.testing.assert_allclose(found.gradient, gradient, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(found.hessian, hessian, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("family", [MeanField(), FullRank()])
+@pytest.mark.parametrize("mean", [0.2, 5.0])
+def test_the_prior_variance_of_an_intercept_is_chosen_but_not_too_small(family, mean):
+    rows = rows_of(Bernoulli(), 1.0)
+    problem = GLMProblem(Bernoulli(), family, relevance=True, intercept=True)
+    plain = GLMProblem(Bernoulli(), family, relevance=False)
+    q = family.init(jnp.asarray([0.3, -0.8, mean]), jnp.asarray([0.2, 0.5, 0.4]))
+    moments = q.mean**2 + family.scale.variance(q.scale_params)
+    least = 1 / rows.precision[-1]
+    best = moments.at[-1].max(least)
+    assert (best[-1] > least) == (mean == 5.0)
+    expected = plain.value(q, device(rows._replace(precision=np.asarray(1 / best))))
+    value = problem.value(problem.from_mean(q), device(rows))
+    assert float(value) == pytest.approx(float(expected), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
@@ -140,14 +179,22 @@ def test_a_table_of_zeros_and_ones_is_treated_as_any_other():
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
-@pytest.mark.parametrize("relevance", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_the_dense_hessian_of_a_softmax_is_that_of_the_compiled_bound(relevance):
+@pytest.mark.parametrize(
+    ("relevance", "intercept"),
+    [
+        pytest.param(False, False, marks=pytest.mark.slow),
+        pytest.param(True, False, marks=pytest.mark.slow),
+        (True, True),
+    ],
+)
+def test_the_dense_hessian_of_a_softmax_is_that_of_the_compiled_bound(relevance, intercept):
     rows = rows_of(Bernoulli())
     labels = np.random.default_rng(3).integers(0, CLASSES, ROWS)
     draws = logit_draws(CLASSES, 0)
     table = WholeTable(rows.design.matrix, labels, rows.weight)
-    bound = SoftmaxBound(relevance, np.tile(rows.precision, CLASSES), table, draws)
-    problem = SoftmaxProblem(MeanField(), relevance, CLASSES)
+    relevant = np.tile(relevant_columns(COLUMNS, relevance, intercept), CLASSES)
+    bound = SoftmaxBound(relevant, np.tile(rows.precision, CLASSES), table, draws)
+    problem = SoftmaxProblem(MeanField(), relevance, CLASSES, intercept=intercept)
     sample = Batch(device(rows._replace(y=labels)), jnp.asarray(draws), jnp.asarray(1.0))
     params = 0.5 * np.random.default_rng(1).normal(size=2 * COLUMNS * CLASSES)
 
@@ -191,12 +238,12 @@ def test_the_sampled_bound_averages_to_the_exact_one(name, family, per_row):
     assert abs(values.mean() - exact) < 5 * error + 1e-9
 
 
-@pytest.mark.parametrize("per_row", [False, True])
-def test_the_surrogate_has_the_gradient_of_the_bound_and_a_positive_hessian(per_row):
+@pytest.mark.parametrize(("per_row", "intercept"), [(False, False), (True, False), (False, True)])
+def test_the_surrogate_has_the_gradient_of_the_bound_and_a_positive_hessian(per_row, intercept):
     likelihood, noise = LIKELIHOODS["bernoulli"]
     rows = device(rows_of(likelihood, noise))
     family = MeanField()
-    problem = SampledGLMProblem(likelihood, family, True, 20, None, per_row)
+    problem = SampledGLMProblem(likelihood, family, True, 20, None, per_row, intercept=intercept)
     resources = Resources(jax.random.key(0), rows, noise=None)
     sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
     raw = jnp.asarray([0.3, -0.2, 0.1, 0.4, 0.2, 0.9])  # mu and sigma
@@ -283,7 +330,7 @@ def test_a_full_rank_gaussian_fit_is_the_conjugate_posterior():
 @pytest.mark.parametrize("relevance", [False, True])
 @pytest.mark.parametrize("family", [MeanField(), FullRank()], ids=str)
 def test_the_metric_and_its_inverse_undo_each_other(family, relevance):
-    problem = GLMProblem(Bernoulli(), family, relevance)
+    problem = GLMProblem(Bernoulli(), family, relevance, intercept=relevance)
     params = problem.from_mean(family.init(jnp.asarray([0.4, -1.0, 2.0]), 0.3))
     flat, unravel = ravel_pytree(params)
     tangent = unravel(jnp.asarray(np.random.default_rng(0).normal(size=flat.size)))

@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import sparse, special, stats
 from sklearn.exceptions import ConvergenceWarning
 
 import curvi
@@ -192,3 +192,76 @@ def test_the_sd_of_the_intercept_is_that_of_its_draws(covariance):
     model = curvi.BayesianLinearRegression(covariance=covariance).fit(X, y)
     draws = model.sample(20_000).intercept
     assert model.intercept_sd_ == pytest.approx(draws.std(), rel=0.03)  # six standard errors
+
+
+DRAWN = {
+    "linear": (curvi.BayesianLinearRegression, 2.0, lambda rng, t: rng.normal(t)),
+    "logistic": (
+        curvi.BayesianLogisticRegression,
+        0.0,
+        lambda rng, t: rng.uniform(size=t.size) < special.expit(t),
+    ),
+    "poisson": (curvi.BayesianPoissonRegression, 0.0, lambda rng, t: rng.poisson(np.exp(t))),
+}
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("name", DRAWN)
+def test_intervals_of_an_intercept_next_to_switched_off_features_cover_it(name, standardize):
+    kind, intercept, draw = DRAWN[name]
+    covered = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(80, 4))
+        y = draw(rng, intercept + 0.4 * X[:, 0])
+        model = kind(prior="ard", standardize=standardize, num_starts=1).fit(X, y)
+        error = np.abs(model.intercept_ - intercept)
+        covered += int(np.all(error < 1.96 * model.intercept_sd_))
+    assert covered >= 33  # 38 are expected
+
+
+PATHS = {
+    "dense": {},
+    "full": {"covariance": "full"},
+    "low-rank": {"covariance": "low-rank", "rank": 1},
+    "dsvi": {"method": "dsvi", "max_iter": 1000},
+    "sparse": {},
+    "blocks": {},
+}
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("path", PATHS)
+def test_every_way_to_fit_a_relevance_prior_leaves_the_intercept_on(path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3))
+    y = 5 + X[:, 0] + 2 * rng.normal(size=200)
+    model = curvi.BayesianLinearRegression(
+        prior="ard", num_starts=1, random_state=0, noise_scale=2.0, **PATHS[path]
+    )
+    if path == "blocks":
+        model.fit_blocks([(X[:90], y[:90]), (X[90:], y[90:])])
+    else:
+        model.fit(sparse.csr_matrix(X) if path == "sparse" else X, y)
+    assert model.intercept_sd_ == pytest.approx(2 / 200**0.5, rel=0.1)
+
+
+@pytest.mark.float64_only
+def test_intercepts_of_several_classes_are_left_on():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(90, 2)), np.arange(90) % 3
+    model = curvi.BayesianLogisticRegression(prior="ard", num_starts=1).fit(X, y)
+    assert not model.selected_.all()
+    assert model.intercept_sd_.min() > 0.1
+
+
+@pytest.mark.float64_only
+def test_a_large_intercept_is_not_shrunk_by_a_relevance_prior():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 3))
+    y = 1000 + 30 * X[:, 0] + 10 * rng.normal(size=80)
+    model = curvi.BayesianLinearRegression(prior="ard", standardize=False, random_state=0).fit(X, y)
+    assert model.converged_
+    assert abs(model.intercept_ - 1000) < 4 * model.intercept_sd_ < 8
+    assert model.noise_sd_ == pytest.approx(10, rel=0.3)

@@ -12,7 +12,7 @@ Titsias and Lazaro-Gredilla (automatic relevance determination) that the paper u
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -119,12 +119,15 @@ class GLMProblem(RegressionProblem):
 
     With the relevance prior the first block of the parameters is not the mean but
     ``alpha = mu / sqrt(C_jj)``: at fixed alpha the prior term does not depend on the scales of a
-    diagonal R, and steps that switch a feature off are straight lines.
+    diagonal R, and steps that switch a feature off are straight lines. With ``intercept`` the prior
+    variance of the last column is not below ``1 / precision``, and its parameter is the mean:
+    centred data would switch it off.
     """
 
     likelihood: Likelihood
     family: Family
     relevance: bool
+    intercept: bool = field(default=False, kw_only=True)
 
     @property
     def fixed(self) -> bool:
@@ -134,7 +137,12 @@ class GLMProblem(RegressionProblem):
     def sampled(self, num_draws: int, batch_size: int | None) -> Problem:
         """The same bound on fresh draws."""
         return SampledGLMProblem(
-            self.likelihood, self.family, self.relevance, num_draws, batch_size
+            self.likelihood,
+            self.family,
+            self.relevance,
+            num_draws,
+            batch_size,
+            intercept=self.intercept,
         )
 
     def sample(self, resources: Any, step: Array, stream: int = 0, size: int | None = None) -> Any:
@@ -145,15 +153,28 @@ class GLMProblem(RegressionProblem):
         """From the parameterisation of the problem to (mean, scale)."""
         if not self.relevance:
             return params
-        sd = jnp.sqrt(self.family.scale.variance(params.scale_params))
-        return Params(params.mean * sd, params.scale_params)
+        return Params(params.mean * self._unit(params), params.scale_params)
 
     def from_mean(self, params: Params) -> Params:
         """From (mean, scale) to the parameterisation of the problem."""
         if not self.relevance:
             return params
+        return Params(params.mean / self._unit(params), params.scale_params)
+
+    def _unit(self, params: Params) -> Array:
+        """Of the first block of the parameters: an sd, but one for an intercept."""
         sd = jnp.sqrt(self.family.scale.variance(params.scale_params))
-        return Params(params.mean / sd, params.scale_params)
+        return sd.at[self._last].set(1.0)
+
+    @property
+    def _last(self) -> slice:
+        """The intercept, or nothing."""
+        return slice(-1, None) if self.intercept else slice(0, 0)
+
+    @property
+    def _relevant(self) -> slice:
+        """The columns that can be switched off."""
+        return slice(-1 if self.intercept else None)
 
     def value(self, params: Params, sample: Rows) -> Float[Array, ""]:
         """The negative ELBO."""
@@ -184,13 +205,16 @@ class GLMProblem(RegressionProblem):
         """KL(q || prior), the prior's own parameters optimised where it is a relevance prior."""
         variance = self.family.scale.variance(params.scale_params)
         log_det = self.family.scale.log_det(params.scale_params)
-        if self.relevance:
-            alpha_term = 0.5 * jnp.sum(jnp.log1p(params.mean**2))
-            if self.family.scale.is_diagonal:
-                return alpha_term  # the rest cancels, and must not be left to rounding
-            return alpha_term + 0.5 * jnp.sum(jnp.log(variance)) - log_det
-        moment = sample.precision * (variance + params.mean**2)
-        return 0.5 * jnp.sum(moment - 1 - jnp.log(sample.precision)) - log_det
+        if not self.relevance:
+            return _normal_energy(sample.precision, variance + params.mean**2) - log_det
+        on, rest = self._relevant, self._last
+        moment = variance[rest] + params.mean[rest] ** 2
+        energy = 0.5 * jnp.sum(jnp.log1p(params.mean[on] ** 2))
+        chosen = jnp.maximum(1 / sample.precision[rest], moment)
+        energy += _normal_energy(1 / chosen, moment)
+        if self.family.scale.is_diagonal:  # what cancels must not be left to rounding
+            return energy - 0.5 * jnp.sum(jnp.log(variance[rest]))
+        return energy + 0.5 * jnp.sum(jnp.log(variance[on])) - log_det
 
     def metric(self, params: Params) -> Metric:
         """The family's natural metric, pulled back to the parameterisation of the problem."""
@@ -217,6 +241,11 @@ class GLMProblem(RegressionProblem):
     def from_raw(self, raw: Params) -> Params:
         """Back from entries of R."""
         return self.from_mean(self.family.from_raw(raw))
+
+
+def _normal_energy(precision: Array, moment: Array) -> Float[Array, ""]:
+    """Minus the expected log density of a normal prior, up to the constant of an entropy."""
+    return 0.5 * jnp.sum(precision * moment - 1 - jnp.log(precision))
 
 
 @dataclass(frozen=True)
@@ -258,9 +287,10 @@ class SampledGLMProblem(GLMProblem):
             return super().surrogate(params, sample)
         q = self.to_mean(params)
         moment = self.family.scale.variance(q.scale_params) + q.mean**2
-        variance = jax.lax.stop_gradient(moment)
-        prior = 0.5 * jnp.sum(moment / variance - 1 + jnp.log(variance))
-        return self._energy(params, sample) + prior - self.family.scale.log_det(q.scale_params)
+        precision = 1 / jax.lax.stop_gradient(moment)
+        precision = precision.at[self._last].min(sample.rows.precision[self._last])
+        prior = _normal_energy(precision, moment) - self.family.scale.log_det(q.scale_params)
+        return self._energy(params, sample) + prior
 
     def _energy(self, params: Params, sample: Any) -> Float[Array, ""]:
         """Minus the log likelihood on the draws, scaled to all rows."""

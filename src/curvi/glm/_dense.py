@@ -139,7 +139,7 @@ class DenseBound(DiagonalBound):
         share = self.tables.num_rows // (_ROWS_PER_PARAMETER * 2 * self.precision.shape[0])
         sparing = replace(single, every=min(max(share, 1), _LARGEST_STRIDE))
         stages = super(DenseBound, sparing).coarser()
-        if every >= 4 and not self.relevance:
+        if every >= 4 and not self.relevant.any():
             few = self.tables.thinned(every)
             stages.append(replace(single, tables=few, has_all_rows=False, rough=_ROUGH))
         return [*stages, single]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -60,15 +61,21 @@ class DiagonalBound(abc.ABC):
     """A negative ELBO as a function of the vector (a, rho).
 
     Derivatives, metric and steps are those of a parameterisation that each coordinate chooses for
-    itself.
+    itself. Where some coordinates have a relevance prior, the prior variances of the others are
+    maximised as well, but not below ``1 / precision``: these are never switched off.
     """
 
-    relevance: bool
-    precision: np.ndarray  # of the prior, one per coordinate of mu
+    relevance: bool | np.ndarray  # which coordinates of mu have a relevance prior
+    precision: np.ndarray  # of the prior of the others, one per coordinate of mu
     has_all_rows: bool = field(default=True, kw_only=True)  # or only a share that stands for them
     well_known: float = field(default=4.0, kw_only=True)  # |mu| / sigma from which steps are in mu
     rough: float = field(default=0.0, kw_only=True)  # nats that may be left, if only for a start
     single: bool = field(default=False, kw_only=True)  # whether its Hessian is of float32 products
+
+    @cached_property
+    def relevant(self) -> np.ndarray:
+        """Which coordinates have a relevance prior; the others have a normal one."""
+        return np.broadcast_to(self.relevance, self.precision.shape)
 
     @property
     @abc.abstractmethod
@@ -81,7 +88,7 @@ class DiagonalBound(abc.ABC):
         Under a relevance prior the first steps are all in (alpha, rho): with parameterisations
         mixed from the beginning, uncentred columns can end in optima hundreds of nats worse.
         """
-        return [replace(self, well_known=np.inf, rough=_ROUGH)] if self.relevance else []
+        return [replace(self, well_known=np.inf, rough=_ROUGH)] if self.relevant.any() else []
 
     @abc.abstractmethod
     def energy(self, mu: np.ndarray, sd: np.ndarray) -> float:
@@ -99,11 +106,11 @@ class DiagonalBound(abc.ABC):
         """The first block, the mean, and the sds."""
         a, rho = _halves(params)
         sd = np.exp(rho)
-        return a, (a * sd if self.relevance else a), sd
+        return a, np.where(self.relevant, a * sd, a), sd
 
     def join(self, mu: np.ndarray, sd: np.ndarray) -> np.ndarray:
         """Parameters of a mean and sds."""
-        return np.concatenate([mu / sd if self.relevance else mu, np.log(sd)])
+        return np.concatenate([np.where(self.relevant, mu / sd, mu), np.log(sd)])
 
     def value(self, params: np.ndarray) -> float:
         """The negative ELBO."""
@@ -118,18 +125,17 @@ class DiagonalBound(abc.ABC):
         would be a curve there, of ever shorter steps as alpha grows.
         """
         a, _ = _halves(params)
-        return np.abs(a) > self.well_known if self.relevance else np.ones(a.size, bool)
+        return (np.abs(a) > self.well_known) | ~self.relevant
 
     def moved(self, params: np.ndarray, step: np.ndarray) -> np.ndarray:
         """The parameters after a step in the parameterisation of where it starts."""
-        if not self.relevance:
+        if not self.relevant.any():
             return params + step
         a, mu, _ = self.split(params)
         by_mean, by_rho = _halves(step)
         rho = params[a.size :] + by_rho
-        return np.concatenate(
-            [np.where(self.in_mean(params), (mu + by_mean) * np.exp(-rho), a + by_mean), rho]
-        )
+        curved = self.in_mean(params) & self.relevant
+        return np.concatenate([np.where(curved, (mu + by_mean) * np.exp(-rho), a + by_mean), rho])
 
     def shortcut(self, params: np.ndarray) -> np.ndarray:
         """The limit of what is on its way to be switched off: alpha = 0 and sigma = 0, nearly.
@@ -137,7 +143,7 @@ class DiagonalBound(abc.ABC):
         Newton steps come closer by a constant factor only, since the limit lies at infinity.
         """
         a, _, sd = self.split(params)
-        fading = self.relevance & (np.abs(a) < _FADING) & (sd > _OFF)
+        fading = self.relevant & (np.abs(a) < _FADING) & (sd > _OFF)
         rho = np.where(fading, np.log(_OFF), params[a.size :])
         return np.concatenate([np.where(fading, 0.0, a), rho])
 
@@ -188,21 +194,50 @@ class DiagonalBound(abc.ABC):
 
     def _divergence(self, params: np.ndarray) -> Divergence:
         a, mu, sd = self.split(params)
-        if not self.relevance:
-            weighted = self.precision * sd**2
-            moment = self.precision * (sd**2 + mu**2)
-            value = 0.5 * np.sum(moment - 1 - np.log(self.precision)) - np.sum(params[a.size :])
-            gradient = np.concatenate([self.precision * mu, weighted - 1])
-            return Divergence(value, gradient, self.precision, np.zeros_like(a), 2 * weighted)
-        in_mean, share, square = self.in_mean(params), a / (1 + a**2), (1 + a**2) ** -2.0
-        by_mean, by_rho = np.where(in_mean, share / sd, share), np.where(in_mean, -a * share, 0.0)
-        return Divergence(
-            0.5 * np.sum(np.log1p(a**2)),
-            np.concatenate([by_mean, by_rho]),
-            (1 - a**2) * square * np.where(in_mean, sd**-2.0, 1.0),
-            np.where(in_mean, -2 * a * square / sd, 0.0),
-            np.where(in_mean, 2 * a**2 * square, 0.0),
-        )
+        rho, on, in_mean = params[a.size :], self.relevant, self.in_mean(params)
+        terms = np.empty((6, a.size))
+        terms[:, on] = _relevance_terms(a[on], sd[on], in_mean[on])
+        adapts = bool(on.any())
+        terms[:, ~on] = _normal_terms(self.precision[~on], mu[~on], sd[~on], rho[~on], adapts)
+        value, by_mean, by_rho, *second = terms
+        return Divergence(float(value.sum()), np.concatenate([by_mean, by_rho]), *second)
+
+
+Terms = tuple[
+    np.ndarray, ...
+]  # value, slopes in (mu, rho), second derivatives in the order of both
+
+
+def _relevance_terms(a: np.ndarray, sd: np.ndarray, in_mean: np.ndarray) -> Terms:
+    """Of ``log(1 + alpha^2) / 2``, in the parameterisation of each coordinate."""
+    share, square = a / (1 + a**2), (1 + a**2) ** -2.0
+    return (
+        0.5 * np.log1p(a**2),
+        np.where(in_mean, share / sd, share),
+        np.where(in_mean, -a * share, 0.0),
+        (1 - a**2) * square * np.where(in_mean, sd**-2.0, 1.0),
+        np.where(in_mean, -2 * a * square / sd, 0.0),
+        np.where(in_mean, 2 * a**2 * square, 0.0),
+    )
+
+
+def _normal_terms(
+    precision: np.ndarray, mu: np.ndarray, sd: np.ndarray, rho: np.ndarray, adapts: bool
+) -> Terms:
+    """Of the divergence from a normal prior, in (mu, rho); one that adapts can be wider."""
+    s = sd**2
+    moment = s + mu**2
+    wider = precision * moment > 1 if adapts else np.zeros(mu.size, bool)
+    precision = np.where(wider, 1 / np.maximum(moment, 1 / precision), precision)
+    bend = np.where(wider, 2 * precision**2, 0.0)  # 1 / moment falls as the moment grows
+    return (
+        0.5 * (precision * moment - 1 - np.log(precision)) - rho,
+        precision * mu,
+        precision * s - 1,
+        precision - bend * mu**2,
+        -bend * mu * s,
+        2 * precision * s - bend * s**2,
+    )
 
 
 def _halves(vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -111,6 +111,7 @@ def fit_glm(
     rows: Rows | StreamedRows,
     *,
     relevance: bool = False,
+    intercept: bool = False,
     options: Options | None = None,
     centre: np.ndarray | None = None,
 ) -> GLMFit:
@@ -130,6 +131,9 @@ def fit_glm(
         ``options.method=None``.
     relevance : bool
         Whether the prior is the relevance prior; otherwise it is normal.
+    intercept : bool
+        Whether the last column is an intercept. Under a relevance prior its prior variance is
+        maximised as well, but not below ``1 / precision``: it is never switched off.
     options : Options, optional
         How the bound is maximised.
     centre : array, (columns,), optional
@@ -153,7 +157,7 @@ def fit_glm(
         return starting_moments(columns, options.seed, index, centre)
 
     def compiled(rows: Rows) -> GLMFit:
-        exact = GLMProblem(likelihood, family, relevance)
+        exact = GLMProblem(likelihood, family, relevance, intercept=intercept)
         with precision_of(dtype), one_blas_thread():  # whose number would change the last bits
             device = on_device(padded(rows) if options.batch_size is None else rows)
             found = fit_compiled(exact, device, device, starts, options)
@@ -161,8 +165,9 @@ def fit_glm(
 
     def on_host(tables: Tables) -> GLMFit:
         noise = float(rows.noise)
+        relevant = relevant_columns(columns, relevance, intercept)
         bound = DenseBound(
-            relevance, rows.precision, likelihood, tables, noise, coarse_rows=options.coarse_rows
+            relevant, rows.precision, likelihood, tables, noise, coarse_rows=options.coarse_rows
         )
         found = fit_on_host(bound, family, dtype, starts, options)
         sd = np.exp(found.q.scale_params)
@@ -186,6 +191,11 @@ def dense_is_cheap(family: Family, rows: Rows, size: int) -> bool:
     """Whether the whole Hessian can be formed and factorised at every step."""
     is_dense = isinstance(rows.design, DenseDesign)
     return is_dense and family.scale.is_diagonal and size <= LARGEST_DENSE
+
+
+def relevant_columns(columns: int, relevance: bool, intercept: bool) -> np.ndarray:
+    """Which columns can be switched off: those of a relevance prior, but never an intercept."""
+    return np.append(np.full(columns - intercept, relevance), np.zeros(int(intercept), bool))
 
 
 def whole_table(rows: Rows) -> WholeTable:

@@ -43,8 +43,9 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
     fit_intercept, standardize : bool
         Add an intercept; centre and scale features inside (results are in your units).
     intercept_prior_scale : float, optional
-        Prior sd of the intercept; ``prior_scale`` by default. With ``prior="ard"`` the intercept
-        is included in the relevance prior and this is not used.
+        Prior sd of the intercept; ``prior_scale`` by default. With ``prior="ard"`` this is the
+        least one: a larger one is chosen where that raises the ELBO, and the intercept is never
+        switched off.
     rank : int
         Rank of a low-rank covariance; at most the number of coefficients less one.
     num_starts : int, optional
@@ -62,7 +63,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
     Attributes
     ----------
     coef_, coef_sd_ : arrays, (1, features) or (classes, features)
-        Posterior means and sds.
+        Posterior means and sds. Those of a feature that is switched off are both zero, nearly: the
+        posterior takes it as irrelevant for certain, and its sd does not say how sure that is.
     intercept_, intercept_sd_ : arrays, (1,) or (classes,)
         Posterior means and sds of the intercepts.
     classes_ : array
@@ -157,14 +159,18 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
 
     def _fit_rows(self, data: Observations, columns: Columns) -> GLMFit:
         classes = self.classes_.shape[0]
-        prior = self._precision(columns, data.dtype)
-        rows = data.rows(columns, prior, 1.0, lambda y: self._encode(y, data.dtype))
+        precision = self._precision(columns, data.dtype)
+        rows = data.rows(columns, precision, 1.0, lambda y: self._encode(y, data.dtype))
         family, relevance = self._family(columns.count, classes), self.prior == "ard"
-        options = self._options(columns, data.columns.total, 0.25)
+        intercept, options = columns.intercept, self._options(columns, data.columns.total, 0.25)
         if classes > 2:
             if isinstance(rows, StreamedRows):
                 raise InputError(
                     f"y has {classes} classes; rows in blocks are fitted for two classes only"
                 )
-            return fit_softmax(family, rows, classes, relevance=relevance, options=options)
-        return fit_glm(Bernoulli(), family, rows, relevance=relevance, options=options)
+            return fit_softmax(
+                family, rows, classes, relevance=relevance, intercept=intercept, options=options
+            )
+        return fit_glm(
+            Bernoulli(), family, rows, relevance=relevance, intercept=intercept, options=options
+        )

@@ -45,8 +45,9 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
     fit_intercept, standardize : bool
         Add an intercept; centre and scale features and y inside (results are in your units).
     intercept_prior_scale : float, optional
-        Prior sd of the intercept; ``prior_scale`` by default. With ``prior="ard"`` the intercept
-        is included in the relevance prior and this is not used.
+        Prior sd of the intercept; ``prior_scale`` by default. With ``prior="ard"`` this is the
+        least one: a larger one is chosen where that raises the ELBO, and the intercept is never
+        switched off.
     rank : int
         Rank of a low-rank covariance; at most the number of coefficients less one.
     num_starts : int, optional
@@ -67,7 +68,8 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
     Attributes
     ----------
     coef_, coef_sd_ : arrays, (features,)
-        Posterior means and sds.
+        Posterior means and sds. Those of a feature that is switched off are both zero, nearly: the
+        posterior takes it as irrelevant for certain, and its sd does not say how sure that is.
     intercept_, intercept_sd_ : float
         Posterior mean and sd of the intercept.
     noise_sd_ : float
@@ -154,6 +156,7 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
             self._family(columns.count),
             data.rows(columns, self._precision(columns, dtype), noise, encode),
             relevance=self.prior == "ard",
+            intercept=columns.intercept,
             options=self._options(columns, total, curvature),
         )
         self._response_units = (shift, scale)
@@ -186,8 +189,9 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
     fit_intercept, standardize : bool
         Add an intercept; centre and scale features inside (results are in your units).
     intercept_prior_scale : float, optional
-        Prior sd of the intercept; ``prior_scale`` by default. With ``prior="ard"`` the intercept
-        is included in the relevance prior and this is not used.
+        Prior sd of the intercept; ``prior_scale`` by default. With ``prior="ard"`` this is the
+        least one: a larger one is chosen where that raises the ELBO, and the intercept is never
+        switched off.
     rank : int
         Rank of a low-rank covariance; at most the number of coefficients less one.
     num_starts : int, optional
@@ -205,7 +209,8 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
     Attributes
     ----------
     coef_, coef_sd_ : arrays, (features,)
-        Posterior means and sds.
+        Posterior means and sds. Those of a feature that is switched off are both zero, nearly: the
+        posterior takes it as irrelevant for certain, and its sd does not say how sure that is.
     intercept_, intercept_sd_ : float
         Posterior mean and sd of the intercept.
     relevance_, selected_ : arrays
@@ -275,6 +280,7 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
             self._family(columns.count),
             data.rows(columns, self._precision(columns, data.dtype), 1.0, encode),
             relevance=self.prior == "ard",
+            intercept=columns.intercept,
             options=self._options(columns, responses.total, mean + 1),
             centre=centre,
         )

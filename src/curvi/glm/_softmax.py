@@ -44,6 +44,7 @@ from curvi.glm._fit import (
     fit_compiled,
     fit_on_host,
     neg_elbo,
+    relevant_columns,
     starting_moments,
     whole_table,
 )
@@ -67,6 +68,7 @@ def fit_softmax(
     num_classes: int,
     *,
     relevance: bool = False,
+    intercept: bool = False,
     options: Options | None = None,
 ) -> GLMFit:
     """Maximise the bound of K blocks of coefficients.
@@ -84,6 +86,9 @@ def fit_softmax(
         K.
     relevance : bool
         Whether the prior is the relevance prior; otherwise it is normal.
+    intercept : bool
+        Whether the last column is an intercept. Under a relevance prior its prior variance is
+        maximised as well, but not below ``1 / precision``: it is never switched off.
     options : Options, optional
         How the bound is maximised.
 
@@ -108,12 +113,13 @@ def fit_softmax(
     cheap = dense_is_cheap(family, rows, 2 * num_classes * columns) and work < _DENSE_WORK
     if options.method is None and cheap:
         precision = np.tile(rows.precision, num_classes)
-        bound = SoftmaxBound(relevance, precision, whole_table(rows), draws)
+        relevant = np.tile(relevant_columns(columns, relevance, intercept), num_classes)
+        bound = SoftmaxBound(relevant, precision, whole_table(rows), draws)
         found = fit_on_host(bound, family, dtype, starts, options)
         params = bound.join(np.ravel(found.q.mean), np.exp(np.ravel(found.q.scale_params)))
         elbos = [-replace(bound, draws=noise).value(params) for noise in fresh]
     else:
-        exact = SoftmaxProblem(family, relevance, num_classes)
+        exact = SoftmaxProblem(family, relevance, num_classes, intercept=intercept)
         with precision_of(dtype), one_blas_thread():
             device = on_device(padded(rows) if options.batch_size is None else rows)
 
@@ -168,11 +174,12 @@ class SoftmaxProblem(RegressionProblem):
     num_classes: int
     fresh_draws: int | None = None
     batch_size: int | None = None
+    intercept: bool = False
 
     @property
     def _block(self) -> GLMProblem:
         """One class: its parameterisation, prior and metric are those of a single predictor."""
-        return GLMProblem(Bernoulli(), self.family, self.relevance)
+        return GLMProblem(Bernoulli(), self.family, self.relevance, intercept=self.intercept)
 
     @property
     def fixed(self) -> bool:
