@@ -198,10 +198,10 @@ DRAWN = {
     "linear": (curvi.BayesianLinearRegression, 2.0, lambda rng, t: rng.normal(t)),
     "logistic": (
         curvi.BayesianLogisticRegression,
-        0.0,
+        0.2,
         lambda rng, t: rng.uniform(size=t.size) < special.expit(t),
     ),
-    "poisson": (curvi.BayesianPoissonRegression, 0.0, lambda rng, t: rng.poisson(np.exp(t))),
+    "poisson": (curvi.BayesianPoissonRegression, 0.1, lambda rng, t: rng.poisson(np.exp(t))),
 }
 
 
