@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,19 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from curvi._core.compilation import SizedJit, compiled
 from curvi._core.memory import require_memory
 from curvi._core.programs import Program
-from curvi._core.trees import precision_of, size
+from curvi._core.trees import coordinate_names, precision_of, size
 from curvi.families import Family, Params
 from curvi.objective import Draws, fixed_draws
 from curvi.targets import AbstractTarget
 
 _MOST_DRAWS, _FEWEST_DRAWS = 4096, 64
 _NUMBERS = 2e7  # in all draws together, and in the results of one block
+_TAIL = 64  # draws that are the tail of 4,096
+_LEAST_TAIL = 16  # of which fewer do not tell its shape
+_WORST_K = {"sd": 0.65, "mean": 0.85}  # 1/2 and 1, with room for a lognormal of log sd 1.2
+_LARGEST_SHARE = 0.6  # of one draw in the sum of squares: without it the sd is a third smaller
+_NEGLIGIBLE_SPREAD = 1e-3  # of the value itself: such an sd is as good as zero
+_MOST_NAMES = 4
 
 
 @partial(compiled, static_argnames="family")
@@ -90,32 +96,83 @@ def user_space(target: AbstractTarget, family: Family) -> UserSpace:
     return UserSpace(family, target.to_user)
 
 
-def user_moments(target: AbstractTarget, family: Family, params: Params) -> tuple[PyTree, PyTree]:
+class UserMoments(NamedTuple):
+    """Mean and sd in the user's space, and why not to trust them (empty where nothing is amiss)."""
+
+    mean: PyTree
+    sd: PyTree
+    doubt: str = ""
+
+
+def user_moments(target: AbstractTarget, family: Family, params: Params) -> UserMoments:
     """Mean and sd of q in the user's space: exact where it is q's own, else from many draws."""
     with precision_of(target.dtype):
         if target.constrain is None:
             unravel = target.density.unravel
-            return unravel(params.mean), unravel(sd_of(family, params))
+            return UserMoments(unravel(params.mean), unravel(sd_of(family, params)))
         noise = moment_draws(family, params, jax.random.key(0))
-        return moments_over(user_space(target, family), noise, params)
+        found: list[PyTree] = []
+        mean, sd = moments_over(user_space(target, family), noise, params, results=found)
+        return UserMoments(mean, sd, _doubt(found[0]) if len(found) == 1 else "")
+
+
+def _doubt(draws: PyTree) -> str:
+    r"""Name the output whose sample mean or sd its few largest draws decide.
+
+    The tail of :math:`d = |g - \mathrm{median}|` has the shape k of Hill's estimator, the mean of
+    :math:`\log(d / d_{(m)})` over the m largest; the variance is infinite from k = 1/2 on, the mean
+    from k = 1 on. One draw that holds most of the sum of squares is as bad.
+    """
+    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(draws)]
+    columns = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+    tail = _TAIL * len(columns) // _MOST_DRAWS
+    if tail < _LEAST_TAIL or not columns.size:
+        return ""
+    with np.errstate(all="ignore"):  # what is not finite is reported as such elsewhere
+        centre = np.median(columns, axis=0)
+        far = np.abs(columns - centre)
+        top = np.sort(np.partition(far, -tail - 1, axis=0)[-tail - 1 :], axis=0)
+        shape = np.where(top[0] > 0, np.mean(np.log(top[1:] / top[0]), axis=0), 0.0)
+        share = top[-1] ** 2 / np.sum(far**2, axis=0)
+        judged = np.isfinite(far).all(axis=0)
+        judged &= np.sqrt(np.mean(far**2, axis=0)) > _NEGLIGIBLE_SPREAD * np.abs(centre)
+    bad = judged & ((shape > _WORST_K["sd"]) | (share > _LARGEST_SHARE))
+    if not bad.any():
+        return ""
+    worst = int(np.argmax(np.where(bad, shape, -np.inf)))
+    names = coordinate_names(jax.tree.map(lambda leaf: leaf[0], draws))
+    listed = [names[worst], *(names[i] for i in np.flatnonzero(bad) if i != worst)]
+    more = "" if len(listed) <= _MOST_NAMES else f" and {len(listed) - _MOST_NAMES} more"
+    what = "mean and sd" if shape[worst] > _WORST_K["mean"] else "sd"
+    return (
+        f"The {what} of {', '.join(listed[:_MOST_NAMES])}{more} cannot be trusted: of the "
+        f"{len(columns)} draws of q behind it, one holds {100 * share[worst]:.0f} % of the second "
+        f"moment of {names[worst]} (Pareto k {shape[worst]:.2f}); use quantiles of sample(), or a "
+        "transformed quantity such as its logarithm."
+    )
 
 
 def _block(fn: Callable[..., PyTree], given: Any, noise: Float[Array, "draws noise"]) -> Any:
     results = jax.vmap(lambda row: fn(*given, row))(noise)
     mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), results)
-    return mean, jax.tree.map(lambda leaf: noise.shape[0] * jnp.var(leaf, axis=0), results)
+    scatter = jax.tree.map(lambda leaf: noise.shape[0] * jnp.var(leaf, axis=0), results)
+    return mean, scatter, results
 
 
 _compiled_block = SizedJit(_block)
 
 
 def moments_over(
-    fn: Callable[..., PyTree], noise: Float[Array, "draws noise"], *given: Any
+    fn: Callable[..., PyTree],
+    noise: Float[Array, "draws noise"],
+    *given: Any,
+    results: list[PyTree] | None = None,
 ) -> tuple[PyTree, PyTree]:
     r"""Mean and sd of ``fn(*given, row)`` over the rows, without all of its results at once.
 
     Blocks are joined by :math:`S = S_a + S_b + (m_a - m_b)^2 n_a n_b / (n_a + n_b)` for sums of
-    squares S about the means m of n results, which loses no digits.
+    squares S about the means m of n results, which loses no digits. ``results`` takes those of
+    the first block, and None for every other one.
     """
     outputs = jax.eval_shape(fn, *given, noise[0])
     size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(outputs))
@@ -125,7 +182,9 @@ def moments_over(
     for begin in range(0, noise.shape[0], block):
         part = noise if block == noise.shape[0] else noise[begin : begin + block]
         found = _compiled_block(work, fn=fn, given=given, noise=part)
-        new, scatter = jax.tree.map(np.asarray, found)
+        new, scatter = jax.tree.map(np.asarray, found[:2])
+        if results is not None:
+            results.append(found[2] if count == 0 else None)
         if count == 0:
             count, mean, square = block, new, scatter
             continue

@@ -18,6 +18,7 @@ from curvi._core.memory import require_matrix
 from curvi._core.trees import flat_numbers, precision_of
 from curvi.concentration import VarianceReport
 from curvi.diagnostics import _linear_response as response
+from curvi.diagnostics import _verdict as verdict
 from curvi.diagnostics._evaluation import (
     ENOUGH_ESS,
     ImportanceWeights,
@@ -31,6 +32,7 @@ from curvi.diagnostics._evaluation import (
 )
 from curvi.diagnostics._modes import Mode, modes_sentence
 from curvi.diagnostics._moments import (
+    UserMoments,
     UserSpace,
     positions,
     require_positions,
@@ -42,12 +44,6 @@ from curvi.diagnostics._monte_carlo import Replicates, draws_of, replicate_sprea
 from curvi.diagnostics._record import Portable
 from curvi.diagnostics._summary import names_of, summary_of
 from curvi.diagnostics._tails import tail_sentence
-from curvi.diagnostics._verdict import (
-    LARGEST_MC_ERROR,
-    cautions,
-    misfit_sentence,
-    not_finite_sentence,
-)
 from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
 from curvi.objective import Draws, plan_draws
@@ -129,7 +125,7 @@ class FitResult(Portable):
     log_ratio: np.ndarray | None = field(default=None, repr=False)
     start_elbos: np.ndarray | None = field(default=None, repr=False)
     modes: tuple[Mode, ...] = field(default=(), repr=False)
-    mc_tolerance: float | None = field(default=LARGEST_MC_ERROR, repr=False)
+    mc_tolerance: float | None = field(default=verdict.LARGEST_MC_ERROR, repr=False)
     interrupted: bool = field(default=False, repr=False)
 
     @property
@@ -142,18 +138,18 @@ class FitResult(Portable):
         return user_space(self.target, self.family)
 
     @cached_property
-    def _moments(self) -> tuple[PyTree, PyTree]:
+    def _moments(self) -> UserMoments:
         return user_moments(self.target, self.family, self.params)
 
     @property
     def mean(self) -> PyTree:
         """Posterior mean, in the structure and space of the user's position."""
-        return self._moments[0]
+        return self._moments.mean
 
     @property
     def sd(self) -> PyTree:
         """Posterior standard deviations, in the structure and space of the user's position."""
-        return self._moments[1]
+        return self._moments.sd
 
     @cached_property
     def mc_error(self) -> float | None:
@@ -329,9 +325,9 @@ class FitResult(Portable):
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What not to trust although the fit converged: one sentence each, none if all is well."""
-        return cautions(
+        return verdict.cautions(
             mc_error=self.mc_error,
-            mc_tolerance=self.mc_tolerance or LARGEST_MC_ERROR,
+            mc_tolerance=self.mc_tolerance or verdict.LARGEST_MC_ERROR,
             unsolved=self._unsolved if self.converged else "",
             alarms=(*self.alarms, self._tails),
             starts=self.start_elbos,
@@ -339,15 +335,19 @@ class FitResult(Portable):
 
     @cached_property
     def alarms(self) -> tuple[str, ...]:
-        """What a fit warns of at once: an answer that is not finite, a misfit, several modes.
+        """What a fit warns of at once: not finite, a misfit, several modes, moments in doubt.
 
         A fit that has not converged says so instead of all but the first.
         """
-        found = [not_finite_sentence(self.mean, self.sd)]
+        found = [verdict.not_finite_sentence(self.mean, self.sd)]
         if self.converged:
-            misfit = misfit_sentence(self.khat, self.relative_ess) if self.misfit else ""
+            misfit = verdict.misfit_sentence(self.khat, self.relative_ess) if self.misfit else ""
             doubtful = self.log_ratio is None or raw_relative_ess(self.log_ratio) < _CLOSE_ESS
-            found += [misfit, modes_sentence(self.modes), self._tails if doubtful else ""]
+            tails = (self._tails if doubtful else "") or self._moments.doubt
+            cliff = verdict.cliff_sentence(
+                self.trace["elbo"], self.elbo, self.log_ratio, self.noise
+            )
+            found += [misfit, cliff, modes_sentence(self.modes), tails]
         return tuple(sentence for sentence in found if sentence)
 
     @cached_property

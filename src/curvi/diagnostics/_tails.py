@@ -18,9 +18,9 @@ from curvi.diagnostics._moments import UserSpace, positions
 from curvi.families import Family, Params
 from curvi.targets import AbstractTarget
 
-_RADII = 8.0 * 2.0 ** np.arange(6)  # sds of q; the largest at which all is finite decides
+_RADII = np.array([3.0, 4.0, 6.0, *8.0 * 2.0 ** np.arange(6)])  # sds of q
 _LINES = 2  # draws that lines go through: both must agree, one may lie on a null set
-_MOST_PASSES = 2  # over as many draws as the bound was evaluated on
+_MOST_PASSES = 3  # over as many draws as the bound was evaluated on
 _MOST_NUMBERS = 2e7
 _SLOPE = -1.05  # of log |g|^m p over log r: at or above -1 the integral diverges
 _NEGLIGIBLE = -15.0  # log of a tail, relative to the middle, that is too thin to matter
@@ -32,7 +32,7 @@ def tail_sentence(
 ) -> str:
     """Name what has no mean or no sd under the target; empty where nothing was found.
 
-    It is not looked for where that would take more than two evaluations of the bound.
+    It is not looked for where that would take more than three evaluations of the bound.
     """
     width = family.num_noise(target.dimension)
     shape = (_LINES, width, 2, 1 + len(_RADII))
@@ -48,7 +48,9 @@ def tail_sentence(
         return ""
     with np.errstate(divide="ignore", invalid="ignore"):
         log_g = np.log(np.abs(outputs.astype(np.float64))).reshape(*shape, -1)
-        missing = [_diverges(log_p[..., None] + order * log_g) for order in (1, 2)]
+        most = np.log(float(jnp.finfo(outputs.dtype).max))  # what overflows is larger than this
+        log_g, over = np.minimum(log_g, most), log_g > most
+        missing = [_diverges(log_p[..., None] + order * log_g, over) for order in (1, 2)]
     for found, what in zip(missing, ("mean", "sd"), strict=True):
         if found.any():
             listed = [name for name, bad in zip(names, found, strict=True) if bad]
@@ -89,18 +91,28 @@ def _columns(draws: PyTree) -> np.ndarray:
     return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
 
 
-def _diverges(log_integrand: np.ndarray) -> np.ndarray:
+def _diverges(log_integrand: np.ndarray, over: np.ndarray) -> np.ndarray:
     """Which outputs have a divergent integral on some line through every base.
 
-    The array has the axes of lines, directions, radii and outputs; the slope is taken at the last
-    two radii before something overflows or leaves the support.
+    The arrays have the axes of lines, directions, radii and outputs. The slope is taken at the last
+    two radii at which all is finite. At the first radius where the output overflows the integrand
+    is a lower bound; it counts where even that is no smaller than further in.
     """
-    middle, tail = log_integrand[..., 0, :], log_integrand[..., 1:, :]
-    usable = np.cumprod(np.isfinite(tail), axis=-2).sum(axis=-2)  # leading radii that are finite
-    last = np.maximum(usable - 1, 1)[..., None, :]
-    outer, inner = (np.take_along_axis(tail, k, axis=-2)[..., 0, :] for k in (last, last - 1))
-    slope = (outer - inner) / np.log(2.0)
-    mass = outer + np.log(_RADII[last[..., 0, :]]) - middle
-    heavy = (usable >= 2) & (slope > _SLOPE) & (mass > _NEGLIGIBLE)
-    found: np.ndarray = heavy.any(axis=(1, 2)).all(axis=0)
+    middle, tail, over = log_integrand[..., 0, :], log_integrand[..., 1:, :], over[..., 1:, :]
+    finite = np.isfinite(tail)
+    exact = np.cumprod(finite & ~over, axis=-2).sum(axis=-2)  # leading radii without overflow
+    bound = np.minimum(exact + 1, len(_RADII))
+    here = np.take_along_axis(finite, bound[..., None, :] - 1, axis=-2)[..., 0, :]
+
+    def heavy(usable: np.ndarray) -> np.ndarray:
+        last = np.maximum(usable - 1, 1)
+        outer, inner = (
+            np.take_along_axis(tail, k[..., None, :], axis=-2)[..., 0, :] for k in (last, last - 1)
+        )
+        slope = (outer - inner) / np.log(_RADII[last] / _RADII[last - 1])
+        mass = outer + np.log(_RADII[last]) - middle
+        found: np.ndarray = (usable >= 2) & (slope > _SLOPE) & (mass > _NEGLIGIBLE)
+        return found
+
+    found: np.ndarray = (heavy(exact) | (here & heavy(bound))).any(axis=(1, 2)).all(axis=0)
     return found

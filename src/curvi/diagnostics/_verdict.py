@@ -5,13 +5,14 @@ from __future__ import annotations
 import textwrap
 
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from curvi._core.errors import Outcome
 from curvi._core.trees import coordinate_names, flat_numbers
 from curvi.diagnostics._evaluation import ENOUGH_ESS, LEAST_ESS, WORST_K
 
 LARGEST_MC_ERROR = 0.05
+_FALL, _RELATIVE_FALL, _FALL_SES = 5.0, 0.1, 10.0  # nats, of the bound, and standard errors
 _SAME_OPTIMUM = 1.0  # nats between starts that ended in the same optimum
 _MOST_ROWS = 40
 _MOST_NAMES = 4
@@ -63,6 +64,29 @@ def misfit_sentence(khat: float, relative_ess: float) -> str:
         f"fits have ESS above {ENOUGH_ESS}, or k below {WORST_K} and ESS above {LEAST_ESS}): sds "
         "and tails may be wrong; use linear_response, a richer family such as FullRank(), or "
         "num_starts in case there are several optima."
+    )
+
+
+def cliff_sentence(
+    trace: np.ndarray, elbo: float, log_ratio: np.ndarray | None, noise: Array | None
+) -> str:
+    """Say that the bound on fresh draws is far below that on the fixed ones; empty if it is not.
+
+    The spread of log p over draws of q is taken from quartiles: one draw beyond the edge of a
+    cliff would explain its own fall.
+    """
+    if not len(trace) or log_ratio is None or noise is None:
+        return ""
+    fitted, (num_draws, dimension) = float(trace[-1]), noise.shape
+    low, high = np.quantile(log_ratio, [0.25, 0.75])
+    spread = (high - low) / 1.35 + (dimension / 2) ** 0.5  # of the log ratios, and of log q
+    error = spread * (1 / num_draws + 1 / len(log_ratio)) ** 0.5
+    if not fitted - elbo > _FALL + _RELATIVE_FALL * abs(fitted) + _FALL_SES * error:
+        return ""
+    return (
+        f"The bound on fresh draws ({elbo:.4g}) is far below the one that was fitted "
+        f"({fitted:.4g}): q reaches where the log density falls off a cliff; transform the bounded "
+        "coordinate, for example to its logarithm, or pass a larger num_draws."
     )
 
 

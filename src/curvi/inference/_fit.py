@@ -152,8 +152,8 @@ def fit(
     -----
     MisfitWarning
         If the fit converged but importance ratios say that q misses the target, if starts ended
-        in different optima, if the target has no mean or sd of something, or if ``constrain``
-        makes the answer not finite.
+        in different optima, if the target has no mean or sd of something, if a few draws decide
+        those of a constrained quantity, or if ``constrain`` makes the answer not finite.
     NotConvergedWarning
         If a budget ran out, or at Ctrl-C. Both warnings carry ``.result``, which is not lost where
         warnings are errors.

@@ -21,7 +21,13 @@ from curvi._core import validation
 from curvi._core.compilation import compiled
 from curvi._core.errors import InputError, MisfitWarning, NumericalError, Outcome, warn_user
 from curvi._core.trees import ArrayState, coordinate_names, precision_of
-from curvi.diagnostics._moments import positions, require_positions, user_moments, user_space
+from curvi.diagnostics._moments import (
+    UserMoments,
+    positions,
+    require_positions,
+    user_moments,
+    user_space,
+)
 from curvi.diagnostics._verdict import not_finite_sentence
 from curvi.engine import Budget, Execution, ObjectiveProblem, Resources, run
 from curvi.families import Family, FullRank, Params
@@ -76,21 +82,21 @@ class LaplaceResult(ArrayState):
             return laplace_params(FullRank(), self)
 
     @cached_property
-    def _moments(self) -> tuple[PyTree, PyTree]:
-        mean, sd = user_moments(self.target, FullRank(), self._params)
-        if sentence := not_finite_sentence(mean, sd):
+    def _moments(self) -> UserMoments:
+        found = user_moments(self.target, FullRank(), self._params)
+        if sentence := not_finite_sentence(found.mean, found.sd) or found.doubt:
             warn_user(sentence, MisfitWarning)
-        return mean, sd
+        return found
 
     @property
     def mean(self) -> PyTree:
         """Mean of the Gaussian in the user's space; without constraints it is the mode."""
-        return self._moments[0]
+        return self._moments.mean
 
     @property
     def sd(self) -> PyTree:
         """Standard deviations of the Gaussian in the user's space."""
-        return self._moments[1]
+        return self._moments.sd
 
     def sample(self, num_draws: int, seed: int = 0) -> PyTree:
         """Draws in the user's space, with a leading axis."""
