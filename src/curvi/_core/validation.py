@@ -19,6 +19,10 @@ OUTSIDE = (
     "them, once for each data set"
 )
 
+_MOST_NAMES = 5
+# What a function raises that is not written for JAX; any other exception is the user's own.
+_OF_TRACING = (jax.errors.JAXIndexError, TypeError, ValueError, AttributeError)
+
 
 class PrecisionWarning(UserWarning):
     """Input was given in float64 while JAX computes in float32."""
@@ -65,7 +69,13 @@ def require_sortable_keys(tree: PyTree, name: str) -> None:
         ) from error
 
 
+def _is_numeric(dtype: Any) -> bool:
+    """Whether JAX has arrays of a dtype: no objects, text or dates."""
+    return any(jnp.issubdtype(dtype, kind) for kind in (np.number, np.bool_, jax.dtypes.prng_key))
+
+
 def _float_leaf(leaf: Any, name: str) -> Array | np.ndarray:
+    refuse_masked(leaf, name)
     try:
         array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     except (TypeError, ValueError) as error:
@@ -87,11 +97,20 @@ def warn_if_truncated(arrays: dict[str, Any]) -> None:
     names = [name for name, array in arrays.items() if array.dtype == np.float64]
     if names:
         verb = "is" if len(names) == 1 else "are"
+        more = "" if len(names) <= _MOST_NAMES else f" and {len(names) - _MOST_NAMES} more"
+        listed = ", ".join(names[:_MOST_NAMES])
         warn_user(
-            f"{', '.join(names)} {verb} float64 but JAX computes in float32 here; call "
-            'jax.config.update("jax_enable_x64", True) first to keep the precision',
+            f"{listed}{more} {verb} float64 but JAX computes in float32 here; "
+            'call jax.config.update("jax_enable_x64", True) first to keep the precision',
             PrecisionWarning,
         )
+
+
+def refuse_masked(array: Any, name: str) -> None:
+    """Raise InputError for a masked array: NumPy and JAX would read what is under the mask."""
+    if isinstance(array, np.ma.MaskedArray) and (count := np.ma.count_masked(array)):
+        entries = "1 masked entry" if count == 1 else f"{count} masked entries"
+        raise InputError(f"{name} is a masked array with {entries}; drop those rows, or fill them")
 
 
 def refuse_overflow(array: Array | np.ndarray, name: str) -> None:
@@ -131,11 +150,14 @@ def checked_rows(data: PyTree) -> tuple[PyTree, int]:
     if not leaves:
         raise InputError("data is empty; give a pytree of arrays that share their leading axis")
     lengths = {}
+    for leaf, name in zip(leaves, names, strict=True):
+        refuse_masked(leaf, name)
     arrays = [leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for leaf in leaves]
+    for array, name in zip(arrays, names, strict=True):
+        if not _is_numeric(array.dtype):
+            raise InputError(f"{name} has dtype {array.dtype}; give numeric arrays")
     warn_if_truncated(dict(zip(names, arrays, strict=True)))
     for array, name in zip(arrays, names, strict=True):
-        if array.dtype == object:
-            raise InputError(f"{name} has dtype object; give numeric arrays")
         if array.ndim == 0:
             raise InputError(f"{name} is a scalar; every array of data needs a leading row axis")
         lengths[name] = array.shape[0]
@@ -161,15 +183,19 @@ def _canonical(leaf: Any) -> Array:
 def user_call(fn: Callable[..., Any], name: str, *arguments: Any) -> Any:
     """Call a user's function while JAX traces it.
 
-    The user's own exception stays as the cause, with the name of the function that raised it.
+    An exception that tracing may have caused becomes an InputError with itself as the cause. Any
+    other one is the user's own and keeps its type, with the name of the function as a note.
     """
     try:
         return fn(*arguments)
-    except Exception as error:
+    except _OF_TRACING as error:
         raise InputError(
             f"{name} could not be traced by JAX ({type(error).__name__}: {error}); "
             "write it with jax.numpy and without branching on values"
         ) from error
+    except Exception as error:
+        error.add_note(f"raised by {name} while JAX traced it")
+        raise
 
 
 def require_float_of_shape(value: Any, shape: tuple[int, ...], name: str, meaning: str) -> None:
@@ -185,6 +211,17 @@ def require_float_of_shape(value: Any, shape: tuple[int, ...], name: str, meanin
         )
     if not jnp.issubdtype(value.dtype, jnp.floating):
         raise InputError(f"{name} returned dtype {value.dtype}; it must return {meaning} of floats")
+
+
+def as_numeric(tree: PyTree, name: str) -> PyTree:
+    """Leaves that a user's function returned, as arrays; InputError for text and the like."""
+
+    def leaf(value: Any) -> Array:
+        if not hasattr(value, "dtype") and not isinstance(value, bool | int | float | complex):
+            raise InputError(f"{name} returned a {type(value).__name__}; it must return arrays")
+        return jnp.asarray(value)
+
+    return jax.tree.map(leaf, tree)
 
 
 def require_callable(function: Any, name: str, signature: str) -> None:

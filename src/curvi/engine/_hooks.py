@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from curvi._core import validation
 from curvi.engine._loop import Hook, Progress
 
 
@@ -91,6 +92,8 @@ def hooks_for(
     tuple of Hook
         The hooks for a :class:`Budget`; the bar is removed when the context ends.
     """
+    if on_step is not None:
+        validation.require_callable(on_step, "on_step", "on_step(info) -> anything")
     hooks: tuple[Hook, ...] = () if on_step is None else (OnStep(on_step, sign),)
     if not (progress and sys.stderr.isatty()):
         yield hooks

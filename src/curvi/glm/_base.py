@@ -232,6 +232,8 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
         """Validate a table: finite numbers, matching lengths; rows of weight zero are dropped."""
+        for given, name in ((X, "X"), (y, "y"), (sample_weight, "sample_weight")):
+            validation.refuse_masked(given, name)
         X, y = validate_data(
             self, X, y, accept_sparse="csr", dtype=DTYPES, y_numeric=False, multi_output=False
         )
@@ -366,6 +368,7 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
     def _predictor(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Mean and sd of the linear predictors of new rows (rows, blocks), in float64."""
         check_is_fitted(self)
+        validation.refuse_masked(X, "X")
         X = validate_data(self, X, accept_sparse="csr", dtype=DTYPES, reset=False)
         mean, sd = self._posterior.predictor(canonical(X) if sparse.issparse(X) else X)
         shift, scale = self._response_units

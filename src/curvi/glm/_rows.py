@@ -18,6 +18,7 @@ from sklearn.utils import check_X_y
 from sklearn.utils.validation import _check_sample_weight
 
 from curvi._core.errors import InputError
+from curvi._core.validation import refuse_masked
 from curvi.glm._bound import Rows
 from curvi.glm._design import Columns, Moments
 from curvi.glm._likelihoods import row_slices
@@ -194,6 +195,8 @@ def _validated(item: Any, number: int) -> Block:
         raise InputError(
             f"block {number} is not (X, y) or (X, y, weight); a block is a tuple of arrays"
         )
+    for part, name in zip(item, ("X", "y", "weight"), strict=False):
+        refuse_masked(part, f"block {number}: {name}")
     try:
         X = item[0].toarray() if sparse.issparse(item[0]) else item[0]
         X, y = check_X_y(X, item[1], dtype=DTYPES)

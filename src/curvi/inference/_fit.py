@@ -181,6 +181,7 @@ def fit(
     method, execution = as_method(method), as_execution(execution)
     _check_batch(target, batch_size)
     target = as_target(target, position, (batch_size, *method.batch_sizes))
+    _ = target.to_user  # a constrain that does not work is refused before the work, not after it
     family = MeanField() if family is None else family
     instance_of(family, Family, "family", "curvi.MeanField()")
     check_options(on_failure, tolerance, time_budget)

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
@@ -93,9 +92,8 @@ class AbstractTarget(abc.ABC):
             found = self.density.unravel(z)
             if self.constrain is None:
                 return found
-            return jax.tree.map(
-                jnp.asarray, validation.user_call(self.constrain, "constrain", found)
-            )
+            given = validation.user_call(self.constrain, "constrain", found)
+            return validation.as_numeric(given, "constrain")
 
         return trace(position, self.start)
 

@@ -76,6 +76,7 @@ class AutoEncoder(BaseEstimator):
         """Validate rows: finite, of the right width, in range for the likelihood."""
         if not reset:
             check_is_fitted(self)
+        validation.refuse_masked(X, "X")
         X = validate_data(
             self, X, dtype=(np.float64, np.float32), ensure_all_finite=False, reset=reset
         )

@@ -315,6 +315,7 @@ class VAE(TransformerMixin, AutoEncoder):
             ``X`` with its missing entries filled.
         """
         check_is_fitted(self)
+        validation.refuse_masked(X, "X")
         X = np.array(X, use.dtype_of(self.result_), ndmin=2)
         missing = np.isnan(X) if missing is None else np.asarray(missing)
         if missing.dtype != bool or missing.shape != X.shape:

@@ -260,6 +260,7 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         if self.method is not None and not isinstance(self.method, Method):
             raise InputError(f"method is {self.method!r}; give a method such as curvi.LBFGS()")
         X = self._rows(X, reset=True)
+        validation.refuse_masked(y, "y")
         labels = column_or_1d(np.asarray(y), warn=True)
         if len(labels) != len(X):
             raise InputError(f"y has {len(labels)} labels but X has {len(X)} rows; give one each")
