@@ -69,6 +69,84 @@ def test_rows_that_a_subsampled_plate_does_not_index_are_refused(build, words):
     refused(build, InputError, words)
 
 
+def observing(likelihood):
+    """A model of one positive number, whose data come in through a likelihood."""
+
+    def model(y):
+        rate = numpyro.sample("rate", dist.Gamma(3.0, 1.0))
+        with numpyro.plate("rows", len(y)):
+            numpyro.sample("y", likelihood(rate), obs=y)
+
+    return model
+
+
+def bernoulli(rate):
+    return dist.Bernoulli(rate / (1 + rate))
+
+
+def gaussian(rate):
+    return dist.Normal(rate, 1.0)
+
+
+OBSERVED = {
+    "a missing number": (
+        lambda rate: dist.Normal(rate, 1.0),
+        [1.0, np.nan],
+        "[1] is nan",
+        "Normal",
+    ),
+    "a negative count": (dist.Poisson, [1, -2, -3], "[1] is -2", "Poisson"),
+    "a waiting time of zero": (dist.Exponential, [0.0, 1.0], "[0] is 0.0", "Exponential"),
+    "half a count": (dist.Poisson, [1.0, 2.5], "[1] is 2.5", "Poisson"),
+    "a coin on its edge": (bernoulli, [2, 0, 1], "[0] is 2", "Bernoulli"),
+    "a missing count of unknown range": (
+        lambda rate: dist.Binomial(10, rate / (1 + rate)),
+        [1.0, np.nan],
+        "[1] is nan",
+        "Binomial",
+    ),
+}
+POSSIBLE = {
+    "a bound that is inferred": (lambda rate: dist.Uniform(-rate, rate), [0.1, -0.2]),
+    "what a mask hides": (lambda rate: dist.Poisson(rate).mask(np.array([True, False])), [1, -1]),
+    "counts as floats": (dist.Poisson, [1.0, 3.0]),
+}
+
+
+@pytest.mark.parametrize("name", OBSERVED)
+def test_an_observation_outside_its_support_is_named(name):
+    likelihood, y, *words = OBSERVED[name]
+    refused(
+        lambda: curvi.from_numpyro(observing(likelihood), np.array(y)),
+        InputError,
+        "observed site 'y': entry",
+        "outside the support",
+        *words,
+    )
+
+
+@pytest.mark.parametrize("name", POSSIBLE)
+def test_an_observation_that_is_possible_is_taken(name):
+    likelihood, y = POSSIBLE[name]
+    handled(
+        lambda: curvi.from_numpyro(observing(likelihood), jnp.asarray(y)),
+        lambda target: target.dimension == 1,
+    )
+
+
+ARGUMENTS = {
+    "a count beyond 32 bits": (np.array([3, 2**40]), ("args[0][1] is 1099511627776", "int32")),
+    "a masked count": (np.ma.MaskedArray([3, 4], [0, 1]), ("args[0] is a masked array",)),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments_of_a_model_that_jax_would_misread_are_refused(name):
+    y, words = ARGUMENTS[name]
+    with jax.enable_x64(False):
+        refused(lambda: curvi.from_numpyro(observing(dist.Poisson), y), InputError, *words)
+
+
 def test_a_plate_longer_than_its_data_is_warned_about():
     build = subsampled(lambda mu, y, rows: seen(mu, y[rows]), NUM + 3)
     warned(build, UserWarning, "beyond the end of an array", "size 12", "plates")

@@ -13,6 +13,8 @@ import numpy as np
 from jax.experimental import checkify
 
 from curvi._core.errors import InputError, warn_user
+from curvi._core.trees import leaf_names
+from curvi._core.validation import refuse_masked, refuse_overflow
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -31,6 +33,48 @@ def check_position(position: Any, expected: Shapes) -> None:
         raise InputError(
             f"the position has {given}, but the unconstrained variables of the model are {listed}; "
             "give those, or build the target from the other model"
+        )
+
+
+def check_arguments(tree: Any, name: str) -> None:
+    """Raise InputError for arrays of NumPy among a model's arguments that JAX would misread."""
+    try:
+        named = zip(leaf_names(tree, name), jax.tree.leaves(tree), strict=True)
+    except (TypeError, ValueError):  # a dict whose keys have no order: the model may take it
+        return
+    for leaf_name, leaf in named:
+        if isinstance(leaf, np.ndarray | np.generic):
+            refuse_masked(leaf, leaf_name)
+            refuse_overflow(np.asarray(leaf), leaf_name)
+
+
+def check_observed(name: str, site: dict[str, Any], values: np.ndarray) -> None:
+    """Raise InputError for an observed number that the distribution of its site cannot give.
+
+    A support with bounds that the model computes is not known before a fit; its data must be
+    numbers, and integers if it is discrete. What is masked may be anything.
+    """
+    from numpyro import distributions as dist
+
+    family = site["fn"]
+    while isinstance(family, dist.Independent | dist.ExpandedDistribution):
+        family = family.base_dist
+    if isinstance(family, dist.MaskedDistribution):
+        return
+    support = getattr(site["fn"].support, "base_constraint", site["fn"].support)
+    inside = ~np.isnan(values)
+    if support.is_discrete:
+        inside &= values == np.round(values)
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(support))
+    if support.event_dim == 0 and not traced:
+        inside &= np.asarray(support(values))
+    if not inside.all():
+        index = tuple(int(i) for i in np.argwhere(~inside)[0])
+        place = f"entry [{', '.join(map(str, index))}]" if index else "the value"
+        kind = type(family).__name__.removesuffix("Probs").removesuffix("Logits")
+        raise InputError(
+            f"observed site {name!r}: {place} is {values[index]}, outside the support of {kind}; "
+            "correct or drop it, or use another distribution"
         )
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from curvi._core.errors import InputError, optional_import
 from curvi._core.trees import ravel, usual_promotion
-from curvi.interop._checks import Shapes, check_position, first_line, run_checked, shapes_of
+from curvi.interop import _checks as checks
 from curvi.targets import AbstractTarget, DataTarget, Labels, Target
 
 _MEDIAN_DRAWS = 101
@@ -58,7 +58,8 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
     InputError
         For latent discrete sites, ``numpyro.param`` sites, no latent site at all, latent sites
         inside a subsampled plate, sites outside it that depend on its rows, rows that the plate
-        does not index, several subsampled plates, or a model that cannot be run.
+        does not index, several subsampled plates, observed values outside their support, or a
+        model that cannot be run.
     MissingDependencyError
         If NumPyro is not installed.
 
@@ -73,14 +74,18 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
     library = optional_import("numpyro", extra="numpyro", purpose="curvi.from_numpyro")
     if not callable(model):
         raise InputError(f"model is a {type(model).__name__}; give a NumPyro model, a function")
+    checks.check_arguments(args, "args")
+    checks.check_arguments(kwargs, "kwargs")
     call = _Call(model, args, kwargs)
     with _quiet_numpyro():
         trace, observed = _prototype(call, library)
+        for name, values in observed.items():
+            checks.check_observed(name, trace[name], values)
         latent = _latent_sites(trace)
         plates = _subsampled_plates(trace)
         candidates = _candidates(call, latent)
     start, labels = candidates[0], _labels(trace, observed)
-    call = call._replace(sites=shapes_of(start))
+    call = call._replace(sites=checks.shapes_of(start))
     constrain = partial(_constrain, call, plates)
     if not plates:
         return _at_best(Target(partial(_log_density, call), start, constrain, labels), candidates)
@@ -97,7 +102,7 @@ class _Call(NamedTuple):
     model: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    sites: Shapes = ()  # of the unconstrained position
+    sites: checks.Shapes = ()  # of the unconstrained position
 
     def seeded(self) -> Any:
         """The model with a fixed key, since a density must not depend on chance."""
@@ -147,7 +152,7 @@ def _prototype(call: _Call, library: ModuleType) -> tuple[Trace, dict[str, np.nd
         return {name: jnp.asarray(site["value"]) for name, site in trace.items() if _is_data(site)}
 
     try:
-        observed = run_checked(run, library)
+        observed = checks.run_checked(run, library)
     except jax.errors.TracerArrayConversionError as error:
         raise InputError(
             "the model indexes a NumPy array with rows that JAX chooses, or hands traced values to "
@@ -155,8 +160,8 @@ def _prototype(call: _Call, library: ModuleType) -> tuple[Trace, dict[str, np.nd
         ) from error
     except Exception as error:
         raise InputError(
-            f"the model could not be run ({type(error).__name__}: {first_line(error)}); call it "
-            "under numpyro.handlers.seed with the same arguments to see where"
+            f"the model could not be run ({type(error).__name__}: {checks.first_line(error)}); "
+            "call it under numpyro.handlers.seed with the same arguments to see where"
         ) from error
     return trace, {name: np.asarray(value) for name, value in observed.items()}
 
@@ -248,7 +253,7 @@ def _only_plate(plates: dict[str, int], trace: Trace, latent: list[str]) -> _Pla
 def _log_density(call: _Call, position: Position) -> Float[Array, ""]:
     from numpyro.infer.util import potential_energy
 
-    check_position(position, call.sites)
+    checks.check_position(position, call.sites)
     with _quiet_numpyro():
         return jnp.negative(potential_energy(call.seeded(), call.args, call.kwargs, position))
 
@@ -257,7 +262,7 @@ def _constrain(call: _Call, plates: dict[str, int], position: Position) -> Posit
     from numpyro import handlers
     from numpyro.infer.util import constrain_fn
 
-    check_position(position, call.sites)
+    checks.check_position(position, call.sites)
     rows = {name: jnp.arange(size) for name, size in plates.items()}
     with _quiet_numpyro():
         model = handlers.substitute(call.seeded(), data=rows)
@@ -290,7 +295,7 @@ def _log_probs(
     from numpyro import handlers
     from numpyro.infer.util import compute_log_probs
 
-    check_position(position, call.sites)
+    checks.check_position(position, call.sites)
     jacobians: Position = {}
 
     def replace_site(site: dict[str, Any]) -> Array | None:
