@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import signal
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -131,6 +133,38 @@ def test_ctrl_c_is_seen_while_a_chunk_is_under_way(monkeypatch):
     monkeypatch.setattr(drivers.time, "sleep", ctrl_c)
     with pytest.raises(KeyboardInterrupt):
         drivers._wait(Pending(), float("inf"))
+
+
+LEFT_IN_A_COMPILATION = """
+import os, signal, threading, time, warnings
+import jax.numpy as jnp
+import curvi
+
+def deep(z):  # takes several seconds to compile
+    for i in range(120):
+        z = jnp.sin(z) @ (jnp.eye(3) + i)
+    return -jnp.sum(z**2)
+
+def ctrl_c():
+    for seconds in {delays}:
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGINT)
+
+warnings.simplefilter("ignore")
+threading.Thread(target=ctrl_c, daemon=True).start()
+curvi.fit(deep, jnp.zeros(3), execution="compiled", progress=False)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delays", [(1.5, 0.3), (3.0, 0.3)])
+def test_a_process_that_ends_during_a_compilation_does_not_crash(delays):
+    script = LEFT_IN_A_COMPILATION.format(delays=delays)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode in (1, 128 + signal.SIGINT, -signal.SIGINT), ended.stderr
+    assert "pure virtual" not in ended.stderr
 
 
 def simulate(key):
