@@ -221,6 +221,22 @@ def test_calibration_stops_where_one_of_its_fits_is_interrupted(monkeypatch):
     assert len(caught.value.result.probabilities) == 2
 
 
+def test_a_second_ctrl_c_in_a_calibration_keeps_finished_simulations(monkeypatch):
+    interrupt(monkeypatch, "curvi.inference._calibrate.sign_flip_test")
+    with pytest.raises(curvi.Interrupted, match=r"after 3 of 20 .* without p-values") as caught:
+        curvi.calibrate(broken(ctrl_c, 4), build, num_simulations=20, **QUICK)
+    done = caught.value.result
+    assert len(done.probabilities) == 3
+    assert not done.calibrated
+    assert done.summary().startswith("NOT TESTED")
+
+
+def test_a_calibration_without_a_finished_simulation_has_no_result():
+    with pytest.raises(curvi.Interrupted, match=r"after 0 of 20 .* is None") as caught:
+        curvi.calibrate(broken(ctrl_c, 1), build, num_simulations=20, **QUICK)
+    assert caught.value.result is None
+
+
 def table():
     random = np.random.default_rng(0)
     X = random.normal(size=(60, 3))
