@@ -163,7 +163,8 @@ def test_a_process_that_ends_during_a_compilation_does_not_crash(delays):
     ended = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
     )
-    assert ended.returncode in (1, 128 + signal.SIGINT, -signal.SIGINT), ended.stderr
+    # 0 where a Ctrl-C comes during a garbage collection, whose callbacks let none pass.
+    assert ended.returncode in (0, 1, 128 + signal.SIGINT, -signal.SIGINT), ended.stderr
     assert "pure virtual" not in ended.stderr
 
 
