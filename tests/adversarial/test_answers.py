@@ -11,6 +11,7 @@ import pytest
 
 import curvi
 from curvi.concentration import network_lipschitz, reconstruction_lipschitz
+from curvi.inference import _fit as inference
 from tests.adversarial.outcomes import handled, refused, warned
 from tests.solvers.problems import seed_of
 
@@ -360,3 +361,43 @@ def test_a_wide_but_proper_posterior_is_fitted_or_not_called_improper():
     )
     assert not short.converged
     assert "improper" not in short.message
+
+
+def banana(z):
+    return -0.5 * z[0] ** 2 - 50.0 * (z[-1] - z[0] ** 2) ** 2
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize(
+    ("size", "family", "richer"),
+    [(2, curvi.MeanField(), True), (2, curvi.FullRank(), False), (1, curvi.MeanField(), False)],
+)
+def test_a_misfit_is_not_answered_with_what_was_done(size, family, richer):
+    result = warned(
+        lambda: curvi.fit(
+            banana, jnp.full(size, 0.5), family=family, num_starts=1, execution="eager"
+        ),
+        curvi.MisfitWarning,
+        "q does not match",
+    )
+    assert any("FullRank()" in sentence for sentence in result.warnings) is richer
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize(
+    ("method", "advice"),
+    [(None, "Try larger batches"), (curvi.LBFGS(), r"Try method=TrustRegion\(\), larger batches")],
+)
+def test_a_divergence_is_not_answered_with_what_was_done(method, advice, monkeypatch):
+    def fallen(*arguments):
+        found, before = evaluate_all(*arguments)
+        return found, before._replace(elbo=1e3)
+
+    evaluate_all = inference.evaluate_all
+    monkeypatch.setattr(inference, "evaluate_all", fallen)
+    with pytest.raises(curvi.NumericalError, match=advice):
+        curvi.fit(normal_density, jnp.ones(2), method=method, num_starts=1, execution="eager")
+
+
+def normal_density(z):
+    return -0.5 * jnp.sum(z**2)

@@ -46,6 +46,26 @@ def model():
     return vae().fit(BINARY)
 
 
+@pytest.mark.parametrize(
+    "cut",
+    [
+        pytest.param(lambda: vae(time_budget=1e-3).fit(BINARY), id="vae"),
+        pytest.param(lambda: semi(time_budget=1e-3).fit(BINARY, LABELS), id="labels"),
+    ],
+)
+def test_training_that_ran_out_of_time_says_so(cut):
+    fitted = warned(cut, NotConvergedWarning, "time_budget ran out after 0 steps")
+    assert fitted.outcome_ is Outcome.BUDGET
+    assert np.isfinite(fitted.elbo_)
+    assert fitted.history_["step"].tolist() == [0]
+
+
+def test_the_last_epoch_is_an_ordinary_end_and_named_by_its_option(model):
+    assert model.outcome_ is Outcome.BUDGET
+    assert "max_epochs" in model.message_
+    assert not {"max_steps", "tolerance"} & set(model.message_.replace(",", " ").split())
+
+
 DIVERGING = {
     "long steps": lambda: vae(method=WILD, validation_fraction=0.1).fit(BINARY),
     "labels": lambda: semi(method=WILD).fit(BINARY, LABELS),

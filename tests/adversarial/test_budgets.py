@@ -179,3 +179,17 @@ def test_a_first_step_may_take_half_a_second_after_a_long_compilation(monkeypatc
     )
     assert waits == [0.5]
     assert result.steps == 1
+
+
+@pytest.mark.parametrize(
+    "options", [{"time_budget": 1e-6}, {"max_steps": 1, "num_starts": 3}], ids=["time", "starts"]
+)
+def test_what_a_fit_that_ended_early_says_costs_no_replicates(options, monkeypatch):
+    calls = counted(monkeypatch, "curvi.diagnostics._result.replicates")
+    fit = lambda: curvi.fit(skewed, jnp.full(2, -40.0), **{**QUICK, **options})  # noqa: E731
+    result = warned(fit, curvi.NotConvergedWarning, "ran out")
+    assert result.warnings == ()  # neither more draws nor other optima are the answer
+    assert "reading mc_error computes it" in " ".join(result.summary().split())
+    assert not calls
+    assert result.mc_error is None or result.mc_error >= 0
+    assert len(calls) == 1

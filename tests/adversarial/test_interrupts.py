@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import signal
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -133,6 +135,39 @@ def test_ctrl_c_is_seen_while_a_chunk_is_under_way(monkeypatch):
         drivers._wait(Pending(), float("inf"))
 
 
+LEFT_IN_A_COMPILATION = """
+import os, signal, threading, time, warnings
+import jax.numpy as jnp
+import curvi
+
+def deep(z):  # takes several seconds to compile
+    for i in range(120):
+        z = jnp.sin(z) @ (jnp.eye(3) + i)
+    return -jnp.sum(z**2)
+
+def ctrl_c():
+    for seconds in {delays}:
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGINT)
+
+warnings.simplefilter("ignore")
+threading.Thread(target=ctrl_c, daemon=True).start()
+curvi.fit(deep, jnp.zeros(3), execution="compiled", progress=False)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delays", [(1.5, 0.3), (3.0, 0.3)])
+def test_a_process_that_ends_during_a_compilation_does_not_crash(delays):
+    script = LEFT_IN_A_COMPILATION.format(delays=delays)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
+    # 0 where a Ctrl-C comes during a garbage collection, whose callbacks let none pass.
+    assert ended.returncode in (0, 1, 128 + signal.SIGINT, -signal.SIGINT), ended.stderr
+    assert "pure virtual" not in ended.stderr
+
+
 def simulate(key):
     z = jax.random.normal(key, (2,))
     return z, z + jax.random.normal(jax.random.fold_in(key, 1), (2,))
@@ -185,6 +220,22 @@ def test_calibration_stops_where_one_of_its_fits_is_interrupted(monkeypatch):
     with pytest.raises(curvi.Interrupted, match="after 2 of 20 simulations") as caught:
         curvi.calibrate(simulate, build, num_simulations=20, **QUICK)
     assert len(caught.value.result.probabilities) == 2
+
+
+def test_a_second_ctrl_c_in_a_calibration_keeps_finished_simulations(monkeypatch):
+    interrupt(monkeypatch, "curvi.inference._calibrate.sign_flip_test")
+    with pytest.raises(curvi.Interrupted, match=r"after 3 of 20 .* without p-values") as caught:
+        curvi.calibrate(broken(ctrl_c, 4), build, num_simulations=20, **QUICK)
+    done = caught.value.result
+    assert len(done.probabilities) == 3
+    assert not done.calibrated
+    assert done.summary().startswith("NOT TESTED")
+
+
+def test_a_calibration_without_a_finished_simulation_has_no_result():
+    with pytest.raises(curvi.Interrupted, match=r"after 0 of 20 .* is None") as caught:
+        curvi.calibrate(broken(ctrl_c, 1), build, num_simulations=20, **QUICK)
+    assert caught.value.result is None
 
 
 def table():

@@ -42,7 +42,7 @@ from curvi.diagnostics._moments import (
 )
 from curvi.diagnostics._monte_carlo import Replicates, draws_of, replicate_spread, replicates
 from curvi.diagnostics._record import Portable
-from curvi.diagnostics._summary import names_of, summary_of
+from curvi.diagnostics._summary import EARLY, names_of, summary_of
 from curvi.diagnostics._tails import tail_sentence
 from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
@@ -290,19 +290,13 @@ class FitResult(Portable):
             return positions(self._space, flat)
 
     def to_arviz(self, num_draws: int = 1000, *, seed: int = 0) -> Any:
-        """Draws and the verdict as an ArviZ InferenceData (0.x) or a DataTree (1.x).
-
-        See :func:`curvi.interop.to_arviz`.
-        """
+        """Draws and the verdict for ArviZ 0.x or 1.x: see :func:`curvi.interop.to_arviz`."""
         from curvi.interop._arviz import to_arviz
 
         return to_arviz(self, num_draws, seed=seed)
 
     def to_blackjax(self, num_chains: int = 4, *, seed: int = 0) -> Any:
-        """Log density, starting positions and inverse mass matrix for BlackJAX's NUTS.
-
-        See :func:`curvi.interop.to_blackjax`.
-        """
+        """What BlackJAX's NUTS starts from: see :func:`curvi.interop.to_blackjax`."""
         from curvi.interop._blackjax import to_blackjax
 
         return to_blackjax(self, num_chains, seed=seed)
@@ -312,9 +306,8 @@ class FitResult(Portable):
     ) -> VarianceReport:
         """Variance, over single independent draws, of the log density and of its gradient.
 
-        Measured with ``num_draws`` draws at the fitted parameters, beside the inequalities of
-        Theorem 2 where ``lipschitz`` is given, a proved constant of the log density as a function
-        of the noise (:mod:`curvi.concentration` has those of logistic rows and of networks).
+        Measured with ``num_draws`` draws, beside the inequalities of Theorem 2 where ``lipschitz``
+        is given, a proved constant of the log density in the noise (:mod:`curvi.concentration`).
         """
         validation.positive_integer(num_draws, "num_draws")
         with precision_of(self.target.dtype):
@@ -326,11 +319,11 @@ class FitResult(Portable):
     def warnings(self) -> tuple[str, ...]:
         """What not to trust although the fit converged: one sentence each, none if all is well."""
         return verdict.cautions(
-            mc_error=self.mc_error,
+            mc_error=None if self._early else self.mc_error,
             mc_tolerance=self.mc_tolerance or verdict.LARGEST_MC_ERROR,
-            unsolved=self._unsolved if self.converged else "",
+            unsolved=self._unsolved if self.converged and not self._early else "",
             alarms=(*self.alarms, self._tails),
-            starts=self.start_elbos,
+            starts=None if self._early else self.start_elbos,
         )
 
     @cached_property
@@ -341,13 +334,12 @@ class FitResult(Portable):
         """
         found = [verdict.not_finite_sentence(self.mean, self.sd)]
         if self.converged:
-            misfit = verdict.misfit_sentence(self.khat, self.relative_ess) if self.misfit else ""
             doubtful = self.log_ratio is None or raw_relative_ess(self.log_ratio) < _CLOSE_ESS
             tails = (self._tails if doubtful else "") or self._moments.doubt
             cliff = verdict.cliff_sentence(
                 self.trace["elbo"], self.elbo, self.log_ratio, self.noise
             )
-            found += [misfit, cliff, modes_sentence(self.modes), tails]
+            found += [verdict.misfit_sentence(self), cliff, modes_sentence(self.modes), tails]
         return tuple(sentence for sentence in found if sentence)
 
     @cached_property
@@ -359,6 +351,12 @@ class FitResult(Portable):
             return tail_sentence(self.target, self.family, self.params, self._space, self._key)
 
     @property
+    def _early(self) -> bool:
+        """Whether this is no optimum, or Ctrl-C came before its Monte-Carlo error was known."""
+        cut = self.interrupted and self.replicates is None
+        return cut or self.outcome not in (Outcome.CONVERGED, Outcome.IMPRECISE)
+
+    @property
     def _unsolved(self) -> str:
         return "" if self._replicates is None else self._replicates.unsolved
 
@@ -366,14 +364,16 @@ class FitResult(Portable):
         """The verdict, the facts behind it, and a table of parameters, labelled by ``names``.
 
         The table has means, sds, linear-response sds (up to 100 parameters), and the Monte-Carlo
-        error of each mean in posterior sds (where draws were fixed). Above 40 parameters it shows
-        the first and last 20 and the number of those between.
+        error of each mean in posterior sds (at an optimum on fixed draws). Above 40 parameters it
+        shows the first and last 20 and the number of those between.
 
         Raises
         ------
         InputError
             If ``names`` does not hold one name for every number in ``mean``.
         """
+        if self._early:
+            return summary_of(self, names, errors=None, unsolved=EARLY)
         return summary_of(self, names, errors=self._errors(), unsolved=self._unsolved)
 
     def _errors(self) -> np.ndarray | None:

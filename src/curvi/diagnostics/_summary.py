@@ -12,6 +12,7 @@ from curvi._core.trees import coordinate_names, flat_numbers
 from curvi.diagnostics._verdict import headline, summary_table
 
 _MOST_RESPONSES = 100  # coordinates up to which all linear-response sds are solved for
+EARLY = "the fit ended early; reading mc_error computes it"
 
 
 def names_of(tree: PyTree, names: list[str] | None) -> list[str]:
@@ -43,7 +44,7 @@ def summary_of(
     facts = {
         "ELBO": f"{result.elbo:.4f} (se {result.elbo_se:.4f})",
         "fit of q": f"Pareto k {result.khat:.2f}, relative ESS {result.relative_ess:.3f}",
-        "mc error": _mc_fact(result.mc_error, unsolved),
+        "mc error": _mc_fact(result, unsolved),
         "family": f"{result.family}, {result.draws.num_draws} {result.draws.kind} draws"
         + (", fresh every step" if result.draws.fresh else ", fixed"),
         "method": f"{result.method}, {result.steps} steps, {result.seconds:.2f} s",
@@ -58,10 +59,12 @@ def summary_of(
     )
 
 
-def _mc_fact(error: float | None, unsolved: str) -> str:
-    if error is not None:
-        return f"{error:.1g} posterior sds at most"
-    if unsolved:
+def _mc_fact(result: Any, unsolved: str) -> str:
+    if unsolved == EARLY and result.noise is not None:
+        return f"unknown: {EARLY}"
+    if result.mc_error is not None:
+        return f"{result.mc_error:.1g} posterior sds at most"
+    if unsolved and unsolved != EARLY:
         return f"unknown: {unsolved}"
     return "none: it is defined for an optimum on fixed draws and all rows"
 

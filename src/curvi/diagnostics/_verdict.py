@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from typing import Any
 
 import numpy as np
 from jaxtyping import Array, PyTree
@@ -10,6 +11,7 @@ from jaxtyping import Array, PyTree
 from curvi._core.errors import Outcome
 from curvi._core.trees import coordinate_names, flat_numbers
 from curvi.diagnostics._evaluation import ENOUGH_ESS, LEAST_ESS, WORST_K
+from curvi.families import LowerTriangular
 
 LARGEST_MC_ERROR = 0.05
 _FALL, _RELATIVE_FALL, _FALL_SES = 5.0, 0.1, 10.0  # nats, of the bound, and standard errors
@@ -57,12 +59,16 @@ def not_finite_sentence(mean: PyTree, sd: PyTree) -> str:
     )
 
 
-def misfit_sentence(khat: float, relative_ess: float) -> str:
-    """What a misfit is and what to do about it."""
+def misfit_sentence(result: Any) -> str:
+    """What a misfit is and what to do about it, other than what has been done; empty if none."""
+    if not result.misfit:
+        return ""
+    fullest = result.target.dimension == 1 or isinstance(result.family.scale, LowerTriangular)
+    richer = "" if fullest else "a richer family such as FullRank(), "
     return (
-        f"q does not match the target (Pareto k {khat:.2f}, relative ESS {relative_ess:.2g}; good "
-        f"fits have ESS above {ENOUGH_ESS}, or k below {WORST_K} and ESS above {LEAST_ESS}): sds "
-        "and tails may be wrong; use linear_response, a richer family such as FullRank(), or "
+        f"q does not match the target (Pareto k {result.khat:.2f}, relative ESS "
+        f"{result.relative_ess:.2g}; good fits have ESS above {ENOUGH_ESS}, or k below {WORST_K} "
+        f"and ESS above {LEAST_ESS}): sds and tails may be wrong; use linear_response, {richer}or "
         "num_starts in case there are several optima."
     )
 

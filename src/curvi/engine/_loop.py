@@ -11,6 +11,7 @@ import numpy as np
 
 from curvi._core.deadline import OutOfTime
 from curvi._core.errors import Outcome, keep_result
+from curvi._core.leaving import settle_at_exit
 from curvi.engine._drivers import Chunk, Driver, make_driver
 from curvi.engine._execution import Execution
 from curvi.solvers import Info, Method, Problem
@@ -183,6 +184,7 @@ def run_starts(
     try:
         driver = make_driver(problem, method, starts, resources, execution)
     except KeyboardInterrupt:
+        settle_at_exit()
         return [_unmoved(params, Outcome.INTERRUPTED) for params in starts]
     return run_driver(driver, len(starts), budget, spent=spent)
 
@@ -248,6 +250,7 @@ def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0)
                     outcomes = [verdict if o in _OPEN else o for o in outcomes]
             clock += time.perf_counter() - clock - now
     except KeyboardInterrupt:
+        settle_at_exit()
         # Even where every run has just ended: the caller must not go on to the next task.
         cut = [o is Outcome.RUNNING for o in outcomes]
         pairs = zip(outcomes, cut, strict=True)

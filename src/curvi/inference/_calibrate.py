@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -72,12 +72,17 @@ class Calibration:
     def p_value(self) -> float:
         """Of "everything is calibrated": the smallest p-value times their number (Bonferroni)."""
         table = np.concatenate([self.bias, self.width])
-        return float(min(1.0, table.min() * table.size))
+        return float(np.minimum(1.0, table.min() * table.size))  # NaN stays
 
     @property
     def calibrated(self) -> bool:
         """Whether nothing speaks against calibration at the 5 % level, all tests together."""
         return self.p_value > _LEVEL
+
+    def _headline(self) -> str:
+        if math.isnan(self.p_value):
+            return "NOT TESTED"
+        return "calibrated" if self.calibrated else "NOT CALIBRATED"
 
     def summary(self) -> str:
         """The verdict and a table of the tests."""
@@ -91,7 +96,7 @@ class Calibration:
             )
         )
         return summary_table(
-            verdict=("calibrated" if self.calibrated else "NOT CALIBRATED", sentence),
+            verdict=(self._headline(), sentence),
             facts={"shift": "positive: q lies too low", "spread": "above 1: q is too narrow"},
             names=self.names,
             columns={
@@ -146,8 +151,8 @@ def calibrate(
         If fewer than 10 of the fits converged.
     Interrupted
         At Ctrl-C, a ``KeyboardInterrupt``; its ``.result`` is the calibration by the simulations
-        that are done, or None. An exception out of ``simulate`` or ``build`` keeps its type, and
-        has it as ``.curvi_result``.
+        that are done, or None; after a second Ctrl-C its p-values are NaN. An exception out of
+        ``simulate`` or ``build`` keeps its type, and has it as ``.curvi_result``.
     """
     validation.require_callable(simulate, "simulate", "simulate(key) -> (parameters, data)")
     validation.require_callable(build, "build", "build(data) -> Target or DataTarget")
@@ -162,9 +167,6 @@ def calibrate(
     names: list[str] = []
     options = {"progress": False, **options, "on_failure": "return"}
 
-    def finished(count: int) -> Calibration | None:
-        return judge(np.stack(rows), names, count - len(rows), rng) if rows else None
-
     for index in range(num_simulations):
         try:
             truth, data = _simulated(simulate, jax.random.fold_in(key, index))
@@ -178,14 +180,11 @@ def calibrate(
             target = _built(build, data)
             row = _probabilities(truth, target, (seed + index) % 2**64, rng, options)
         except KeyboardInterrupt:
-            raise Interrupted(
-                f"interrupted after {index} of {num_simulations} simulations; .result of this "
-                "exception is the calibration by those",
-                finished(index),
-            ) from None
+            done = f"interrupted after {index} of {num_simulations} simulations; "
+            raise _cut_short(done, rows, names, index - len(rows), rng) from None
         except Exception as error:
             if rows:
-                keep_result(error, finished(index))
+                keep_result(error, judge(np.stack(rows), names, index - len(rows), rng))
             raise
         if row is not None:
             rows.append(row)
@@ -195,6 +194,20 @@ def calibrate(
             "one of them with curvi.fit before calibrating"
         )
     return judge(np.stack(rows), names, num_simulations - len(rows), rng)
+
+
+def _cut_short(
+    done: str, rows: list[np.ndarray], names: list[str], failures: int, rng: np.random.Generator
+) -> Interrupted:
+    """What Ctrl-C raises; another one during the tests leaves them out."""
+    if not rows:
+        return Interrupted(done + "no fit of them converged, so .result is None")
+    try:
+        found, what = judge(np.stack(rows), names, failures, rng), "the calibration by those"
+    except KeyboardInterrupt:
+        found = untested(np.stack(rows), names, failures)
+        what = "their probabilities, without p-values"
+    return Interrupted(f"{done}.result of this exception is {what}", found)
 
 
 def _simulated(
@@ -270,13 +283,23 @@ def judge(
     from scipy.stats import kstest
 
     folded = 2 * np.abs(probabilities - 0.5)
+    return replace(
+        untested(probabilities, names, failures),
+        bias=np.array([sign_flip_test(column - 0.5, rng) for column in probabilities.T]),
+        width=np.array([float(kstest(column, "uniform").pvalue) for column in folded.T]),
+    )
+
+
+def untested(probabilities: np.ndarray, names: list[str], failures: int) -> Calibration:
+    """What needs no test; the p-values are NaN."""
+    unknown = np.full(probabilities.shape[1], np.nan)
     return Calibration(
         names=names,
         probabilities=probabilities,
-        bias=np.array([sign_flip_test(column - 0.5, rng) for column in probabilities.T]),
-        width=np.array([float(kstest(column, "uniform").pvalue) for column in folded.T]),
+        bias=unknown,
+        width=unknown,
         shift=probabilities.mean(axis=0) - 0.5,
-        spread=2 * folded.mean(axis=0),
+        spread=2 * (2 * np.abs(probabilities - 0.5)).mean(axis=0),
         failures=failures,
     )
 

@@ -57,7 +57,7 @@ from curvi.inference._inputs import (
 )
 from curvi.inference._laplace import laplace_params, laplace_within
 from curvi.objective import Draws, plan_draws
-from curvi.solvers import Method
+from curvi.solvers import Method, TrustRegion
 from curvi.targets import AbstractTarget, DataTarget
 
 _STREAM = 0xD4A
@@ -386,7 +386,9 @@ def _verdict(call: _Call, grown: Grown, first: FirstRun) -> tuple[Outcome, str, 
         if np.isfinite(before.elbo) and found.elbo < before.elbo - margin:
             outcome = Outcome.DIVERGED
             fall = f"the bound fell from {before.elbo:.6g} to {found.elbo:.6g}"
-            message = f"Diverged: {fall}. {outcome.sentence}"
+            other = "" if isinstance(call.method, TrustRegion) else "method=TrustRegion(), "
+            advice = outcome.sentence.replace("method=TrustRegion(), ", other)
+            message = f"Diverged: {fall}. {advice}"
     if outcome.is_failure or (outcome is Outcome.BUDGET and ended.steps >= _MANY_STEPS):
         why = improper_sentence(target, problem.family, ended.params, first.start)
         message = why or message

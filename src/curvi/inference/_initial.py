@@ -129,7 +129,7 @@ def best_width(
             break
         if objective is None:
             at = np.asarray(width, position.dtype)
-            values[index] = _value_at_width(problem, position, at, resources)
+            values[index] = float(_value_at_width(problem, position, at, resources))
         else:
             # The run evaluates the same compiled function: widths then compile none of their own.
             vector = objective.ravel(around(problem.family, position, width))

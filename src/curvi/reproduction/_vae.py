@@ -6,6 +6,7 @@ manifold of a two-dimensional code, and denoised and imputed images.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ import numpy as np
 from sklearn.base import clone
 
 from curvi import datasets
+from curvi._core.errors import NotConvergedWarning
 from curvi.plots import plot_images, plot_sheet, plot_training
 from curvi.reproduction._tables import Row, as_markdown, write_files
 from curvi.vae import VAE
@@ -114,9 +116,14 @@ def _model(case: Case, method: str, seed: int, budget: float, latent: int) -> VA
 
 
 def _fitted(model: VAE, X: np.ndarray) -> VAE:
-    """Fit twice: one epoch to compile, so that the budget of the second goes to training."""
-    clone(model).set_params(max_epochs=1).fit(X)
-    return model.fit(X)
+    """Fit twice: one epoch to compile, so that the budget of the second goes to training.
+
+    Methods are compared at the end of the time, which is no reason to warn.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "time_budget ran out", NotConvergedWarning)
+        clone(model).set_params(max_epochs=1).fit(X)
+        return model.fit(X)
 
 
 def _pictures(models: dict[str, VAE], test: np.ndarray, shape: tuple[int, int]) -> dict[str, Any]:

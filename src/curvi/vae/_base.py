@@ -115,11 +115,12 @@ class AutoEncoder(BaseEstimator):
     def _publish(self, trained: Trained) -> None:
         """Attributes of a run; a failed one warns, or raises if it left nothing to use.
 
-        An interrupted one raises, so that cross-validation stops.
+        One that the time budget has cut short warns; the last epoch is the ordinary end. An
+        interrupted one raises, so that cross-validation stops.
         """
         self.result_, self.params_, self.objective_ = trained, trained.params, trained.objective
         self.history_, self.n_iter_, self.elbo_ = trained.history, trained.steps, trained.elbo
-        self.outcome_, self.message_ = trained.outcome, trained.outcome.sentence
+        self.outcome_, self.message_ = trained.outcome, _sentence(trained)
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trained.params)):
             raise NumericalError(
                 "the weights are not finite after training; use the default method, shorter steps "
@@ -127,11 +128,7 @@ class AutoEncoder(BaseEstimator):
                 trained,
             )
         if trained.outcome is Outcome.INTERRUPTED:
-            raise Interrupted(
-                f"interrupted after {trained.steps} steps; the estimator keeps what was trained "
-                "until then",
-                trained,
-            )
+            raise Interrupted(self.message_, trained)
         if trained.outcome is Outcome.DIVERGED:
             self.message_ = (
                 f"Training diverged: the ELBO per row is {trained.elbo:.4g}, far below that of the "
@@ -142,8 +139,22 @@ class AutoEncoder(BaseEstimator):
             trained.outcome.is_failure and not np.isfinite(trained.history["validation_elbo"]).any()
         ):
             raise NumericalError(self.message_, trained)
-        if trained.outcome.is_failure:
+        if trained.outcome.is_failure or trained.out_of_time:
             warn_user(NotConvergedWarning(self.message_, trained))
+
+
+def _sentence(trained: Trained) -> str:
+    """How a training ended, in terms of the options that an estimator has."""
+    steps, outcome = trained.steps, trained.outcome
+    if trained.out_of_time:
+        return f"time_budget ran out after {steps} steps, before the last epoch; raise it."
+    if outcome is Outcome.BUDGET:
+        return "Trained for max_epochs; raise it if the ELBO of history_ is still rising."
+    if outcome is Outcome.CONVERGED:
+        return "Converged: the ELBO rises no more."
+    if outcome is Outcome.INTERRUPTED:
+        return f"interrupted after {steps} steps; the estimator keeps what was trained until then"
+    return outcome.sentence
 
 
 def kept(training: Callable[[], Trained]) -> Trained:

@@ -86,7 +86,8 @@ class VAE(TransformerMixin, AutoEncoder):
     history_ : dict of arrays
         step, epoch, seconds, elbo, validation_elbo: one entry per evaluation.
     elbo_ : float
-        Best ELBO per row on held-out rows or, without them, the last one in training.
+        Best ELBO per row on held-out rows or, without them, the last one in training; that of the
+        first weights where there was no time for a step.
     num_draws_ : int
         M, as used in training.
     n_iter_, outcome_, message_, result_
@@ -167,7 +168,7 @@ class VAE(TransformerMixin, AutoEncoder):
         -----
         NotConvergedWarning
             If training failed or diverged: its ELBO is far below that of the first weights, or of a
-            model that ignores the rows.
+            model that ignores the rows. Or if ``time_budget`` ran out before ``max_epochs``.
         """
         self._check_options()
         X = self._rows(X, reset=True)

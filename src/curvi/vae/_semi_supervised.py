@@ -253,7 +253,7 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         Warns
         -----
         NotConvergedWarning
-            If training failed or diverged, as for :class:`~curvi.VAE`.
+            If training failed, diverged or ran out of time, as for :class:`~curvi.VAE`.
         """
         self._check_options()
         validation.positive_number(self.label_weight, "label_weight")

@@ -84,6 +84,8 @@ class Trained:
         Time spent.
     trace : dict of arrays
         One entry per step.
+    out_of_time : bool
+        Whether the time budget ended it before its last epoch.
     """
 
     objective: Any
@@ -94,6 +96,7 @@ class Trained:
     steps: int
     seconds: float
     trace: dict[str, np.ndarray]
+    out_of_time: bool = False
 
     @property
     def elbo(self) -> float:
@@ -109,7 +112,7 @@ class Trained:
         An ELBO that is not finite is NON_FINITE, and so are steps none of which was. What ended
         early or failed keeps its outcome.
         """
-        if self.outcome not in (Outcome.CONVERGED, Outcome.BUDGET) or not self.history["step"].size:
+        if self.outcome not in (Outcome.CONVERGED, Outcome.BUDGET) or not self.steps:
             return self
         if not math.isfinite(self.elbo) or not np.any(self.trace["finite"]):
             return replace(self, outcome=Outcome.NON_FINITE)
@@ -291,6 +294,8 @@ def _trained(
         fn, reads = traced_objective(objective, params, rows, [batch_size], key)
         problem = EpochProblem(fn, batch_size, reads=reads)
         ended = run(problem, method, params, resources, budget)
+    if not stopping.table and ended.outcome is Outcome.BUDGET:  # no time for a step
+        stopping.evaluate(ended.steps, ended.seconds, ended.params)
     best = ended.params if stopping.best is None else stopping.best
     trained = Trained(
         objective,
@@ -301,6 +306,7 @@ def _trained(
         ended.steps,
         ended.seconds,
         ended.trace,
+        ended.outcome is Outcome.BUDGET and ended.steps < max_steps,
     )
     # The draws of both ELBOs are the same: what lies between them is due to the weights.
     return trained.judged(first, 1 + _SLIGHTLY_WORSE * abs(first))
@@ -334,8 +340,7 @@ class EarlyStopping:
     def __call__(self, progress: Progress) -> Outcome | None:
         """One evaluation; the run has converged after ``patience`` of them without a new best."""
         params = progress.params(0)
-        value = float("nan") if self.held_out_elbo is None else self.held_out_elbo(params)
-        self.table.append((progress.step, progress.seconds, self.elbo(params), value))
+        self.evaluate(progress.step, progress.seconds, params)
         if self.held_out_elbo is None:
             return None
         values = np.asarray([row[-1] for row in self.table])
@@ -344,6 +349,11 @@ class EarlyStopping:
             self.best = params
         top = int(np.argmax([-np.inf, *values]))
         return Outcome.CONVERGED if len(values) - top >= self.patience else None
+
+    def evaluate(self, step: int, seconds: float, params: Any) -> None:
+        """Append both ELBOs at parameters."""
+        value = float("nan") if self.held_out_elbo is None else self.held_out_elbo(params)
+        self.table.append((step, seconds, self.elbo(params), value))
 
     def history(self, per_epoch: int) -> dict[str, np.ndarray]:
         """The evaluations as a table."""
