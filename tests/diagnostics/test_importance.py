@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -70,8 +72,18 @@ def test_ratios_outside_the_support_have_no_weight(key):
 
 @pytest.mark.float64_only
 def test_the_sentence_of_a_misfit_never_calls_it_a_good_fit():
-    sentence = misfit_sentence(0.5, 0.05)
+    result = SimpleNamespace(
+        misfit=True,
+        khat=0.5,
+        relative_ess=0.05,
+        target=SimpleNamespace(dimension=2),
+        family=curvi.MeanField(),
+    )
+    sentence = misfit_sentence(result)
     assert "ESS above 0.9, or k below 0.7 and ESS above 0.25" in sentence
+    assert "FullRank()" in sentence
+    result.family = curvi.FullRank()
+    assert "FullRank()" not in misfit_sentence(result)
 
 
 @pytest.mark.float64_only
