@@ -14,6 +14,7 @@ import curvi
 pytestmark = pytest.mark.float64_only  # plain JAX settings, in processes of their own
 ROOT = Path(__file__).resolve().parent.parent
 API = ROOT / "docs" / "api.md"
+TRAIN = ("vae.md",)  # pages whose examples train networks
 PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if "```python" in page.read_text()]
 
 
@@ -44,7 +45,11 @@ def test_readme_shows_the_example_and_what_it_prints():
     assert without_times(run(code)) == without_times(output)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] * (page.name in TRAIN)) for page in PAGES],
+    ids=lambda page: page.name,
+)
 def test_the_examples_of_a_page_run_and_print_no_false(page):
     """Blocks of a page share their names, like cells; a printed False is a broken promise."""
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)

@@ -12,7 +12,10 @@ from curvi.reproduction._runs import design
 pytestmark = [pytest.mark.data, pytest.mark.float64_only]
 
 
-@pytest.mark.parametrize(("covariance", "value"), [("diagonal", 619.9543), ("full", 595.8773)])
+@pytest.mark.parametrize(
+    ("covariance", "value"),
+    [("diagonal", 619.9543), pytest.param("full", 595.8773, marks=pytest.mark.slow)],
+)
 def test_a1a_has_the_known_bound(data_dir, covariance, value):
     X, y = curvi.datasets.load("a1a", download=False).train
     model = BayesianLogisticRegression(
@@ -35,7 +38,8 @@ def test_a9a_has_the_known_bound_and_errors(data_dir):
     assert np.sum(model.predict(data.test[0]) != data.test[1]) == 2446
 
 
-@pytest.mark.parametrize("name", [pytest.param("duke", marks=pytest.mark.slow), "leukemia"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["duke", "leukemia"])
 def test_gene_data_are_separated_by_few_relevant_genes(data_dir, name):
     data = curvi.datasets.load(name, download=False)
     X, y = design(data.train[0]), data.train[1]  # the paper's bound: the constant is a feature

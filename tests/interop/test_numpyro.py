@@ -109,6 +109,7 @@ def numpyro_target(size):
     return curvi.from_numpyro(rows_model, jnp.asarray(ROWS), size=size)
 
 
+@pytest.mark.slow
 @pytest.mark.float64_only
 def test_supports_of_every_kind_agree_with_numpyro(key):
     def model():

@@ -37,7 +37,7 @@ def relative_residual(system, x, dtype):
     return float(np.sqrt((residual**2).sum() / (rhs**2).sum()))
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(seed=seeds, size=st.sampled_from([1, 2, 5, 20, 50]), digits=st.floats(0, 1))
 def test_a_positive_system_is_solved_to_the_accuracy_that_the_precision_allows(
     dtype, seed, size, digits

@@ -137,7 +137,7 @@ class Options:
         """Seconds of one run of a stochastic method; the large table gets more of them."""
         if self.seconds is not None:
             return self.seconds
-        small, large = (1.0, 2.0) if self.quick else (4.0, 32.0)
+        small, large = (1.0, 2.0) if self.quick else (4.0, 16.0)
         return large if name == "a9a" else small
 
 
