@@ -290,8 +290,8 @@ class BayesianLinearModel(BaseEstimator, abc.ABC):
             return LBFGS()
         if self.prior == "normal":
             return HFSGVI()
-        # The relevance bound is not concave; full steps on it need the iterate of least residual.
-        return HFSGVI(parameters="log_scale", keep="least_residual")
+        # The relevance bound is not concave, and full steps on its exact curvature may explode.
+        return HFSGVI(curvature="plug_in")
 
     def _precision(self, columns: Columns, dtype: Any) -> np.ndarray:
         precision = np.full(columns.count, self._inverse_square("prior_scale", dtype), dtype)
