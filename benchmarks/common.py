@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from curvi._core.files import write_atomically
+from curvi.reproduction._provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
 NEEDS_DATA = "set CURVI_DATA to the folder that holds libsvm/*.bz2 to run this benchmark"
@@ -71,8 +72,9 @@ def verdict(met: bool) -> str:
 
 
 def keep(name: str, result: dict) -> Path:
-    """Write what a benchmark measured to ``results/NAME.json``."""
+    """Write what a benchmark measured to ``results/NAME.json``, with where it comes from."""
     path = RESULTS / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(result, indent=2, sort_keys=True, allow_nan=False) + "\n")
+    whole = {**result, "provenance": provenance()}
+    write_atomically(path, json.dumps(whole, indent=2, sort_keys=True, allow_nan=False) + "\n")
     return path

@@ -1,7 +1,8 @@
 """Regenerate what README and the manual show: the example, its output, its figure, measured tables.
 
-Run ``python docs/regenerate.py`` after ``make bench``; with the argument ``reliability`` it only
-counts the hostile cases of the test suite again. Text between ``<!-- begin NAME -->`` and
+Run ``python docs/regenerate.py`` after ``make bench``. With the argument ``results`` it only puts
+measured results into the pages, with ``reliability`` it only counts the hostile cases of the test
+suite again. Text between ``<!-- begin NAME -->`` and
 ``<!-- end NAME -->`` is replaced; everything else is written by hand.
 """
 
@@ -14,22 +15,50 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tables import TABLES, second_calls
 
+from curvi.reproduction._provenance import sentence
+
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
+DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
+RECORDED = RESULTS / "reproduction"
+
+
+class Block(NamedTuple):
+    """Text that a page shows between the markers of a name."""
+
+    page: Path
+    name: str
+    text: str
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """What stands between the markers, and the markers."""
+        return re.compile(
+            rf"(<!-- begin {self.name} -->\n)(.*?)(<!-- end {self.name} -->)", re.DOTALL
+        )
+
+    def shown(self) -> str:
+        """What the page shows now."""
+        found = self.pattern.search(self.page.read_text())
+        if found is None:
+            raise SystemExit(f"{self.page} has no block named {self.name}")
+        return found[2].removesuffix("\n")
+
+    def put(self) -> None:
+        """Put the text between the markers."""
+        self.shown()
+        old = self.page.read_text()
+        self.page.write_text(self.pattern.sub(lambda m: f"{m[1]}{self.text}\n{m[3]}", old))
 
 
 def replace_block(path: Path, name: str, text: str) -> None:
     """Put text between the markers of a name."""
-    pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
-    old = path.read_text()
-    if not pattern.search(old):
-        raise SystemExit(f"{path} has no block named {name}")
-    path.write_text(pattern.sub(lambda match: match[1] + text + "\n" + match[2], old))
+    Block(path, name, text).put()
 
 
 def run_example(name: str) -> tuple[str, str, dict[str, Any]]:
@@ -41,58 +70,64 @@ def run_example(name: str) -> tuple[str, str, dict[str, Any]]:
     return path.read_text().strip(), output.getvalue().strip(), variables
 
 
-EXPERIMENTS = ("table1", "logistic", "coefficients")
+def measured_blocks() -> Iterator[Block]:
+    """Everything on a page that follows from result files; a test compares it with the pages."""
+    for name, table in TABLES.items():
+        result = load(RESULTS / f"{name}.json")
+        if result:
+            text = f"{table(result)}\n\n{sentence(result['provenance'])}"
+            yield Block(DOCS / "benchmarks.md", name, text)
+    yield Block(ROOT / "README.md", "measured", measured())
+    for name, page, figures in EXPERIMENTS:
+        folder = RECORDED if (RECORDED / f"{name}.md").exists() else RECORDED / name
+        text, record = folder / f"{name}.md", load(folder / f"{name}.provenance.json")
+        if text.exists() and record:
+            pictures = [f"![{title}](images/{figure})" for figure, title in figures.items()]
+            parts = [text.read_text().strip(), *pictures, sentence(record)]
+            yield Block(DOCS / page, name, "\n\n".join(parts))
 
 
-def reproduction() -> None:
-    """Put what ``curvi reproduce all`` wrote into the manual."""
-    for name in EXPERIMENTS:
-        text = RESULTS / "reproduction" / f"{name}.md"
-        if text.exists():
-            replace_block(ROOT / "docs" / "reproduction.md", name, text.read_text().strip())
-        figure = text.with_suffix(".png")
-        if figure.exists():
-            (ROOT / "docs" / "images" / f"reproduction_{figure.name}").write_bytes(
-                figure.read_bytes()
-            )
+def load(path: Path) -> dict[str, Any] | None:
+    """A result file, if there is one."""
+    return json.loads(path.read_text()) if path.exists() else None
 
 
-def auto_encoders() -> None:
-    """Put what ``curvi reproduce frey``, ``olivetti`` and ``mnist`` wrote into the manual."""
+def _faces(name: str) -> dict[str, str]:
     titles = {
         "convergence": "The bound against time and epochs",
         "reconstructions": "Held-out images, reconstructed by every method",
         "denoise_impute": "Denoised and imputed images",
         "manifold": "What the codes of a plane decode to",
     }
-    for name in ("frey", "olivetti", "mnist"):
-        folder = RESULTS / "reproduction" / name
-        if not (folder / f"{name}.md").exists():
-            continue
-        shown = [(folder / f"{name}.md").read_text().strip()]
-        for kind, title in titles.items():
-            figure = folder / f"{name}_{kind}.png"
-            if figure.exists():  # the manual keeps the only copy
-                figure.replace(ROOT / "docs" / "images" / figure.name)
-            shown.append(f"![{title}: {name}](images/{figure.name})")
-        replace_block(ROOT / "docs" / "reproduction.md", name, "\n\n".join(shown))
+    return {f"{name}_{kind}.png": f"{title}: {name}" for kind, title in titles.items()}
 
 
-def concentration() -> None:
-    """Put what ``curvi reproduce concentration`` wrote into the manual."""
-    text = RESULTS / "reproduction" / "concentration.md"
-    if not text.exists():
-        return
-    shown = [text.read_text().strip()]
-    for name, title in (
-        ("variance", "Variance against dimension: measured, and three upper bounds"),
-        ("tails", "Tail probability against the number of draws"),
-        ("decoder", "Upper bound and measured noise of a decoder during training"),
-    ):
-        figure = f"concentration_{name}.png"
-        (ROOT / "docs" / "images" / figure).write_bytes((text.parent / figure).read_bytes())
-        shown.append(f"![{title}](images/{figure})")
-    replace_block(ROOT / "docs" / "concentration.md", "concentration", "\n\n".join(shown))
+# Experiment, page, and the figures that the block shows.
+EXPERIMENTS: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("table1", "reproduction.md", {}),
+    ("logistic", "reproduction.md", {
+        "reproduction_logistic.png":
+            "The lower bound against running time, three data sets, four methods",
+    }),
+    ("coefficients", "reproduction.md", {
+        "reproduction_coefficients.png": "Estimated coefficients of the relevance-prior fits",
+    }),
+    *((name, "reproduction.md", _faces(name)) for name in ("frey", "olivetti", "mnist")),
+    ("concentration", "concentration.md", {
+        "concentration_variance.png": "Variance against dimension, and three upper bounds",
+        "concentration_tails.png": "Tail probability against the number of draws",
+        "concentration_decoder.png": "Upper bound and measured noise of a decoder during training",
+    }),
+)  # fmt: skip
+
+
+def move_figures() -> None:
+    """Figures of the experiments go to the manual, which keeps the only copy."""
+    for name, _, _ in EXPERIMENTS:
+        for figure in (*RECORDED.glob(f"{name}*.png"), *(RECORDED / name).glob("*.png")):
+            # The plain name of an experiment may be that of another picture of the manual.
+            own = f"reproduction_{figure.name}" if figure.stem == name else figure.name
+            figure.replace(DOCS / "images" / own)
 
 
 def reliability() -> None:
@@ -108,8 +143,7 @@ def measured() -> str:
     """The lines of README, from the same results as the tables of the manual."""
     lines = []
     posteriors, regression, vae = (
-        json.loads(path.read_text()) if (path := RESULTS / f"{name}.json").exists() else None
-        for name in ("posteriors", "regression", "vae")
+        load(RESULTS / f"{name}.json") for name in ("posteriors", "regression", "vae")
     )
     if posteriors:
         ours = posteriors["headlines"]["curvi MeanField, linear response"]
@@ -150,22 +184,20 @@ def measured() -> str:
 
 def main() -> None:
     """Rewrite README and the pages with figures."""
-    reliability()
-    if sys.argv[1:] == ["reliability"]:
+    wanted = sys.argv[1:]
+    if wanted != ["results"]:
+        reliability()
+    if wanted == ["reliability"]:
+        return
+    move_figures()
+    for block in measured_blocks():
+        block.put()
+    if wanted == ["results"]:
         return
     source, printed, variables = run_example("logistic")
     block = f"```python\n{source}\n```\n\n```text\n{printed}\n```"
     replace_block(ROOT / "README.md", "example", block)
     variables["result"].plot().savefig(ROOT / "docs" / "images" / "logistic.png", dpi=110)
-    for name, table in TABLES.items():
-        path = RESULTS / f"{name}.json"
-        if path.exists():
-            result = json.loads(path.read_text())
-            replace_block(ROOT / "docs" / "benchmarks.md", name, table(result))
-    replace_block(ROOT / "README.md", "measured", measured())
-    reproduction()
-    auto_encoders()
-    concentration()
 
 
 if __name__ == "__main__":

@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from markdown import as_table
+from regression_tables import paper_methods_table, regression_table, rows_table
+
 Row = dict[str, Any]
-
-
-def as_table(rows: list[Row]) -> str:
-    """A Markdown table from equal dictionaries."""
-    head = list(rows[0])
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += ["| " + " | ".join(_cell(row[column]) for column in head) + " |" for row in rows]
-    return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def draws_table(result: Row) -> str:
@@ -119,66 +110,6 @@ def import_table(result: Row) -> str:
     return as_table(
         [{"statement": f"import {k}", "seconds beyond import jax": v} for k, v in beyond.items()]
     )
-
-
-def paper_methods_table(result: Row) -> str:
-    """The paper's algorithms on the paper's bound."""
-    parts = []
-    for title in ("leukemia", "a9a_3000"):
-        found = result[title]
-        rows = [
-            {
-                "method": method,
-                "bound after 3 steps": _bound(row["after_3_steps"]),
-                "after 100 steps": _bound(row["after_100_steps"]),
-                "at the end": _bound(row["final"]),
-                "steps": row["steps"],
-                "diverged seeds": row["diverged"],
-            }
-            for method, row in found["methods"].items()
-        ]
-        head = f"*{title.replace('_', ', first ')}*, best bound seen {found['best_bound']:.2f}"
-        parts.append(f"{head}\n\n{as_table(rows)}")
-    return "\n\n".join([*parts, result["comparison"]])
-
-
-def regression_table(result: Row) -> str:
-    """Regressions against their peers."""
-    normal = result["a9a_normal"]
-    rows = [
-        {
-            "problem": "a9a, normal prior",
-            "ELBO [nats]": f"{normal['elbo']:.3f}",
-            "curvi [s]": normal["seconds_warm"],
-            "peer [s]": _seconds(normal["numpyro_seconds"], "NumPyro, within 15 nats"),
-            "train / test errors": "-",
-        }
-    ]
-    for name in ("a9a", "duke", "leukemia"):
-        found = result[name]
-        within = 30 if name == "a9a" else 2
-        low, high = min(found["elbo"]), max(found["elbo"])
-        train, test = sorted(found["train_errors"]), sorted(found["test_errors"])
-        rows.append(
-            {
-                "problem": f"{name}, relevance prior, {len(found['elbo'])} seeds",
-                "ELBO [nats]": f"{low:.2f} to {high:.2f}",
-                "curvi [s]": found["seconds"],
-                "peer [s]": _seconds(found["dsvi_seconds"], f"DSVI, within {within} nats"),
-                "train / test errors": f"{train[0]} to {train[-1]} / {test[0]} to {test[-1]}",
-            }
-        )
-    steps = [
-        f"{name}, {row['parameterisation']}: {row['steps']}"
-        for name, table in result["hfsgvi_iterations"].items()
-        for row in table
-    ]
-    title = "Steps until HFSGVI stays within 2 nats of where it ends, by seed (None: diverged): "
-    return as_table(rows) + "\n\n" + title + "; ".join(steps) + "."
-
-
-def _seconds(value: float | None, peer: str) -> str:
-    return f"never ({peer})" if value is None else f"{value:.3g} ({peer})"
 
 
 def posteriors_table(result: Row) -> str:
@@ -330,30 +261,6 @@ def _ratio(found: Row) -> str:
 
 def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.3g}"
-
-
-def _bound(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.6g}"
-
-
-def rows_table(result: Row) -> str:
-    """Rows in blocks, and a wide sparse table."""
-    rows = [
-        {
-            "rows": f"{row['rows']:,}",
-            "seconds": row["seconds"],
-            "peak memory [MiB]": round(row["peak_bytes"] / 2**20),
-            "converged": row["converged"],
-        }
-        for row in result["blocks"]
-    ]
-    thin = result["sparse"]
-    return (
-        f"{as_table(rows)}\n\nThe cost grows like the rows to the power {result['slope']:.2f}, the "
-        f"peak of memory by a factor of {result['memory_growth']:.2f}. A sparse table of 20,000 x "
-        f"50,000 with 0.1 % non-zeros takes {thin['seconds']:.0f} s and "
-        f"{thin['peak_bytes'] / 2**20:.0f} MiB (converged: {thin['converged']})."
-    )
 
 
 TABLES: dict[str, Callable[[Row], str]] = {

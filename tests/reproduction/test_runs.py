@@ -1,6 +1,7 @@
 """The experiments: parameterisations are inverses, evaluations are ordered, files are written."""
 
 import csv
+import json
 
 import jax.numpy as jnp
 import numpy as np
@@ -130,7 +131,10 @@ def test_the_regressions_write_their_numbers_beside_the_papers(tmp_path, capsys,
     assert {path.name for path in tmp_path.iterdir()} == {
         "table1.csv", "table1.md", "logistic.csv", "logistic.md", "logistic.png",
         "coefficients.csv", "coefficients.md", "coefficients.png",
+        *(f"{name}.provenance.json" for name in ("table1", "logistic", "coefficients")),
     }  # fmt: skip
+    record = json.loads((tmp_path / "table1.provenance.json").read_text())
+    assert (record["experiment"], record["seeds"]) == ("table1", [7, 8])
 
 
 def test_an_unknown_experiment_is_refused(tmp_path, capsys):
@@ -159,7 +163,11 @@ def test_the_concentration_figures_are_written_with_their_numbers(tmp_path, caps
     assert "| linear | " in capsys.readouterr().out
     names = ("variance", "tails", "decoder")
     figures = {f"concentration_{name}{kind}" for name in names for kind in (".csv", ".png")}
-    assert {path.name for path in tmp_path.iterdir()} == {*figures, "concentration.md"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *figures,
+        "concentration.md",
+        "concentration.provenance.json",
+    }
 
 
 @pytest.mark.slow
@@ -169,4 +177,4 @@ def test_the_sparsity_figure_is_written_with_its_numbers(data_dir, tmp_path, cap
     assert main(command) == 0
     assert "| duke | 7130 |" in capsys.readouterr().out
     assert (tmp_path / "coefficients.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".csv", ".md", ".png"]
+    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".csv", ".json", ".md", ".png"]

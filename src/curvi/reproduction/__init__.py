@@ -9,6 +9,7 @@ from typing import Any
 
 from curvi._core import validation
 from curvi._core.errors import InputError
+from curvi.reproduction._provenance import provenance, write_provenance
 
 # name -> module and its function of (out, *, seeds, quick, report), timed ones also of seconds
 REGISTRY = {
@@ -70,4 +71,7 @@ def run(
     module, _, function = REGISTRY[name].partition(":")
     experiment: Any = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     written: list[Path] = experiment(out, seeds=seeds, quick=quick, report=report, **options)
-    return written
+    settings = {"seeds": list(seeds), "seconds": seconds, "quick": quick}
+    record = {**provenance(), "experiment": name, **settings}
+    place = written[0].parent / f"{name}.provenance.json"
+    return [*written, write_provenance(place, record)]
