@@ -13,10 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import curvi
 from curvi._core.files import write_atomically
 
-PACKAGE = Path(curvi.__file__).parent
+PACKAGE = Path(__file__).parents[1]
 LIBRARIES = (
     "jax", "jaxlib", "numpy", "scipy", "scikit-learn", "optax", "numpyro", "pymc", "pymc-extras",
     "blackjax", "statsmodels", "bambi",
@@ -44,7 +43,7 @@ def provenance(command: str | None = None) -> dict[str, Any]:
         "command": command_line(sys.orig_argv) if command is None else command,
         "commit": commit,
         "modified": modified,
-        "curvi": curvi.__version__,
+        "curvi": importlib.metadata.version("curvi"),
         "python": platform.python_version(),
         "versions": _versions(),
         "date": datetime.now(UTC).date().isoformat(),
