@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -13,11 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import curvi
 from curvi._core.errors import NotConvergedWarning, NumericalError
+from curvi.engine import _drivers as drivers
 from curvi.engine import _loop as loop
 from curvi.engine._drivers import CompiledDriver
+from curvi.solvers._first_order import FirstOrderState
+from curvi.solvers._method import Method, make_info
 from tests.compilations import num_compiled
 from tests.solvers.problems import WIDTH, generator, linear, seed_of
 
@@ -169,3 +174,37 @@ def test_divergence_raises_warns_or_returns_and_always_keeps_a_finite_state(key,
         assert not result.converged
         assert result.mean.shape == (WIDTH,)
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.params))
+
+
+@dataclass(frozen=True)
+class Shrinking(Method):
+    """Halves its parameters, and says what it does to the BLAS."""
+
+    heavy: bool
+
+    @property
+    def decomposes(self):
+        return self.heavy
+
+    def init(self, problem, params, resources):
+        return FirstOrderState(params, ())
+
+    def step(self, problem, state, resources, step, tolerance):
+        return state._replace(params=state.params / 2), make_info(jnp.sum(state.params))
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("heavy", [True, False])
+def test_steps_that_decompose_matrices_run_with_one_thread_of_the_blas(heavy, monkeypatch):
+    def threads():
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    during, wait = [], drivers._wait
+    monkeypatch.setattr(drivers, "_wait", lambda *a: (during.append(threads()), wait(*a)))
+    with threadpool_limits(2, "blas"):
+        before = threads()
+        curvi.minimise(
+            lambda p, batch, key: jnp.sum(p**2), jnp.ones(2), method=Shrinking(heavy), max_steps=3
+        )
+        assert threads() == before
+    assert {n for seen in during for n in seen} == ({1} if heavy else set(before))

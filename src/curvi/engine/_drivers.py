@@ -7,7 +7,7 @@ A driver holds the state of one run, or of several runs that advance together. T
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -19,6 +19,7 @@ from jaxtyping import Array
 from curvi._core.compilation import QUICK, SizedJit, compiled, count_use
 from curvi._core.deadline import OutOfTime, deadline
 from curvi._core.errors import Outcome
+from curvi._core.threads import one_blas_thread
 from curvi.engine._execution import Execution
 from curvi.linalg._arithmetic import namespace
 from curvi.solvers import Info, Method, Problem
@@ -153,8 +154,9 @@ class CompiledDriver:
     def advance(self, count: int, tolerance: float, seconds: float) -> list[Chunk]:
         """Take steps on device, then read their rows."""
         before = np.atleast_1d(np.asarray(self.carry.step))
-        found = self._chunk(int(before.max()) + count, tolerance)
-        _wait(found.step, seconds)
+        with one_blas_thread() if self.method.decomposes else nullcontext():
+            found = self._chunk(int(before.max()) + count, tolerance)
+            _wait(found.step, seconds)
         self.carry = found
         return [self._read(run, int(before[run])) for run in range(self.num_runs)]
 

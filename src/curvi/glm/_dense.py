@@ -11,17 +11,15 @@ groups and added in a fixed order: the number of threads changes the time, never
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
+from curvi._core.threads import available_threads, one_blas_thread
 from curvi.glm._diagonal_bound import DiagonalBound, Energy
 from curvi.glm._likelihoods import Gaussian, Likelihood, RowTerms
 from curvi.glm._rows import Table, Tables, WholeTable
@@ -37,16 +35,6 @@ _AT_ONCE = 2048  # rows of a product of matrices whose factors stay in the cache
 _GROUPS = 16  # of blocks, whatever the number of threads
 
 Terms = list[np.ndarray]
-
-_LOCK = threading.Lock()
-_HOLDERS: list[None] = []
-_LIMITS: list[Any] = []
-
-
-def available_threads() -> int:
-    """As many as the BLAS would take, which is what users and job schedulers limit."""
-    pools = (pool for pool in _controller().info() if pool["user_api"] == "blas")
-    return max((int(pool["num_threads"]) for pool in pools), default=1)
 
 
 def summed(function: Callable[[Any], Terms], blocks: Sequence[Any], threads: int) -> Terms:
@@ -76,32 +64,6 @@ def added(parts: Iterable[Terms]) -> Terms:
         for place, term in enumerate(part):
             total[place] += term
     return total
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Hold the BLAS of the process to one thread until the last user of this is done.
-
-    Its limit belongs to the process: fits in several threads that each restored what they found
-    would leave the limit of another behind.
-    """
-    with _LOCK:
-        if not _HOLDERS:
-            _LIMITS.append(_controller().limit(limits=1, user_api="blas"))
-        _HOLDERS.append(None)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            _HOLDERS.pop()
-            if not _HOLDERS:
-                _LIMITS.pop().restore_original_limits()
-
-
-@cache
-def _controller() -> ThreadpoolController:
-    """Scans the loaded libraries, once."""
-    return ThreadpoolController()
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,13 @@ import numpy as np
 
 from curvi._core.compilation import compiled
 from curvi._core.errors import InputError, Outcome
+from curvi._core.threads import one_blas_thread
 from curvi._core.trees import precision_of
 from curvi.engine import Budget, Execution, Hook, Resources, RunResult, hooks_for
 from curvi.engine import run as run_loop
 from curvi.families import Family, Params
 from curvi.glm._bound import GLMProblem, Rows, on_device, padded
-from curvi.glm._dense import COARSE_ROWS, DenseBound, one_blas_thread
+from curvi.glm._dense import COARSE_ROWS, DenseBound
 from curvi.glm._design import DenseDesign
 from curvi.glm._diagonal_bound import DiagonalBound
 from curvi.glm._likelihoods import Likelihood

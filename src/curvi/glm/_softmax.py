@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy import special
 
+from curvi._core.threads import one_blas_thread
 from curvi._core.trees import precision_of, stable_sum
 from curvi.families import Family, Params
 from curvi.glm._bound import (
@@ -35,7 +36,6 @@ from curvi.glm._bound import (
     predictor_variance,
     sampled_rows,
 )
-from curvi.glm._dense import one_blas_thread
 from curvi.glm._diagonal_bound import DiagonalBound, Energy
 from curvi.glm._fit import (
     GLMFit,

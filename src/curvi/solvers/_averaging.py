@@ -69,6 +69,11 @@ class Averaged(Method):
         """As the inner method."""
         return self.method.default_max_steps
 
+    @property
+    def decomposes(self) -> bool:
+        """As the inner method."""
+        return self.method.decomposes
+
     def init(self, problem: Problem, params: Any, resources: Any) -> AveragedState:
         """Start the average at the parameters."""
         return AveragedState(self.method.init(problem, params, resources), params)

@@ -79,6 +79,11 @@ class HessianFree(StochasticMethod):
             validation.positive_integer(self.curvature_rows, "curvature_rows")
         check_preconditioner(self.preconditioner, "kronecker")
 
+    @property
+    def decomposes(self) -> bool:
+        """Factors of every layer, where they precondition."""
+        return self.preconditioner == "kronecker"
+
     def init(self, problem: Problem, params: Any, resources: Any) -> HessianFreeMethodState:
         """No direction yet."""
         zeros = kept = optax.tree.zeros_like(params)

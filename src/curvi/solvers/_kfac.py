@@ -114,6 +114,11 @@ class KFAC(CheapSteps):
         if self.average_window != 0:
             validation.positive_integer(self.average_window, "average_window")
 
+    @property
+    def decomposes(self) -> bool:
+        """Factors of every layer."""
+        return True
+
     def init(self, problem: Problem, params: Any, resources: Any) -> KFACState:
         """Identity roots; the first step estimates the factors."""
         objective = problem.layered()

@@ -253,6 +253,15 @@ class Method(abc.ABC):
         """Steps after which a run ends if nothing else ends it."""
         return 1000
 
+    @property
+    def decomposes(self) -> bool:
+        """Whether compiled steps decompose matrices of some hundred rows.
+
+        They then run with one thread of the BLAS: several wait for each other, which takes ten
+        times as long on a busy machine and longer even on an idle one.
+        """
+        return False
+
     @abc.abstractmethod
     def init(self, problem: Problem, params: Any, resources: Any) -> Any:
         """The state before the first step; it has a field ``params``."""
