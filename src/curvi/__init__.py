@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from curvi._core.memory import memory_budget as memory_budget
     from curvi._core.validation import PrecisionWarning as PrecisionWarning
     from curvi.diagnostics import FitResult as FitResult
+    from curvi.families import Chain as Chain
     from curvi.families import FullRank as FullRank
     from curvi.families import LocationScale as LocationScale
     from curvi.families import LowRank as LowRank
@@ -88,7 +89,7 @@ _NAMES = {
     "_core.memory": ("memory_budget",),
     "_core.validation": ("PrecisionWarning",),
     "targets": ("DataTarget", "Target"),
-    "families": ("FullRank", "LocationScale", "LowRank", "MeanField", "StudentT"),
+    "families": ("Chain", "FullRank", "LocationScale", "LowRank", "MeanField", "StudentT"),
     "objective": ("Draws",),
     "solvers": (
         "DSVI",

@@ -34,9 +34,11 @@ FAMILIES = [
     curvi.StudentT(4.5, covariance="full"),
     LocationScale(Laplace()),
     LocationScale(Logistic(), "full"),
+    curvi.Chain(2, 2),
 ]
 BASES = [Normal(), Laplace(), Logistic(), StudentTBase(5.0), MultivariateTBase(5.0)]
 names = [str(f) for f in FAMILIES]
+GAUSSIAN = [*FAMILIES[:3], curvi.Chain(4, 1), curvi.Chain(2, 2)]
 
 
 def random_params(family, key, dtype, dimension=DIMENSION):
@@ -79,7 +81,7 @@ def test_covariance_sd_and_determinant_agree_with_the_dense_scale(family, key, d
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES[:3], ids=names[:3])
+@pytest.mark.parametrize("family", GAUSSIAN, ids=str)
 def test_gaussian_densities_agree_with_scipy(family, key, dtype):
     params = random_params(family, key, dtype)
     z = jax.random.normal(jax.random.fold_in(key, 2), (DIMENSION,), dtype)
@@ -156,6 +158,8 @@ def test_sobol_points_of_the_multivariate_t_have_its_moments():
 def test_densities_integrate_to_one(family):
     if isinstance(family, curvi.LowRank):
         family = curvi.LowRank(1)
+    if isinstance(family, curvi.Chain):
+        family = curvi.Chain(2, 1)
     params = family.init(jnp.asarray([0.3, -0.2]), 0.8)
     log_prob = jax.jit(lambda z: family.log_prob(params, z))
     edge = 60.0
@@ -185,7 +189,9 @@ def test_the_metric_is_symmetric_positive_and_inverted_by_solve(family, key, dty
     assert np.linalg.eigvalsh(applied + applied.T).min() > 0
 
 
-@pytest.mark.parametrize("family", [curvi.MeanField(), curvi.FullRank()], ids=str)
+@pytest.mark.parametrize(
+    "family", [curvi.MeanField(), curvi.FullRank(), curvi.Chain(4, 1), curvi.Chain(2, 2)], ids=str
+)
 @pytest.mark.float64_only
 def test_the_metric_is_the_fisher_information(family, key):
     """Hessian of KL(q_theta0 || q_theta) in theta at theta0, on the coordinates that q uses."""
@@ -263,7 +269,7 @@ def test_the_diagonal_and_the_factor_make_up_the_covariance(family, xp, key, dty
     entries = jax.tree.map(xp.asarray, params.scale_params)
     diagonal, factor = family.scale.diagonal_and_factor(entries, xp)
     assert family.scale.is_diagonal == (factor is None)
-    assert family.scale.is_full == (diagonal is None)
+    assert diagonal is None or not family.scale.is_full
     total = np.zeros((DIMENSION, DIMENSION))
     for part in (None if diagonal is None else xp.diag(diagonal), factor):
         if part is not None:
@@ -316,6 +322,8 @@ def test_low_rank_never_makes_a_dense_matrix(dtype):
         (lambda: curvi.LowRank(0), "positive integer"),
         (lambda: curvi.LowRank(4).init(jnp.zeros(4)), "use a smaller rank, or FullRank"),
         (lambda: LocationScale(Normal(), "sparse"), "choose one of"),
+        (lambda: curvi.Chain(0), "length is 0"),
+        (lambda: curvi.Chain(3, 2).init(jnp.zeros(4)), "length \\* width coordinates"),
     ],
 )
 def test_impossible_families_are_refused(make, sentence):

@@ -30,6 +30,7 @@ FAMILIES = {
     "student": curvi.StudentT(5.0),
     "student-full": curvi.StudentT(5.0, covariance="full"),
     "laplace": curvi.LocationScale(Laplace()),
+    "chain": curvi.Chain(3, 1),
 }
 METHODS = {
     "trust-region": curvi.TrustRegion(),

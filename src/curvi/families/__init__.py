@@ -1,6 +1,7 @@
-"""q(z): mean field, full rank, low rank + diagonal, Student t, any location-scale base."""
+"""q(z): mean field, full rank, low rank + diagonal, chain, Student t, any location-scale base."""
 
 from curvi.families._bases import Base, Laplace, Logistic, MultivariateTBase, Normal, StudentTBase
+from curvi.families._chain import BlockBidiagonal, Chain
 from curvi.families._family import (
     Family,
     FullRank,
@@ -13,7 +14,7 @@ from curvi.families._family import (
 from curvi.families._scales import Diagonal, DiagonalPlusLowRank, LowerTriangular, Scale
 
 __all__ = [
-    "Base", "Diagonal", "DiagonalPlusLowRank", "Family", "FullRank", "Laplace", "LocationScale",
-    "Logistic", "LowRank", "LowerTriangular", "MeanField", "MultivariateTBase", "Normal", "Params",
-    "Scale", "StudentT", "StudentTBase",
+    "Base", "BlockBidiagonal", "Chain", "Diagonal", "DiagonalPlusLowRank", "Family", "FullRank",
+    "Laplace", "LocationScale", "Logistic", "LowRank", "LowerTriangular", "MeanField",
+    "MultivariateTBase", "Normal", "Params", "Scale", "StudentT", "StudentTBase",
 ]  # fmt: skip
