@@ -18,6 +18,7 @@ pytestmark = pytest.mark.float64_only
 ROOMS = (
     "targets", "families", "objective", "reference", "concentration", "linalg", "solvers",
     "engine", "inference", "diagnostics", "interop", "glm", "vae", "datasets", "plots",
+    "io",
 )  # fmt: skip
 
 # Every check of numpydoc that is not made, and why.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from curvi import glm as glm
     from curvi import inference as inference
     from curvi import interop as interop
+    from curvi import io as io
     from curvi import linalg as linalg
     from curvi import objective as objective
     from curvi import plots as plots
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from curvi.interop import SVI as SVI
     from curvi.interop import from_numpyro as from_numpyro
     from curvi.interop import from_pymc as from_pymc
+    from curvi.io import load as load
     from curvi.objective import Draws as Draws
     from curvi.solvers import DSVI as DSVI
     from curvi.solvers import HFSGVI as HFSGVI
@@ -104,13 +106,14 @@ _NAMES = {
     "inference": ("OptimiseResult", "calibrate", "fit", "laplace", "minimise"),
     "diagnostics": ("FitResult",),
     "interop": ("SVI", "from_numpyro", "from_pymc"),
+    "io": ("load",),
     "glm": ("BayesianLinearRegression", "BayesianLogisticRegression", "BayesianPoissonRegression"),
     "vae": ("VAE", "SemiSupervisedVAE"),
 }  # fmt: skip
 _HOME = {name: room for room, names in _NAMES.items() for name in names}
 _ROOMS = (
     "concentration", "datasets", "diagnostics", "engine", "families", "glm", "inference",
-    "interop", "linalg", "objective", "plots", "reference", "reproduction", "solvers",
+    "interop", "io", "linalg", "objective", "plots", "reference", "reproduction", "solvers",
     "targets", "vae",
 )  # fmt: skip
 

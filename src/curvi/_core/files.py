@@ -2,37 +2,94 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from curvi._core.errors import InputError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a whole file or none: a temporary file beside it, fsync, then rename.
+    """Write a whole file or none: a temporary file beside it, fsync, rename, fsync of the folder.
 
     Text is written as UTF-8. A crash leaves the old file, or none, and at worst a hidden
-    temporary one beside it. A new file has the permissions that the umask leaves, a replaced one
-    keeps its own.
+    temporary one beside it, which :func:`sweep_temporaries` removes. A new file has the
+    permissions that the umask leaves, a replaced one keeps its own.
     """
     data = content.encode() if isinstance(content, str) else content
-    temporary = path.with_name(f".{path.name[:50]}-{secrets.token_hex(8)}.tmp")
+    temporary = path.with_name(f"{_stem(path)}{secrets.token_hex(8)}.tmp")
     # Created by its mode, the kernel applies the umask: reading that would mean to set it, for all
     # threads, for a moment.
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
     handle = os.open(temporary, flags, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:
+            _is_ours(stream.fileno())  # as long as it is open: nobody sweeps it away
             if path.exists():
                 temporary.chmod(path.stat().st_mode & 0o777)  # private before it has content
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
+        _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sweep_temporaries(path: Path) -> None:
+    """Remove what processes that were killed have left beside a file; nothing that is written now.
+
+    Where files cannot be locked nothing is removed: a writer may be alive.
+    """
+    stem = _stem(path)
+    for name in _names_in(path.parent):
+        middle = name.removeprefix(stem).removesuffix(".tmp")
+        if name != f"{stem}{middle}.tmp" or len(middle) != 16:
+            continue
+        with contextlib.suppress(OSError):
+            handle = os.open(path.with_name(name), os.O_RDWR)
+            try:
+                if _is_ours(handle):
+                    path.with_name(name).unlink(missing_ok=True)
+            finally:
+                os.close(handle)
+
+
+def _stem(path: Path) -> str:
+    return f".{path.name[:50]}-"
+
+
+def _names_in(folder: Path) -> Iterator[str]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        yield from [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+
+
+def _is_ours(handle: int) -> bool:
+    """Lock an open file until it is closed or its process dies; False where another has it."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename survive a loss of power; some systems cannot open a folder."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def refuse_existing(paths: Iterable[Path]) -> None:

@@ -30,6 +30,7 @@ from curvi.diagnostics._evaluation import (
     variance_of_draws,
     weighted_moments,
 )
+from curvi.diagnostics._exports import Exports
 from curvi.diagnostics._modes import Mode, modes_sentence
 from curvi.diagnostics._moments import (
     UserMoments,
@@ -42,6 +43,7 @@ from curvi.diagnostics._moments import (
 )
 from curvi.diagnostics._monte_carlo import Replicates, draws_of, replicate_spread, replicates
 from curvi.diagnostics._record import Portable
+from curvi.diagnostics._stored import StoredResult, stored_draws
 from curvi.diagnostics._summary import EARLY, names_of, summary_of
 from curvi.diagnostics._tails import tail_sentence
 from curvi.engine import Execution, Resources, VariationalProblem
@@ -49,6 +51,7 @@ from curvi.families import Family, Params
 from curvi.objective import Draws, plan_draws
 from curvi.solvers import Method
 from curvi.targets import AbstractTarget
+from curvi.targets._stored import StoredTarget
 
 _CLOSE_ESS = 0.99  # from here on q has the target's tails, too, as far as draws can tell
 
@@ -58,7 +61,7 @@ def _first_key() -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class FitResult(Portable):
+class FitResult(Exports, StoredResult, Portable):
     """A fitted variational posterior, and whether to trust it.
 
     Attributes
@@ -101,8 +104,8 @@ class FitResult(Portable):
 
     Notes
     -----
-    A result is data and survives ``copy``, ``joblib`` and, where the functions of its target are
-    importable, ``pickle``. Diagnostics are computed when they are first read.
+    A result is data and survives :meth:`save`, ``copy``, ``joblib`` and, where the functions of its
+    target are importable, ``pickle``. Diagnostics are computed when they are first read.
     """
 
     target: AbstractTarget = field(repr=False)
@@ -284,22 +287,12 @@ class FitResult(Portable):
     def sample(self, num_draws: int, seed: int = 0) -> PyTree:
         """``num_draws`` draws from q in the user's space, along a new first axis of every leaf."""
         validation.positive_integer(num_draws, "num_draws")
+        if isinstance(self.target, StoredTarget) and self.target.constrained:
+            return stored_draws(self, num_draws, validation.checked_seed(seed))
         with precision_of(self.target.dtype):
             require_positions(self._space, self.target, num_draws)
             flat = self.family.sample(self.params, validation.random_key(seed), num_draws)
             return positions(self._space, flat)
-
-    def to_arviz(self, num_draws: int = 1000, *, seed: int = 0) -> Any:
-        """Draws and the verdict for ArviZ 0.x or 1.x: see :func:`curvi.interop.to_arviz`."""
-        from curvi.interop._arviz import to_arviz
-
-        return to_arviz(self, num_draws, seed=seed)
-
-    def to_blackjax(self, num_chains: int = 4, *, seed: int = 0) -> Any:
-        """What BlackJAX's NUTS starts from: see :func:`curvi.interop.to_blackjax`."""
-        from curvi.interop._blackjax import to_blackjax
-
-        return to_blackjax(self, num_chains, seed=seed)
 
     def draw_report(
         self, num_draws: int = 256, *, lipschitz: float = float("inf"), seed: int = 0
@@ -374,8 +367,9 @@ class FitResult(Portable):
         """
         if self._early:
             return summary_of(self, names, errors=None, unsolved=EARLY)
-        return summary_of(self, names, errors=self._errors(), unsolved=self._unsolved)
+        return summary_of(self, names, errors=self._errors, unsolved=self._unsolved)
 
+    @cached_property
     def _errors(self) -> np.ndarray | None:
         """Monte-Carlo error of every mean in the user's space, in posterior sds."""
         with precision_of(self.target.dtype):

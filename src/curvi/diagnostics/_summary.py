@@ -10,6 +10,7 @@ from jaxtyping import PyTree
 from curvi._core.errors import InputError, NumericalError
 from curvi._core.trees import coordinate_names, flat_numbers
 from curvi.diagnostics._verdict import headline, summary_table
+from curvi.targets._stored import NoLogDensityError
 
 _MOST_RESPONSES = 100  # coordinates up to which all linear-response sds are solved for
 EARLY = "the fit ended early; reading mc_error computes it"
@@ -75,7 +76,14 @@ def _responses(result: Any) -> tuple[np.ndarray | None, str]:
         return None, "none: the fit has not converged"
     if result.target.dimension > _MOST_RESPONSES:
         return None, f"left out above {_MOST_RESPONSES} parameters; call linear_response()"
+    known = vars(result).get("responses")  # kept with a result that is stored
+    if known is not None:
+        return known, ""
     try:
-        return flat_numbers(result.linear_response()), ""
+        found = flat_numbers(result.linear_response())
     except NumericalError as error:
         return None, f"refused: {error}"
+    except NoLogDensityError:
+        return None, "unknown: the log density was not stored with the result"
+    object.__setattr__(result, "responses", found)
+    return found, ""

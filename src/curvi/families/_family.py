@@ -328,5 +328,14 @@ class StudentT(LocationScale):
         """Degrees of freedom."""
         return float(self.noise.df)  # type: ignore[attr-defined]
 
+    def _state(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        return {"df": self.df, "covariance": self.structure}
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> StudentT:
+        """The family with these arguments."""
+        return cls(**state)
+
     def __repr__(self) -> str:
         return f"StudentT(df={self.df!r}, covariance={self.structure!r})"

@@ -20,6 +20,7 @@ from curvi.families import Family, FullRank, LowRank, MeanField
 from curvi.glm._design import Columns, Posterior, is_selected
 from curvi.glm._fit import LARGEST_DENSE, GLMFit, Options
 from curvi.glm._rows import DTYPES, Block, Observations, Streaming, UserBlocks, canonical
+from curvi.io._objects import SavedEstimator
 from curvi.plots import plot_coefficients
 from curvi.solvers import DSVI, HFSGVI, LBFGS, Method
 
@@ -40,7 +41,7 @@ class CoefficientDraws(NamedTuple):
 
 
 @estimator
-class BayesianLinearModel(BaseEstimator, abc.ABC):
+class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
     """Base of the linear estimators: everything but the likelihood."""
 
     _streaming = Streaming()

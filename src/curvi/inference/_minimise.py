@@ -35,6 +35,7 @@ from curvi.inference._inputs import (
     default_tolerance,
     outside_transformations,
 )
+from curvi.io._objects import Saved
 from curvi.objective._draws import host_generator
 from curvi.solvers import Method, TrustRegion
 
@@ -44,7 +45,7 @@ _STREAM = 0x5ADD
 
 
 @dataclass(frozen=True)
-class OptimiseResult:
+class OptimiseResult(Saved):
     """Where a minimisation ended.
 
     Attributes

@@ -21,6 +21,7 @@ from curvi._core.errors import (
     warn_user,
 )
 from curvi._core.memory import require_memory
+from curvi.io._objects import SavedEstimator
 from curvi.vae._networks import ACTIVATIONS
 from curvi.vae._objective import Gaussian, Likelihood, likelihood_for
 from curvi.vae._training import MOST_EVALUATED_ROWS, Schedule, Trained
@@ -30,7 +31,7 @@ _COPIES = 5  # of the weights: gradient, momentum, average, and the first draws 
 _FACTORS = 4  # of curvature between layers, with their roots
 
 
-class AutoEncoder(BaseEstimator):
+class AutoEncoder(SavedEstimator, BaseEstimator):
     """What both estimators share: validation before training, attributes after it."""
 
     latent: int

@@ -1,0 +1,161 @@
+"""What a file keeps of a result, and how the rest is given again."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from curvi._core.errors import InputError, Outcome
+from curvi._core.trees import leaf_names, precision_of, size
+from curvi.diagnostics._evaluation import evaluation_noise
+from curvi.diagnostics._moments import UserMoments
+from curvi.io._objects import Saved
+from curvi.io._values import CannotStoreError, Encoder
+from curvi.targets import AbstractTarget, Target
+from curvi.targets._stored import NoLogDensityError, StoredTarget
+
+DRAWS = "stored_draws"
+# What is computed when it is first read, and is kept with the result.
+_DERIVED = (
+    "_moments", "alarms", "warnings", "mc_error", "_errors", "_weights", "_tails", "responses",
+    DRAWS,
+)  # fmt: skip
+_IN_NEW_SPACE = ("_moments", DRAWS)  # computed again in the structure of a target given
+_STORED_DRAWS = 4000
+_MOST_NUMBERS = 2e7  # in all stored draws together
+_COMPARED = 2  # draws at which the log density given is compared
+
+Result = TypeVar("Result", bound="StoredResult")
+
+
+class StoredResult(Saved):
+    """The part of a result that files and pickles keep, derived diagnostics included."""
+
+    def _state(self: Any) -> dict[str, Any]:
+        """Fields, what is left of the target, and what was derived."""
+        state = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        target = state.pop("target")
+        state["modes"] = tuple(
+            mode._replace(position=_plain(mode.position), sd=_plain(mode.sd)) for mode in self.modes
+        )
+        if not isinstance(target, StoredTarget):
+            self._derive()
+        state["target"] = {
+            "position": _plain(target.position),
+            "dtype": str(target.dtype),
+            "constrained": target.constrain is not None,
+            "num_rows": target.num_rows,
+            "labels": target.labels,
+        }
+        derived = {name: vars(self)[name] for name in _DERIVED if name in vars(self)}
+        moments = self._moments
+        derived["_moments"] = UserMoments(_plain(moments.mean), _plain(moments.sd), moments.doubt)
+        if DRAWS in derived:
+            derived[DRAWS] = _plain(derived[DRAWS])
+        state["derived"] = derived
+        return state
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> Any:
+        """The result without the functions of its target."""
+        given, derived = state.pop("target"), state.pop("derived")
+        with precision_of(given["dtype"]):
+            target = StoredTarget(
+                given["position"], given["constrained"], given["num_rows"], given["labels"]
+            )
+        result: Any = cls(target=target, **state)  # type: ignore[call-arg]
+        if not isinstance(result.outcome, Outcome):
+            raise InputError("its outcome is none of curvi's")
+        for name in _DERIVED:
+            if name in derived:
+                object.__setattr__(result, name, derived[name])
+        return result
+
+    def __getstate__(self: Any) -> dict[str, Any]:
+        """Also what was derived, where it cannot be computed again."""
+        state: Any = super().__getstate__()
+        if isinstance(self.target, StoredTarget):
+            state |= {name: vars(self)[name] for name in _DERIVED if name in vars(self)}
+        return dict(state)
+
+    def _derive(self: Any) -> None:
+        """Compute what a result without its log density could not compute any more."""
+        _ = self._moments
+        if not self.outcome.is_failure:
+            _ = self.alarms, self._weights
+        if np.isfinite(self.elbo):
+            _ = self.warnings
+            _ = None if self._early else self._errors
+        wide = size(self._moments.mean)
+        count = int(min(_STORED_DRAWS, _MOST_NUMBERS // max(wide, 1)))
+        if self.target.constrain is not None and count > 0 and np.isfinite(self.elbo):
+            object.__setattr__(self, DRAWS, self.sample(count))
+
+    def _with_target(self: Any, target: Any) -> Any:
+        """The same result with the functions of its target, which must be those of the fit."""
+        with precision_of(self.target.dtype):
+            if not isinstance(target, AbstractTarget):
+                target = Target(target, self.target.position)
+            self._require_same(target)
+            found = replace(self, target=target)
+        for name in _DERIVED:
+            if name in vars(self) and name not in _IN_NEW_SPACE:
+                object.__setattr__(found, name, vars(self)[name])
+        return found
+
+    def _require_same(self: Any, target: AbstractTarget) -> None:
+        """Shapes first, then the log density itself at draws whose ratios are stored."""
+        mine = self.target
+        for what, stored, given in (
+            ("dimension", mine.dimension, target.dimension),
+            ("dtype", mine.dtype, target.dtype),
+            ("number of rows", mine.num_rows, target.num_rows),
+        ):
+            if stored != given:
+                raise InputError(f"the target given has {what} {given}, the fit had {stored}")
+        if self.log_ratio is None:
+            return
+        noise = evaluation_noise(target, self.family, self._key)[:_COMPARED]
+        for epsilon, ratio in zip(noise, self.log_ratio, strict=False):
+            z = self.family.transform(self.params, jnp.asarray(epsilon))
+            now = float(target.log_prob(z) - self.family.log_prob(self.params, z))
+            scale = abs(float(self.family.log_prob(self.params, z))) + abs(ratio) + 1.0
+            error = 1e4 * float(jnp.finfo(target.dtype).eps) * scale
+            if not abs(now - ratio) <= error and np.isfinite(ratio):
+                raise InputError(
+                    f"the target given is not the one that was fitted: log p - log q is {now:.6g} "
+                    f"at a draw of q where it was {ratio:.6g}"
+                )
+
+
+def _plain(tree: PyTree) -> PyTree:
+    """A tree that a file can hold: itself, or its leaves by the names of their places."""
+    try:
+        Encoder().value(tree)
+    except CannotStoreError:
+        return dict(zip(leaf_names(tree), jax.tree.leaves(tree), strict=True))
+    return tree
+
+
+def stored_draws(result: Any, num_draws: int, seed: int) -> PyTree:
+    """Some of the draws that were stored, where new ones would need a missing function.
+
+    Raises
+    ------
+    InputError
+        If more are asked for than were stored, or none were.
+    """
+    found = vars(result).get(DRAWS)
+    count = 0 if found is None else len(jax.tree.leaves(found)[0])
+    if num_draws > count:
+        raise NoLogDensityError(
+            f"{num_draws} draws are asked for and the file holds {count}: new ones need the "
+            "function constrain of the target; give it with curvi.load(path, target=...)"
+        )
+    chosen = np.random.default_rng(seed).permutation(count)[:num_draws]
+    return jax.tree.map(lambda leaf: leaf[chosen], found)
