@@ -1,156 +1,130 @@
-"""Thirty posteriors: errors against references, time and verdict, with peers in the same run.
+"""Posteriors with references: errors, processor time and verdict of curvi and its peers.
 
-Twenty have reference draws (CURVI_DATA), ten are our own with long NUTS runs. Errors are on the
-natural scale of the model: |mean - reference| in reference sds, and ratios of sds. Every fit
-starts from zeros and gets no tuning; a peer with a learning rate gets three and is shown at its
-best bound. Seconds are those of a first call (compilation included), then of a second one.
-CURVI_BENCH_PEERS chooses peers, CURVI_BENCH_MODELS models, both by parts of their names.
+``python -m benchmarks posteriors [--models A,B] [--contenders A,B] [--limit SECONDS] [--fresh]
+[--once]`` (parts of names will do). Every pair of contender and posterior runs in a process of its
+own with the same limit of processor time; rows are appended to ``results/posteriors.jsonl``, and a
+run that was cut short goes on where it stopped. Peers need the environment of ``peers.txt``.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
-import time
-import warnings
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-import curvi
-from benchmarks import own_models, posteriors
-from benchmarks import posterior_peers as peers
+from benchmarks import posterior_contenders as contenders
+from benchmarks import posterior_problems as problems
 from benchmarks import posterior_summary as summaries
-from benchmarks.common import data_folder
+from benchmarks.common import RESULTS
+from benchmarks.posterior_scores import line
 
-NEEDS_DATA = "set CURVI_DATA to the folder that holds posteriordb/*.npz to run this benchmark"
-PEER_SECONDS = 100.0  # of first calls of all models; the rest is reported as skipped
-WARM_UP = "own-logistic"
-
-
-def finite(value) -> float | None:
-    """What JSON can hold."""
-    return float(value) if value is not None and np.isfinite(value) else None
-
-
-def errors(mean, sd, posterior) -> dict:
-    off = np.abs(np.asarray(mean) - posterior.mean) / posterior.sd
-    ratio = np.asarray(sd) / posterior.sd
-    if not (np.isfinite(off).all() and np.isfinite(ratio).all()):
-        return {"mean_error": None, "sd_low": None, "sd_high": None}
-    return {
-        "mean_error": float(off.max()),
-        "mean_error_average": float(off.mean()),
-        "sd_low": float(ratio.min()),
-        "sd_high": float(ratio.max()),
-        "sd_error_average": float(np.abs(ratio - 1).mean()),
-    }
+ROWS = RESULTS / "posteriors.jsonl"
+LIMIT = 100.0  # processor seconds of one call
+PATIENCE = 20  # wall clock seconds for each of them: other work may share the machine
+THREADS = 2
+MARK = "ROW "
+Row = dict[str, Any]
 
 
-def fit_one(posterior, family, *, respond):
-    """One call as a user makes it: the fit, its moments, and linear response where asked for."""
-    density = posterior.density
-    target = curvi.Target(density.log_density, jnp.zeros(density.dimension), density.constrain)
-    result = curvi.fit(target, family=family, progress=False, on_failure="return")
-    sd, refused = result.sd, ""
-    if respond and result.converged:
-        try:
-            sd = result.linear_response()
-        except curvi.NumericalError as error:
-            refused = str(error)[:200]
-    sentences = [str(one)[:200] for one in result.warnings] + ([refused] if refused else [])
-    return result, np.asarray(result.mean), np.asarray(sd), sentences
+def options(arguments: list[str]) -> argparse.Namespace:
+    """What to run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks posteriors")
+    parser.add_argument("--models", default="", help="parts of names, separated by commas")
+    parser.add_argument("--contenders", default="", help="parts of names, separated by ;")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="processor seconds of a call")
+    parser.add_argument("--once", action="store_true", help="no second call")
+    parser.add_argument("--fresh", action="store_true", help="measure again what is known")
+    return parser.parse_args(arguments)
 
 
-def by_curvi(posterior, family, *, respond) -> dict:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # every sentence is in result.warnings as well
-        began = time.perf_counter()
-        try:
-            result, mean, sd, sentences = fit_one(posterior, family, respond=respond)
-        except curvi.CurviError as error:
-            return {
-                "mean_error": None, "sd_low": None, "sd_high": None, "converged": False,
-                "outcome": type(error).__name__, "message": str(error)[:200], "flagged": True,
-                "seconds": time.perf_counter() - began,
-            }  # fmt: skip
-        cold = time.perf_counter() - began
-        began = time.perf_counter()
-        fit_one(posterior, family, respond=respond)
-    return {
-        "seconds": cold,
-        "seconds_warm": time.perf_counter() - began,
-        "converged": result.converged,
-        "outcome": result.outcome.name,
-        "steps": result.steps,
-        "num_draws": result.draws.num_draws,
-        "elbo": finite(result.elbo),
-        "mc_error": finite(result.mc_error),
-        "warnings": sentences,
-        **errors(mean, sd, posterior),
-        "khat": finite(np.clip(result.khat, -9, 99)),
-        "relative_ess": finite(result.relative_ess),
-        # What the library itself says: an outcome, a warning, or a sentence in the summary.
-        "flagged": bool(not result.converged or sentences),
-    }
+def chosen(known: list[str], wanted: str, separator: str = ",") -> list[str]:
+    """Names that are wanted: equal to a part, or else containing one."""
+    parts = [part.strip() for part in wanted.split(separator) if part.strip()]
+    if not parts:
+        return known
+    return [n for n in known if n in parts or any(p in n and p not in known for p in parts)]
 
 
-OURS = {
-    "curvi MeanField, linear response": (curvi.MeanField(), True),
-    "curvi FullRank": (curvi.FullRank(), False),
-}
+def run_one(who: str, model: str, limit: float, *, once: bool = False) -> Row:
+    """The row of one contender on one posterior."""
+    command = [sys.executable, "-m", "benchmarks.posterior_worker", who, model, str(limit)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(THREADS)}
+    process = subprocess.Popen(
+        command + ["--once"] * once, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parent.parent, env=environment,
+    )  # fmt: skip
+    try:
+        output, errors = process.communicate(timeout=PATIENCE * limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, errors = process.communicate()
+    row: Row = {}
+    for text in output.splitlines():
+        if text.startswith(MARK):
+            row |= json.loads(text.removeprefix(MARK))
+    if not row:
+        late = process.returncode in (-signal.SIGXCPU, -signal.SIGKILL)
+        last = (errors.strip().splitlines() or ["no output"])[-1]
+        failed = f"more than {limit:.0f} processor seconds" if late else last[:300]
+        row = {
+            "failed": failed,
+            "flagged": True,
+            "right": False,
+            "seconds": limit if late else None,
+        }
+    return row | {"model": model, "who": who, "limit": limit}
 
 
-def models(folder):
-    """Every posterior there is, one at a time."""
-    wanted = os.environ.get("CURVI_BENCH_MODELS", "").split(",")
-    for name in [*posteriors.MODELS, *own_models.OWN]:
-        if not any(part in name for part in wanted):
-            continue
-        if name in own_models.OWN:
-            yield own_models.load(name)
-        elif folder is not None:
-            yield posteriors.load(folder, name)
+def read_rows() -> dict[tuple[str, str], Row]:
+    """The last row of every pair."""
+    if not ROWS.exists():
+        return {}
+    rows = [json.loads(text) for text in ROWS.read_text().splitlines() if text.strip()]
+    return {(row["model"], row["who"]): row for row in rows}
 
 
-def warm_up(callers) -> None:
-    """Load the libraries and what every fit shares, ours and the peers': no model pays for it."""
-    result = curvi.fit(lambda x: -0.5 * jnp.sum(x**2), jnp.zeros(2), progress=False)
-    _ = result.khat, result.summary()
-    for library in ("pymc", "pymc_extras.inference", "numpyro", "blackjax"):
-        try:
-            __import__(library)
-        except ImportError:
-            continue
-    for call in callers.values():
-        peers.measured(call, own_models.load(WARM_UP), errors)
+def append(row: Row) -> None:
+    """One more row; a run that is cut short keeps all whole ones."""
+    with ROWS.open("a") as file:
+        file.write(json.dumps(row, allow_nan=False, sort_keys=True) + "\n")
 
 
-def main() -> dict:
-    folder = data_folder()
-    if folder is None or not (folder / "posteriordb").is_dir():
-        print(f"  the twenty reference posteriors are left out: {NEEDS_DATA}")
-        folder = None
-    wanted = os.environ.get("CURVI_BENCH_PEERS", "numpyro,blackjax,pymc,dadvi").split(",")
-    callers = {k: v for k, v in peers.PEERS.items() if k.split()[0].lower() in wanted}
-    spent = dict.fromkeys(callers, 0.0)
-    table: dict[str, dict] = {}
-    with jax.enable_x64(True), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warm_up(callers)
-        for posterior in models(folder):
-            rows = table[posterior.name] = {}
-            for who, (family, respond) in OURS.items():
-                rows[who] = by_curvi(posterior, family, respond=respond)
-                summaries.show(posterior.name, who, rows[who])
-            for who, call in callers.items():
-                late = {"skipped": f"{PEER_SECONDS:.0f} s for this peer are spent"}
-                measure = spent[who] < PEER_SECONDS
-                again = who == summaries.DADVI
-                rows[who] = (
-                    peers.measured(call, posterior, errors, again=again) if measure else late
-                )
-                spent[who] += rows[who].get("seconds_all", rows[who].get("seconds", 0.0))
-                summaries.show(posterior.name, who, rows[who])
-            summaries.keep_partial(table)
-    return summaries.summary(table)
+def variants(who: str, measure: Callable[[str], Row]) -> Iterator[Row]:
+    """The rows of a contender: one, or one for each learning rate.
+
+    Where the best bound belongs to a rate at the edge of the grid, one rate beyond it is tried.
+    """
+    if not contenders.has_rate(who):
+        yield measure(who)
+        return
+    rows = {rate: measure(f"{who}@{rate:g}") for rate in contenders.RATES}
+    yield from rows.values()
+    losses = {rate: row["loss"] for rate, row in rows.items() if row.get("loss") is not None}
+    if losses and (best := min(losses, key=losses.__getitem__)) in contenders.BEYOND:
+        yield measure(f"{who}@{contenders.BEYOND[best]:g}")
+
+
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Measure what is missing, print every row, and summarise all that is known."""
+    wanted = options(arguments or [])
+    known = {} if wanted.fresh else read_rows()
+    for model in chosen(problems.names(), wanted.models):
+        for who in chosen(contenders.CONTENDERS, wanted.contenders, ";"):
+
+            def measure(name: str, model: str = model) -> Row:
+                row = known.get((model, name))
+                if row is None:
+                    row = run_one(name, model, wanted.limit, once=wanted.once)
+                    append(row)
+                print(line(model, name, row), flush=True)
+                return row
+
+            for _ in variants(who, measure):
+                pass
+    return summaries.summary(read_rows())

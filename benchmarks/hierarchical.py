@@ -20,6 +20,8 @@ class Entry:
     standardised: tuple[str, ...] = ()
     # A model of the same posterior that mixes better and names the same quantities.
     easier: Callable[[], Built] | None = None
+    # The entry whose reference holds all quantities of this one: the same posterior once more.
+    same_as: str | None = None
     # Sites without a second moment: compared on the unconstrained scale.
     heavy: tuple[str, ...] = ()
     target_accept: float = 0.9
@@ -32,14 +34,12 @@ MODELS: dict[str, Entry] = {
     "varying_slopes_lkj": Entry(groups.varying_slopes_lkj, 177, target_accept=0.95),
     "item_response": Entry(groups.item_response, 262),
     "eight_schools_centred": Entry(
-        groups.eight_schools_centred, 10, standardised=("theta",), target_accept=0.99
+        groups.eight_schools_centred, 10, same_as="eight_schools_noncentred"
     ),
     "eight_schools_noncentred": Entry(groups.eight_schools_noncentred, 10, target_accept=0.99),
     "gp_poisson": Entry(latent.gp_poisson, 23, target_accept=0.95),
     "overdispersed_counts": Entry(groups.overdispersed_counts, 445, standardised=("own",)),
-    "volatility_centred": Entry(
-        latent.volatility_centred, 303, easier=latent.volatility_noncentred, target_accept=0.95
-    ),
+    "volatility_centred": Entry(latent.volatility_centred, 303, same_as="volatility_noncentred"),
     "volatility_noncentred": Entry(latent.volatility_noncentred, 303, target_accept=0.95),
     "local_level_season": Entry(latent.local_level_season, 165, target_accept=0.95),
     "horseshoe": Entry(latent.horseshoe, 204, heavy=("wide",), target_accept=0.99),

@@ -1,0 +1,306 @@
+"""References of the hierarchical models by long NUTS runs, and the time that NUTS itself needs.
+
+``python -m benchmarks.hierarchical_references sample NAME...`` adds independent chains in the form
+that mixes best, ``time NAME...`` runs NUTS on the model as it is written with the settings of a
+usual call, and ``merge`` writes ``results/hierarchical_references.json``. Parts are kept in the
+folder named by CURVI_BENCH_PARTS, so that a run can be cut short and continued.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.common import RESULTS
+from benchmarks.hierarchical import MODELS, Entry
+from curvi._core.files import write_atomically
+
+REFERENCES = RESULTS / "hierarchical_references.json"
+CHAINS, WARMUP, BATCH = 8, 1000, 500
+ENOUGH = 2800  # effective draws of every quantity; 2,500 give an error of 0.02 sd
+SECONDS = float(os.environ.get("CURVI_BENCH_SECONDS", "200"))  # processor time of one part
+USUAL = {"num_chains": 4, "num_warmup": 1000, "num_samples": 1000}
+WANTED = 400
+Draws = dict[str, np.ndarray]
+
+
+def parts_folder() -> Path:
+    """Where parts of a reference wait to be merged."""
+    named = os.environ.get("CURVI_BENCH_PARTS")
+    folder = Path(named) if named else Path(tempfile.gettempdir()) / "curvi_bench_parts"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def quantities(entry: Entry) -> tuple[list[str], dict[str, Any]]:
+    """Names of what is compared (latent and deterministic sites), and the transforms of supports.
+
+    A site whose support is the reals has no transform here.
+    """
+    import numpyro
+    import numpyro.distributions as dist
+
+    model, args, kwargs = entry.build()
+    seeded = numpyro.handlers.seed(model, jax.random.key(0))
+    names, transforms = [], {}
+    for name, site in numpyro.handlers.trace(seeded).get_trace(*args, **kwargs).items():
+        if site["type"] == "deterministic":
+            names.append(name)
+        elif site["type"] == "sample" and not site["is_observed"]:
+            names.append(name)
+            support = site["fn"].support
+            if not _is_real(support):
+                transforms[name] = dist.biject_to(support)
+    return names, transforms
+
+
+def _is_real(support: Any) -> bool:
+    from numpyro.distributions import constraints
+
+    while isinstance(support, type(constraints.real_vector)) and hasattr(
+        support, "base_constraint"
+    ):
+        support = support.base_constraint
+    return support is constraints.real
+
+
+def both_scales(draws: Draws, names: list[str], transforms: dict[str, Any]) -> Draws:
+    """All quantities: constrained as ``name``, unconstrained as ``~name`` where that differs."""
+    found = {name: np.asarray(draws[name], float) for name in names}
+    for name, transform in transforms.items():
+        found[f"~{name}"] = np.asarray(transform.inv(jnp.asarray(draws[name])), float)
+    return found
+
+
+def _easiest(entry: Entry) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    import numpyro
+    from numpyro.infer.reparam import LocScaleReparam
+
+    model, args, kwargs = (entry.easier or entry.build)()
+    if entry.standardised:
+        config = {name: LocScaleReparam(0) for name in entry.standardised}
+        model = numpyro.handlers.reparam(model, config=config)
+    return model, args, kwargs
+
+
+def fingerprint(entry: Entry) -> float:
+    """The log density at a fixed position: a reference belongs to one model and one set of data."""
+    from numpyro import handlers
+    from numpyro.infer.util import initialize_model
+
+    model, args, kwargs = entry.build()
+    info = initialize_model(
+        jax.random.key(0), handlers.seed(model, jax.random.key(0)), model_args=args,
+        model_kwargs=kwargs, validate_grad=False,
+    )  # fmt: skip
+    place = {
+        name: 0.1 * jnp.sin(1.0 + jnp.arange(np.size(leaf), dtype=float)).reshape(np.shape(leaf))
+        for name, leaf in info.param_info.z.items()
+    }
+    return -float(jax.jit(info.potential_fn)(place))
+
+
+def sample_part(name: str) -> dict[str, Any]:
+    """Independent chains until every quantity has ENOUGH effective draws or SECONDS are spent."""
+    from numpyro.infer import MCMC, NUTS
+
+    entry = MODELS[name]
+    names, transforms = quantities(entry)
+    model, args, kwargs = _easiest(entry)
+    seed = len(list(parts_folder().glob(f"{name}-*.json")))
+    began = time.process_time()
+    run = MCMC(
+        NUTS(model, target_accept_prob=entry.target_accept), num_warmup=WARMUP, num_samples=BATCH,
+        num_chains=CHAINS, chain_method="vectorized", progress_bar=False,
+    )  # fmt: skip
+    run.warmup(jax.random.key(1000 + seed), *args, **kwargs)
+    batches: list[Draws] = []
+    diverging = 0
+    while True:
+        run.run(run.last_state.rng_key, *args, extra_fields=("diverging",), **kwargs)
+        run.post_warmup_state = run.last_state
+        draws = both_scales(run.get_samples(group_by_chain=True), names, transforms)
+        batches.append(draws)
+        diverging += int(run.get_extra_fields()["diverging"].sum())
+        joined = {k: np.concatenate([one[k] for one in batches], axis=1) for k in draws}
+        sizes = {k: effective(v) for k, v in joined.items()}
+        spent, least = time.process_time() - began, min(v.min() for v in sizes.values())
+        print(f"  {name}: {least:.0f} effective, {diverging} diverging, {spent:.0f} s", flush=True)
+        if spent > SECONDS or least >= ENOUGH:
+            break
+    return as_part(joined, sizes, diverging, spent)
+
+
+def as_part(draws: Draws, sizes: Draws, diverging: int, seconds: float) -> dict[str, Any]:
+    """What is kept of chains: moments of each and effective draws of all."""
+    moments = {
+        k: {"mean": v.mean(axis=1), "variance": v.var(axis=1, ddof=1), "ess": sizes[k]}
+        for k, v in draws.items()
+    }
+    return {
+        "draws": next(iter(draws.values())).shape[1], "diverging": diverging, "seconds": seconds,
+        "moments": {k: {n: a.tolist() for n, a in m.items()} for k, m in moments.items()},
+    }  # fmt: skip
+
+
+def effective(draws: np.ndarray) -> np.ndarray:
+    """Effective draws of every quantity; of a constant, as many as there are."""
+    from numpyro.diagnostics import effective_sample_size
+
+    size = np.asarray(effective_sample_size(draws), float)
+    constant = draws.std(axis=(0, 1)) <= 1e-12 * (1 + np.abs(draws.mean(axis=(0, 1))))
+    return np.where(constant, float(draws.shape[0] * draws.shape[1]), size)
+
+
+def time_part(name: str) -> dict[str, Any]:
+    """Processor seconds of NUTS as a user calls it, for WANTED effective draws of the worst site.
+
+    Compilation and warm-up are counted once, the draws in proportion to WANTED. Chains one after
+    the other (NumPyro's own choice on one device) and vectorised are both tried; the cheaper
+    counts. Where the model is written in the form that mixes best, the draws join the reference.
+    """
+    found = {method: _usual_run(name, method) for method in ("sequential", "vectorized")}
+    parts = [row.pop("part") for row in found.values()]
+    entry = MODELS[name]
+    if not (entry.standardised or entry.easier or entry.same_as):
+        for part in parts:
+            if part["diverging"] == 0:
+                add_part(name, part)
+    best = min(found, key=lambda method: found[method]["seconds"])
+    return {**found[best], "chain_method": best, "seconds_by_method": {
+        method: row["seconds"] for method, row in found.items()}}  # fmt: skip
+
+
+def _usual_run(name: str, method: str) -> dict[str, Any]:
+    from numpyro.diagnostics import split_gelman_rubin
+    from numpyro.infer import MCMC, NUTS
+
+    names, transforms = quantities(MODELS[name])
+    model, args, kwargs = MODELS[name].build()
+    jax.clear_caches()
+    began = time.process_time()
+    run = MCMC(NUTS(model), chain_method=method, progress_bar=False, **USUAL)
+    run.warmup(jax.random.key(len(method)), *args, **kwargs)
+    jax.block_until_ready(run.last_state.z)
+    prepared = time.process_time() - began
+    batches, diverging = [], 0
+    for _ in range(2):  # the first compiles the loop over draws, which a plain call does once
+        began = time.process_time()
+        run.run(run.last_state.rng_key, *args, extra_fields=("diverging",), **kwargs)
+        draws = jax.block_until_ready(run.get_samples(group_by_chain=True))
+        sampling = time.process_time() - began
+        run.post_warmup_state = run.last_state
+        batches.append(both_scales(draws, names, transforms))
+        diverging += int(run.get_extra_fields()["diverging"].sum())
+    joined = {k: np.concatenate([one[k] for one in batches], axis=1) for k in batches[0]}
+    sizes = {k: effective(v) for k, v in joined.items()}
+    worst = min(names, key=lambda k: sizes[k].min())
+    least = float(sizes[worst].min()) / len(batches)
+    return {
+        "seconds": prepared + sampling * WANTED / least, "prepared": prepared,
+        "sampling": sampling, "ess": least, "worst": worst, "diverging": diverging // 2,
+        "rhat": float(max(np.nanmax(split_gelman_rubin(joined[k])) for k in names)),
+        "part": as_part(joined, sizes, diverging, prepared + sampling),
+    }  # fmt: skip
+
+
+def add_part(name: str, part: dict[str, Any]) -> None:
+    """Keep one more part of a reference."""
+    count = len(list(parts_folder().glob(f"{name}-*.json")))
+    write_atomically(parts_folder() / f"{name}-{count}.json", json.dumps(part))
+
+
+def merged(parts: list[dict[str, Any]], entry: Entry) -> dict[str, Any]:
+    """Pooled means, sds and errors of all chains, and how well the chains agree."""
+    sites, worst_rhat, least = {}, 1.0, np.inf
+    names, transforms = quantities(entry)
+    for key in [*names, *(f"~{name}" for name in transforms)]:
+        if key in entry.heavy:
+            continue
+        rows = [part["moments"][key] for part in parts]
+        means, variances = (np.concatenate([r[n] for r in rows]) for n in ("mean", "variance"))
+        counts = np.concatenate([np.full(len(r["mean"]), p["draws"])
+                                 for r, p in zip(rows, parts, strict=True)])  # fmt: skip
+        weights = (counts / counts.sum()).reshape(-1, *[1] * (means.ndim - 1))
+        mean = (weights * means).sum(axis=0)
+        within, between = (weights * variances).sum(axis=0), means.var(axis=0, ddof=1)
+        sd = np.sqrt(within + (weights * (means - mean) ** 2).sum(axis=0))
+        free = sd > 1e-9 * (1 + np.abs(mean))  # a factor of a correlation holds constants
+        size = np.sum([r["ess"] for r in rows], axis=0)
+        rhat = np.sqrt(1 + between / np.where(free, within, 1.0))
+        worst_rhat = max(worst_rhat, float(np.max(np.where(free, rhat, 1.0))))
+        least = min(least, float(np.min(np.where(free, size, np.inf))))
+        sites[key] = {
+            "mean": _short(mean), "sd": _short(np.where(free, sd, 0.0)),
+            "error": _short(np.where(free, 1 / np.sqrt(size), 0.0), 3),
+        }  # fmt: skip
+    return {
+        "dimension": entry.dimension,
+        "sites": sites, "rhat": round(worst_rhat, 5), "ess": round(least),
+        "error": round(float(1 / np.sqrt(least)), 4),
+        "draws": sum(len(p["moments"][names[0]]["mean"]) * p["draws"] for p in parts),
+        "diverging": sum(p["diverging"] for p in parts),
+        "seconds": round(sum(p["seconds"] for p in parts), 1),
+    }  # fmt: skip
+
+
+def _short(values: np.ndarray, digits: int = 7) -> Any:
+    return np.vectorize(lambda x: float(f"{x:.{digits}g}"))(values).tolist()
+
+
+def merge() -> dict[str, Any]:
+    """Everything that is known: old references, replaced where there are parts."""
+    known = json.loads(REFERENCES.read_text()) if REFERENCES.exists() else {}
+    for name, entry in MODELS.items():
+        files = sorted(parts_folder().glob(f"{entry.same_as or name}-*.json"))
+        row = known.get(name, {})
+        if files:
+            kept = {k: v for k, v in row.items() if k == "nuts"}
+            parts = [json.loads(file.read_text()) for file in files]
+            row = merged(parts, entry) | {"fingerprint": fingerprint(entry)} | kept
+        timed = parts_folder() / f"{name}.time.json"
+        if timed.exists():
+            row["nuts"] = json.loads(timed.read_text())
+        if row:
+            known[name] = row
+    write_atomically(REFERENCES, json.dumps(known, indent=None, separators=(",", ":"))
+                     .replace('},"', '},\n"') + "\n")  # fmt: skip
+    for name, row in known.items():
+        nuts = row.get("nuts", {}).get("seconds", float("nan"))
+        error, rhat = (row.get(key, float("nan")) for key in ("error", "rhat"))
+        print(f"  {name:28s} error {error:.4f}, R-hat {rhat:.4f}, {row.get('diverging')} diverging,"
+              f" NUTS {nuts:.1f} s")  # fmt: skip
+    return known
+
+
+def main(action: str, names: list[str]) -> int:
+    """One part for each of the named models (all without names); 2 for what is unknown."""
+    unknown = [name for name in names if name not in MODELS]
+    if unknown or action not in ("sample", "time", "merge"):
+        print(f"usage: sample|time|merge [NAME...]; unknown: {action} {unknown}", file=sys.stderr)
+        return 2
+    jax.config.update("jax_enable_x64", True)
+    if action == "merge":
+        merge()
+        return 0
+    for name in names or MODELS:
+        if action == "sample":
+            add_part(name, sample_part(name))
+            continue
+        timed = time_part(name)
+        write_atomically(parts_folder() / f"{name}.time.json", json.dumps(timed))
+        print(f"  {name}: {timed['seconds']:.1f} s {timed['seconds_by_method']}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1] if len(sys.argv) > 1 else "", sys.argv[2:]))
