@@ -16,7 +16,8 @@ pytestmark = pytest.mark.float64_only
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-REFERENCES = ("own_references.json",)  # posteriors by NUTS: they measure nothing of curvi
+# Posteriors by NUTS: they measure nothing of curvi.
+REFERENCES = ("own_references.json", "hierarchical_references.json")
 
 
 def records() -> dict[str, dict]:

@@ -1,0 +1,129 @@
+"""The posteriors as tables of the manual: figures by group, the default's rows, the hard ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Row = dict[str, Any]
+OURS = "curvi"
+
+
+def as_table(rows: list[Row]) -> str:
+    """A Markdown table from equal dictionaries of text."""
+    head = list(rows[0])
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(map(str, row.values())) + " |" for row in rows)])
+
+
+def posteriors_table(result: Row) -> str:
+    """Everything that the page shows of the posteriors."""
+    parts = []
+    for group, heads in result["headlines"].items():
+        if heads:
+            parts += [f"*{group.capitalize()}*", headlines(heads)]
+    parts += ["curvi with nothing chosen, every posterior:", own_rows(result)]
+    hard = [name for name in result["hard"] if name in result["rows"]]
+    if hard:
+        names = ", ".join(name.split("-", maxsplit=1)[1] for name in hard)
+        parts += [f"The hard posteriors ({names}), everybody:", hard_rows(result, hard)]
+    mean, (low, high) = result["right"]["mean"], result["right"]["sd"]
+    parts.append(
+        f"Right: every mean within {mean} sd of its reference and every ratio of sds within {low} "
+        f"to {high}. Silent: not right, and nothing said so. Silent answers of curvi: "
+        f"{', '.join(result['silent']) or 'none'}."
+    )
+    return "\n\n".join(parts)
+
+
+def headlines(heads: dict[str, Row]) -> str:
+    """Counts and medians of every contender over one group of posteriors."""
+    return as_table(
+        [
+            {
+                "method": who,
+                "posteriors": head["models"],
+                "right": head["right"],
+                "silent": head["silent"],
+                "median mean error [sd]": _number(head["mean_error"]),
+                "of the worst parameter": _number(head["worst_mean_error"]),
+                "median sd error": _percent(head["sd_error"]),
+                "seconds, first / second call": f"{_number(head['seconds'])} / "
+                f"{_number(head['seconds_warm'])}",
+                "share of NUTS, median / most": f"{_number(head['median_of_nuts'])} / "
+                f"{_number(head['most_of_nuts'])}",
+            }
+            for who, head in sorted(heads.items(), key=lambda item: -item[1]["right"])
+        ]
+    )
+
+
+def own_rows(result: Row) -> str:
+    """The default on every posterior, with the time beside that of NUTS."""
+    rows = [
+        {"posterior": name.split("-", maxsplit=1)[-1]} | _cells(found[OURS])
+        for name, found in result["rows"].items()
+        if OURS in found
+    ]
+    return as_table(rows) if rows else "none measured yet"
+
+
+def hard_rows(result: Row, names: list[str]) -> str:
+    """Every contender on the posteriors that are called hard."""
+    return as_table(
+        [
+            {"posterior": name.split("-", maxsplit=1)[1], "method": who} | _cells(row)
+            for name in names
+            for who, row in result["rows"][name].items()
+        ]
+    )
+
+
+def _cells(row: Row) -> Row:
+    answer = row.get("mean_error") is not None
+    said = "flagged" if row.get("flagged") else "nothing said"
+    word = "right" if row.get("right") else "wrong"
+    if not answer:
+        word, said = "no answer", str(row.get("failed", "not finite")).replace("|", "/")[:60]
+    return {
+        "worst mean error [sd]": _number(row.get("mean_error")),
+        "sd ratios": f"{row['sd_low']:.2f} to {row['sd_high']:.2f}" if answer else "none",
+        "verdict": f"{word}, {said}",
+        "seconds, first / second call": f"{_number(row.get('seconds'))} / "
+        f"{_number(row.get('seconds_warm'))}",
+        "share of NUTS": _number(row.get("of_nuts")),
+    }
+
+
+def readme_lines(result: Row) -> list[str]:
+    """What README says about posteriors."""
+    lines = []
+    for group, heads in result["headlines"].items():
+        if OURS not in heads:
+            continue
+        ours = heads[OURS]
+        peers = {w: h for w, h in heads.items() if not w.startswith(("curvi", "NumPyro NUTS"))}
+        text = (
+            f"- {ours['models']} {group} posteriors, nothing chosen: {ours['right']} right, "
+            f"{ours['silent']} silently wrong"
+        )
+        if ours["median_of_nuts"] is not None:
+            text += (
+                f"; processor time {ours['median_of_nuts']:.2f} of that of NUTS for 400 effective "
+                f"draws (median; {ours['most_of_nuts']:.2f} at most)"
+            )
+        if peers:
+            best = max(peers, key=lambda who: peers[who]["right"] / peers[who]["models"])
+            text += (
+                f". Best other approximation, {best}: {peers[best]['right']} of "
+                f"{peers[best]['models']}, {peers[best]['silent']} silently wrong"
+            )
+        lines.append(f"{text}.")
+    return lines
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
