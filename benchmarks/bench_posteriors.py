@@ -15,6 +15,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from benchmarks import posterior_problems as problems
 from benchmarks import posterior_summary as summaries
 from benchmarks.common import RESULTS
 from benchmarks.posterior_scores import line
+from curvi.reproduction._provenance import provenance
 
 ROWS = RESULTS / "posteriors.jsonl"
 LIMIT = 100.0  # processor seconds of one call
@@ -38,6 +41,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--models", default="", help="parts of names, separated by commas")
     parser.add_argument("--contenders", default="", help="parts of names, separated by ;")
     parser.add_argument("--limit", type=float, default=LIMIT, help="processor seconds of a call")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at the same time")
     parser.add_argument("--once", action="store_true", help="no second call")
     parser.add_argument("--fresh", action="store_true", help="measure again what is known")
     return parser.parse_args(arguments)
@@ -114,17 +118,26 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Measure what is missing, print every row, and summarise all that is known."""
     wanted = options(arguments or [])
     known = {} if wanted.fresh else read_rows()
-    for model in chosen(problems.names(), wanted.models):
-        for who in chosen(contenders.CONTENDERS, wanted.contenders, ";"):
+    made = {key: value for key, value in provenance().items() if key in ("commit", "date")}
 
-            def measure(name: str, model: str = model) -> Row:
-                row = known.get((model, name))
-                if row is None:
-                    row = run_one(name, model, wanted.limit, once=wanted.once)
-                    append(row)
-                print(line(model, name, row), flush=True)
-                return row
+    def measure(model: str, name: str) -> Row:
+        row = known.get((model, name))
+        if row is None:
+            row = run_one(name, model, wanted.limit, once=wanted.once) | made
+            append(row)
+        print(line(model, name, row), flush=True)
+        return row
 
-            for _ in variants(who, measure):
-                pass
+    def all_variants(pair: tuple[str, str]) -> None:
+        who, model = pair
+        list(variants(who, partial(measure, model)))
+
+    # Contenders one after the other: a run that is cut short has whole columns.
+    pairs = [
+        (who, model)
+        for who in chosen(contenders.CONTENDERS, wanted.contenders, ";")
+        for model in chosen(problems.names(), wanted.models)
+    ]
+    with ThreadPoolExecutor(wanted.jobs) as pool:
+        list(pool.map(all_variants, pairs))
     return summaries.summary(read_rows())

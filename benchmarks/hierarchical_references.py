@@ -247,6 +247,7 @@ def merged(parts: list[dict[str, Any]], entry: Entry) -> dict[str, Any]:
         "dimension": entry.dimension,
         "sites": sites, "rhat": round(worst_rhat, 5), "ess": round(least),
         "error": round(float(1 / np.sqrt(least)), 4),
+        "parts": len(parts),
         "draws": sum(len(p["moments"][names[0]]["mean"]) * p["draws"] for p in parts),
         "diverging": sum(p["diverging"] for p in parts),
         "seconds": round(sum(p["seconds"] for p in parts), 1),
@@ -263,7 +264,7 @@ def merge() -> dict[str, Any]:
     for name, entry in MODELS.items():
         files = sorted(parts_folder().glob(f"{entry.same_as or name}-*.json"))
         row = known.get(name, {})
-        if files:
+        if files and row.get("parts") != len(files):
             kept = {k: v for k, v in row.items() if k == "nuts"}
             parts = [json.loads(file.read_text()) for file in files]
             row = merged(parts, entry) | {"fingerprint": fingerprint(entry)} | kept

@@ -12,7 +12,7 @@ from benchmarks.posterior_samplers import SAMPLERS
 
 RATES = (1e-3, 1e-2, 1e-1)  # the same for everybody
 BEYOND = {1e-3: 1e-4, 1e-1: 1.0}  # one more where the best lies at an edge
-CONTENDERS = [*OURS, *WITHOUT_RATE, *WITH_RATE, *SAMPLERS]
+CONTENDERS = [*OURS, *SAMPLERS, *WITHOUT_RATE, *WITH_RATE]
 
 
 def has_rate(who: str) -> bool:

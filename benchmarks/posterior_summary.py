@@ -44,7 +44,18 @@ def table_of(rows: dict[tuple[str, str], Row]) -> Table:
                 known["rates_tried"] = shown["rates_tried"]
                 continue
         table[model][who] = shown
+    for found in table.values():
+        _beside_nuts(found)
     return {model: found for model, found in table.items() if found}
+
+
+def _beside_nuts(found: dict[str, Row]) -> None:
+    """Processor time as a share of that of NUTS, measured in the same run where it took part."""
+    nuts = found.get("NumPyro NUTS", {})
+    if nuts.get("ess"):
+        for row in found.values():
+            if row.get("seconds") is not None:
+                row["of_nuts"] = row["seconds"] / nuts["seconds"]
 
 
 def _loss(row: Row) -> float:

@@ -115,11 +115,22 @@ def test_the_table_shows_the_rate_with_the_best_bound():
     assert (shown["rate"], shown["rates_tried"]) == (0.01, 3)
 
 
+def test_time_is_a_share_of_that_of_nuts_in_the_same_run():
+    rows = {
+        ("ordinal", "curvi"): {"seconds": 2.0, "of_nuts": 7.0, "right": True},
+        ("ordinal", "NumPyro NUTS"): {"seconds": 8.0, "ess": 900.0, "right": True},
+        ("epidemic", "curvi"): {"seconds": 2.0, "of_nuts": 0.5, "right": True},
+    }
+    shown = posterior_summary.table_of(rows)
+    assert shown["ordinal"]["curvi"]["of_nuts"] == 0.25
+    assert shown["epidemic"]["curvi"]["of_nuts"] == 0.5
+
+
 def test_parts_of_names_choose_and_whole_names_choose_one():
     known = posterior_contenders.CONTENDERS
     assert chosen(known, "curvi", ";") == ["curvi"]
     assert chosen(known, "Pathfinder;nutpie", ";") == [
-        "BlackJAX Pathfinder", "BlackJAX multi-path Pathfinder, PSIS", "nutpie",
+        "nutpie", "BlackJAX Pathfinder", "BlackJAX multi-path Pathfinder, PSIS",
     ]  # fmt: skip
 
 
