@@ -164,11 +164,13 @@ def effective(draws: np.ndarray) -> np.ndarray:
 def time_part(name: str) -> dict[str, Any]:
     """Processor seconds of NUTS as a user calls it, for WANTED effective draws of the worst site.
 
-    Compilation and warm-up are counted once, the draws in proportion to WANTED. Chains one after
-    the other (NumPyro's own choice on one device) and vectorised are both tried; the cheaper
-    counts. Where the model is written in the form that mixes best, the draws join the reference.
+    Compilation and warm-up are counted once, the draws in proportion to WANTED. Vectorised chains
+    are the cheaper ones for most of these models; CURVI_BENCH_METHODS=sequential,vectorized tries
+    both and lets the cheaper count. Where the model is written in the form that mixes best, the
+    draws join the reference.
     """
-    found = {method: _usual_run(name, method) for method in ("sequential", "vectorized")}
+    methods = os.environ.get("CURVI_BENCH_METHODS", "vectorized").split(",")
+    found = {method: _usual_run(name, method) for method in methods}
     parts = [row.pop("part") for row in found.values()]
     entry = MODELS[name]
     if not (entry.standardised or entry.easier or entry.same_as):

@@ -131,8 +131,11 @@ def by_laplace(problem: Problem) -> Answer:
     return moments(problem, z) | {"converged": bool(mode.success), "outcome": str(mode.message)}
 
 
-def pymc_model(problem: Problem) -> tuple[Any, Callable[[Any], Answer]]:
-    """A model of PyMC, and how its draws become moments: native where written, else wrapped."""
+def pymc_model(problem: Problem) -> tuple[Any, Callable[[Any], Answer], dict[str, str]]:
+    """A model of PyMC, how its draws become moments, and how to compile it.
+
+    Native where it is written in PyMC, else the density wrapped and PyTensor on JAX.
+    """
     import pymc as pm
     from pytensor import wrap_jax
 
@@ -147,22 +150,26 @@ def pymc_model(problem: Problem) -> tuple[Any, Callable[[Any], Answer]]:
             x = np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1)
             return {"mean": x.mean(axis=0), "sd": x.std(axis=0)}
 
-        return model, read
+        return model, read, {}
     with pm.Model() as model:
         z = pm.Flat("z", shape=problem.dimension, initval=np.zeros(problem.dimension))
         pm.Potential("log_density", wrap_jax(jax.jit(problem.log_density))(z))
-    return model, lambda draws: moments(problem, np.asarray(draws.posterior["z"])[0])
+    return model, partial(_read_wrapped, problem), {"mode": "JAX"}
+
+
+def _read_wrapped(problem: Problem, draws: Any) -> Answer:
+    return moments(problem, np.asarray(draws.posterior["z"])[0])
 
 
 def by_pymc(method: str, problem: Problem, rate: float) -> Answer:
     """ADVI of PyMC, mean field or full rank, with Adam."""
     import pymc as pm
 
-    model, read = pymc_model(problem)
+    model, read, compilation = pymc_model(problem)
     with model:
         fitted = pm.fit(
             STEPS, method=method, progressbar=False, random_seed=0,
-            obj_optimizer=pm.adam(learning_rate=rate),
+            obj_optimizer=pm.adam(learning_rate=rate), fn_kwargs=compilation,
         )  # fmt: skip
         draws = fitted.sample(DRAWS, random_seed=0)
     return read(draws) | {"loss": float(np.mean(fitted.hist[-STEPS // 10 :]))}
@@ -172,8 +179,8 @@ def by_dadvi(problem: Problem) -> Answer:
     """DADVI of pymc-extras at its defaults: 30 fixed draws, trust-ncg, 1,000 draws back."""
     from pymc_extras.inference import fit_dadvi
 
-    model, read = pymc_model(problem)
-    draws = fit_dadvi(model, random_seed=0, progressbar=False)
+    model, read, compilation = pymc_model(problem)
+    draws = fit_dadvi(model, random_seed=0, progressbar=False, compile_kwargs=compilation)
     return read(draws) | {"converged": bool(np.all(draws.optimizer_result["success"]))}
 
 
