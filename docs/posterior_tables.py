@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from markdown import as_table
+
 Row = dict[str, Any]
 OURS = "curvi"
-
-
-def as_table(rows: list[Row]) -> str:
-    """A Markdown table from equal dictionaries of text."""
-    head = list(rows[0])
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(map(str, row.values())) + " |" for row in rows)])
 
 
 def posteriors_table(result: Row) -> str:
