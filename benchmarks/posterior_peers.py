@@ -44,7 +44,9 @@ def by_numpyro(guide_name: str, problem: Problem, rate: float) -> Answer:
     def model():
         support = dist.constraints.real_vector
         z = numpyro.sample("z", dist.ImproperUniform(support, (), zeros.shape))
-        numpyro.factor("log_density", problem.log_density(z))
+        with numpyro.handlers.block():  # the density may run a model of its own
+            value = problem.log_density(z)
+        numpyro.factor("log_density", value)
 
     guide = getattr(autoguide, guide_name)(model, init_loc_fn=init_to_value(values={"z": zeros}))
     svi = SVI(model, guide, numpyro.optim.Adam(rate), Trace_ELBO())
