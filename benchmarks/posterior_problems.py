@@ -36,7 +36,7 @@ class Problem:
     labels: list[str]
     nuts_seconds: float | None = None
     numpyro: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
-    from_sites: Callable[[dict[str, Array]], Array] | None = None  # sites -> the quantities
+    from_sites: Callable[..., Array] | None = None  # values of the sites -> the quantities
     unravel: Callable[[Array], dict[str, Array]] | None = None
     posterior: posteriors.Posterior | None = None
 
@@ -95,13 +95,13 @@ def _from_numpyro(name: str) -> Problem:
     free = np.flatnonzero(sds > 0)  # a factor of a correlation holds constants
     labels = [f"{key}[{i}]" for key in keys for i in range(np.size(reference["sites"][key]["sd"]))]
 
-    def from_sites(sites):
-        """The quantities, from the values of all sites: one draw."""
+    def from_sites(sites, numbers=jnp):
+        """The quantities, from the values of all sites: one draw; ``numbers`` is jnp or np."""
         parts = [
             transforms[key[1:]].inv(sites[key[1:]]) if key.startswith("~") else sites[key]
             for key in keys
         ]
-        return jnp.concatenate([jnp.ravel(part) for part in parts])[free]
+        return numbers.concatenate([numbers.ravel(part) for part in parts])[free]
 
     def log_density(z):
         return -potential_energy(seeded, args, kwargs, unravel(z))
