@@ -16,6 +16,7 @@ import numpy as np
 from curvi.datasets._golub import parse_intensities, parse_labels, standardise
 from curvi.datasets._images import parse_idx, parse_mat
 from curvi.datasets._libsvm import parse_libsvm
+from curvi.datasets._music import parse_cells
 
 _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 _FACES = "https://cs.nyu.edu/~roweis/data/"
@@ -47,10 +48,14 @@ _SHA256 = {
     "golub train": "9cf05a29b9116bc184bcdeb1a93bb937c04cba57c97f3f4e79cfd15d032ec315",
     "golub independent": "488c503841e2b45c410cfa84ea99535d5f8b982c30d5a0a321ba7c9fb3df8d11",
     "golub actual": "3065db958560e151ae0fbc7f53aab91af3256ffee97980ce98e7784ca0a32f36",
+    "JSB_Chorales": "7d30016107430e727e7f981c39079b56ddbb6d5126b537e070a88670d4953a7c",
+    "Nottingham": "da9b04ee2b176f1940fe9f368965e2f4468a761b261d516b4937bc2825d7cd2d",
+    "Piano_midi": "327da89233ea73512bcf0b7a173471e796847cf61c62642ada744110555d6c84",
+    "MuseData": "2de893e15867eba39bf6d07580fa6bab3f89da75ed1e826151f4342473db1842",
 }
 
 Arrays = tuple[np.ndarray, ...]
-Rows = tuple[np.ndarray, np.ndarray | None]
+Rows = tuple[Any, np.ndarray | None]
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,9 @@ class Dataset:
     train
         A pair (X, y). Tables: X dense float64 of shape (rows, features), y int64 of -1 and +1.
         Images: X float32 in [0, 1] of shape (images, pixels), y int64 labels, or None where
-        there are none.
+        there are none. Sequences: X a tuple of uint8 arrays of shape (steps, notes), y None.
+    validation
+        The official validation rows in the same form, or None.
     test
         The official test rows in the same form, or None.
     feature_names
@@ -84,6 +91,7 @@ class Dataset:
     description: str
     train: Rows
     test: Rows | None = None
+    validation: Rows | None = None
     feature_names: tuple[str, ...] | None = None
     image_shape: tuple[int, int] | None = None
 
@@ -162,6 +170,23 @@ def _mnist(name: str, *shape: int) -> DataFile:
 def _face(name: str, variable: str, shape: tuple[int, int]) -> DataFile:
     parse = partial(parse_mat, variable=variable, shape=shape)
     return DataFile(f"faces/{name}.mat", parse, _SHA256[name], (f"{_FACES}{name}.mat",))
+
+
+def _pieces(parts: Sequence[Arrays]) -> dict[str, Any]:
+    (arrays,) = parts
+    fields = {}
+    for index, name in enumerate(("train", "validation", "test")):
+        steps, lengths = arrays[2 * index : 2 * index + 2]
+        fields[name] = (tuple(np.split(steps, np.cumsum(lengths)[:-1])), None)
+    return fields
+
+
+def _music(name: str, description: str, *counts: int) -> Entry:
+    """Polyphonic music: the 88 keys of a piano, one step per eighth or quarter note."""
+    variables = dict(zip(("traindata", "validdata", "testdata"), counts, strict=True))
+    parse = partial(parse_cells, variables=variables, width=88)
+    what = f"{description}: {counts[0]} / {counts[1]} / {counts[2]} pieces, 88 binary notes a step"
+    return Entry(what, (DataFile(f"music/{name}.mat", parse, _SHA256[name]),), _pieces)
 
 
 def _golub(part: str, patients: range) -> DataFile:
@@ -247,4 +272,8 @@ ENTRIES: dict[str, Entry] = {
         ),
         _digits,
     ),
+    "jsb": _music("JSB_Chorales", "Chorales of J. S. Bach", 229, 76, 77),
+    "nottingham": _music("Nottingham", "Folk tunes of Nottingham", 694, 173, 170),
+    "piano_midi": _music("Piano_midi", "Classical piano music", 87, 12, 25),
+    "musedata": _music("MuseData", "Orchestral and piano music", 524, 135, 124),
 }
