@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "curvi"
 STAGES = (
     "_core", "io", "linalg", "targets", "families", "objective", "reference", "concentration",
     "solvers", "engine", "plots", "diagnostics", "inference",
-    "glm", "vae",
+    "glm", "vae", "sequences",
     "interop", "datasets", "reproduction", "cli",
 )  # fmt: skip
 # Methods of a result export it to other libraries: imports inside functions.

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.float64_only
 
 ROOMS = (
     "targets", "families", "objective", "reference", "concentration", "linalg", "solvers",
-    "engine", "inference", "diagnostics", "interop", "glm", "vae", "datasets", "plots",
+    "engine", "inference", "diagnostics", "interop", "glm", "vae", "sequences", "datasets", "plots",
     "io",
 )  # fmt: skip
 

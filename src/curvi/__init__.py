@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from curvi import plots as plots
     from curvi import reference as reference
     from curvi import reproduction as reproduction
+    from curvi import sequences as sequences
     from curvi import solvers as solvers
     from curvi import targets as targets
     from curvi import vae as vae
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from curvi.interop import from_pymc as from_pymc
     from curvi.io import load as load
     from curvi.objective import Draws as Draws
+    from curvi.sequences import StateSpace as StateSpace
     from curvi.solvers import DSVI as DSVI
     from curvi.solvers import HFSGVI as HFSGVI
     from curvi.solvers import KFAC as KFAC
@@ -109,12 +111,13 @@ _NAMES = {
     "io": ("load",),
     "glm": ("BayesianLinearRegression", "BayesianLogisticRegression", "BayesianPoissonRegression"),
     "vae": ("VAE", "SemiSupervisedVAE"),
+    "sequences": ("StateSpace",),
 }  # fmt: skip
 _HOME = {name: room for room, names in _NAMES.items() for name in names}
 _ROOMS = (
     "concentration", "datasets", "diagnostics", "engine", "families", "glm", "inference",
-    "interop", "io", "linalg", "objective", "plots", "reference", "reproduction", "solvers",
-    "targets", "vae",
+    "interop", "io", "linalg", "objective", "plots", "reference", "reproduction", "sequences",
+    "solvers", "targets", "vae",
 )  # fmt: skip
 
 __all__ = ["__version__", *_HOME, *_ROOMS]  # noqa: PLE0604  names are resolved by __getattr__

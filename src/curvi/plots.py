@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "plot_coefficients", "plot_effects", "plot_fit", "plot_images", "plot_sheet", "plot_training",
+    "plot_bands", "plot_coefficients", "plot_effects", "plot_fit", "plot_images", "plot_sheet",
+    "plot_training",
 ]  # fmt: skip
 _MOST_LABELS = 40
 
@@ -256,4 +257,43 @@ def plot_sheet(images: np.ndarray, image_shape: tuple[int, int]) -> Any:
     axis = figure.add_axes((0, 0, 1, 1))
     axis.set_axis_off()
     axis.imshow(whole, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    return figure
+
+
+def plot_bands(
+    series: np.ndarray, smoothed: list[Any], ahead: list[Any], *, absolute: bool = False
+) -> Any:
+    """Draw a series, bands around its signal, and a fan of forecasts.
+
+    Parameters
+    ----------
+    series : array, (steps,)
+        Observations; NaN where there is none.
+    smoothed, ahead : list of Band
+        Bands of the signal and of future observations, the widest first; ``ahead`` may be empty.
+    absolute : bool
+        Draw absolute values, beside the volatility that they have in common.
+
+    Returns
+    -------
+    matplotlib Figure
+        One panel.
+    """
+    figure = new_figure(9, 3.6)
+    axes = figure.subplots()
+    steps = np.arange(len(series))
+    shown = np.abs(series) if absolute else series
+    axes.plot(steps, shown, ".", color="0.6", markersize=3, label="observed")
+    future = len(series) + np.arange(len(ahead[0].mean)) if ahead and not absolute else None
+    for bands, place, color, label in (
+        (smoothed, steps, "tab:blue", "smoothed"),
+        (ahead, future, "tab:orange", "forecast"),
+    ):
+        if place is None:
+            continue
+        for band in bands:
+            axes.fill_between(place, band.lower, band.upper, color=color, alpha=0.25, linewidth=0)
+        axes.plot(place, bands[0].mean, color=color, label=label)
+    axes.set_xlabel("step")
+    axes.legend(loc="upper left", frameon=False)
     return figure

@@ -1,0 +1,6 @@
+"""Models of sequences: state-space models of a series, and deep Markov models of many."""
+
+from curvi.sequences._nested import Lattice
+from curvi.sequences._state_space import Band, StateSpace
+
+__all__ = ["Band", "Lattice", "StateSpace"]

@@ -1,0 +1,430 @@
+r"""The best Gaussian q over all latent states, given the hyperparameters.
+
+Rows see the states through one predictor, :math:`\eta_t = h^\top u_t + x_t^\top \beta`. At the
+optimum
+
+.. math::
+
+    V^{-1} = P(\theta) + H^\top W H, \qquad w_t = -E_q[\ell_t''], \qquad
+    V^{-1} m = H^\top r, \qquad r_t = E_q[\ell_t'] + w_t\, m_t
+
+with one-dimensional expectations (equations (1)-(3) of the paper). The equations are iterated:
+each round is a natural gradient step, one factorisation of a block-tridiagonal matrix, and the
+bound needs nothing but the means and variances of the predictors. With Gaussian observations one
+round is exact, and the bound is the log marginal likelihood.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import special
+
+from curvi.glm._likelihoods import Bernoulli, Likelihood, Poisson, RowTerms
+from curvi.sequences._anderson import Anderson
+from curvi.sequences._block_tridiagonal import Factor
+from curvi.sequences._structure import Components, Structure
+
+_MOST_ROUNDS = 200
+_SHORTEST = 1e-8  # step
+_ROUNDING = 1e-10  # relative, of a bound
+_ACCURACY = (
+    1e-6  # of means and variances of predictors, in posterior sds; that of the bound is its square
+)
+_GAP_DRAWS = 64
+_NUMBERS_AT_ONCE = 2e7  # entries of blocks that are factorised together
+_LOG_CHI_SQUARE = -1.27  # the mean of the logarithm of a squared standard normal variable
+_BETA = (20.0, 1.5)  # prior of (1 + phi) / 2
+
+
+@dataclass(frozen=True)
+class Volatility(Likelihood):
+    """Returns with log variance t: ``-(log 2 pi + t + y^2 exp(-t)) / 2``, in closed form."""
+
+    def row_terms(self, mean: Any, variance: Any, y: Any) -> RowTerms:
+        """``E[y^2 exp(-t)] = y^2 exp(-m + v / 2)``."""
+        ratio = y**2 * np.exp(-mean + 0.5 * variance)
+        value = -0.5 * (math.log(2 * math.pi) + mean + ratio)
+        half = 0.5 * ratio
+        return RowTerms(value, half - 0.5, -0.5 * half, -half, 0.5 * half, -0.25 * half)
+
+
+LIKELIHOODS: dict[str, Likelihood | None] = {
+    "gaussian": None,
+    "poisson": Poisson(),
+    "bernoulli": Bernoulli(),
+    "volatility": Volatility(),
+}
+
+
+class Posterior(NamedTuple):
+    """q for several theta side by side: the bound, the sites, and the predictors."""
+
+    bound: np.ndarray  # (points,)
+    precision: np.ndarray  # w, (points, times)
+    linear: np.ndarray  # r
+    mean: np.ndarray  # of the predictor, offset included
+    variance: np.ndarray
+
+
+class State(NamedTuple):
+    """Components of the state: means and variances (points, times, components), and beta."""
+
+    mean: np.ndarray
+    variance: np.ndarray
+    coef: np.ndarray  # (points, columns)
+    coef_covariance: np.ndarray
+
+
+class _Solved(NamedTuple):
+    mean: np.ndarray
+    variance: np.ndarray
+    log_det: np.ndarray
+
+
+class _Sites(NamedTuple):
+    """Sites, what they give, and the bound."""
+
+    w: np.ndarray
+    r: np.ndarray
+    solved: _Solved
+    bound: np.ndarray
+
+    def where(self, better: np.ndarray, other: _Sites) -> _Sites:
+        """The other one at the points where it is better."""
+
+        def pick(new: np.ndarray, old: np.ndarray) -> np.ndarray:
+            return np.where(better.reshape(-1, *(1,) * (old.ndim - 1)), new, old)
+
+        solved = _Solved(*(pick(a, b) for a, b in zip(other.solved, self.solved, strict=True)))
+        own = [pick(a, b) for a, b in zip(other[:2], self[:2], strict=True)]
+        return _Sites(own[0], own[1], solved, pick(other.bound, self.bound))
+
+
+@dataclass(frozen=True)
+class LatentModel:
+    """A series, its likelihood and the processes behind it.
+
+    Attributes
+    ----------
+    y : array, shape (times,)
+        Observations; NaN where there is none. Labels of a Bernoulli series are -1 and +1.
+    likelihood : str
+        One of `LIKELIHOODS`.
+    components : Components
+        The processes.
+    design : array, shape (times, columns)
+        Regressors, a column of ones for the mean of an autoregression included.
+    design_sd : array, shape (columns,)
+        Prior standard deviations of their coefficients.
+    offset : float
+        Added to every predictor.
+    prior_scales : dict
+        Scales of the half-normal priors of standard deviations, by name.
+    """
+
+    y: np.ndarray
+    likelihood: str
+    components: Components
+    design: np.ndarray
+    design_sd: np.ndarray
+    offset: float
+    prior_scales: dict[str, float]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Hyperparameters, in the order of theta."""
+        noise = ("noise",) if self.likelihood == "gaussian" else ()
+        return (*self.components.hyperparameters, *noise)
+
+    def natural(self, theta: np.ndarray) -> dict[str, np.ndarray]:
+        """Standard deviations and the autocorrelation from points of theta."""
+        columns = dict(zip(self.names, np.asarray(theta, float).T, strict=True))
+        return {
+            ("phi" if name == "correlation" else name): (
+                np.tanh(column) if name == "correlation" else np.exp(column)
+            )
+            for name, column in columns.items()
+        }
+
+    def log_prior(self, theta: np.ndarray) -> np.ndarray:
+        """Half-normal standard deviations, a beta prior of (1 + phi) / 2; densities of theta."""
+        total = np.zeros(len(theta))
+        for name, column in zip(self.names, theta.T, strict=True):
+            if name == "correlation":
+                a, b = _BETA
+                total += -a * np.logaddexp(0, -2 * column) - b * np.logaddexp(0, 2 * column)
+                total += math.log(2) - special.betaln(a, b)
+                continue
+            scale = self.prior_scales[name]
+            total += 0.5 * math.log(2 / math.pi) - math.log(scale) + column
+            total -= 0.5 * np.exp(2 * (column - math.log(scale)))
+        return total
+
+    def _start(self, points: int) -> tuple[np.ndarray, np.ndarray]:
+        """Sites of the likelihood around each observation alone."""
+        seen = np.isfinite(self.y)
+        y = np.where(seen, self.y, 0.0)
+        if self.likelihood == "bernoulli":
+            precision, linear = np.full_like(y, 0.25), 0.5 * y
+        elif self.likelihood == "poisson":
+            precision = y + 0.5
+            linear = precision * (np.log(y + 0.5) - self.offset)
+        else:
+            floor = 1e-4 * np.mean(y[seen] ** 2)
+            precision = np.full_like(y, 0.5)
+            linear = 0.5 * (np.log(y**2 + floor) - _LOG_CHI_SQUARE - self.offset)
+        sites = (np.where(seen, precision, 0.0), np.where(seen, linear, 0.0))
+        precision, linear = (np.broadcast_to(s, (points, len(y))).copy() for s in sites)
+        return precision, linear
+
+    def fit(
+        self, theta: np.ndarray, sites: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> Posterior:
+        """The best q for each theta.
+
+        Parameters
+        ----------
+        theta : array, shape (points, dimension)
+            Hyperparameters.
+        sites : pair of arrays, shape (points, times), optional
+            Where to begin.
+
+        Returns
+        -------
+        Posterior
+            One entry per point.
+        """
+        structure = Structure(self.components, len(self.y))
+        share = structure.num_blocks * structure.width**2
+        at_once = max(1, int(_NUMBERS_AT_ONCE / share))
+        parts = []
+        for first in range(0, len(theta), at_once):
+            chosen = slice(first, first + at_once)
+            start = None if sites is None else tuple(s[chosen].copy() for s in sites)
+            parts.append(self._fit(structure, theta[chosen], start))
+        return Posterior(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def _fit(self, structure: Structure, theta: np.ndarray, sites: Any) -> Posterior:
+        natural = self.natural(theta)
+        system = _System(self, structure, natural)
+        if self.likelihood == "gaussian":
+            seen = np.isfinite(self.y)
+            precision = np.where(seen, 1.0, 0.0)[None] / natural["noise"][:, None] ** 2
+            linear = precision * (np.where(seen, self.y, 0.0) - self.offset)
+            solved = system.solve(precision, linear)
+            bound = self._bound(system, solved, precision, linear, natural)
+            return Posterior(bound, precision, linear, solved.mean + self.offset, solved.variance)
+        return self._iterated(system, self._start(len(theta)) if sites is None else sites, natural)
+
+    def _iterated(self, system: _System, sites: Any, natural: dict[str, np.ndarray]) -> Posterior:
+        """Natural gradient steps, accelerated, and plain or shorter where the bound would fall."""
+        now = self._state(system, *sites, natural)
+        memory = Anderson()
+        length = np.ones(len(now.bound))
+        for _ in range(_MOST_ROUNDS):
+            terms = self.rows(now.solved.mean + self.offset, now.solved.variance, natural)
+            wanted = -terms.mean_mean
+            step_w = wanted - now.w
+            step_r = terms.by_mean + wanted * now.solved.mean - now.r
+            moves = memory.step(now.w, now.r, step_w, step_r, now.solved.variance)
+            share = np.where(memory.used, 1.0, length)[:, None]
+            trial_w = np.maximum(now.w + share * moves[0], 0.0)
+            trial = self._state(system, trial_w, now.r + share * moves[1], natural)
+            with np.errstate(invalid="ignore"):
+                better = trial.bound >= now.bound - _ROUNDING * np.abs(now.bound)
+            size = np.abs(step_w) * now.solved.variance + np.abs(
+                step_r + step_w * -now.solved.mean
+            ) * np.sqrt(now.solved.variance)
+            done = size.max(axis=1) < _ACCURACY
+            plain = ~memory.used
+            length = np.where(
+                plain, np.where(better, np.minimum(1.0, 1.5 * length), 0.3 * length), length
+            )
+            memory.forget(~better)
+            now = now.where(better, trial)
+            if (done | (length < _SHORTEST)).all():
+                break
+        solved = now.solved
+        return Posterior(now.bound, now.w, now.r, solved.mean + self.offset, solved.variance)
+
+    def _state(self, system: _System, w: np.ndarray, r: np.ndarray, natural: Any) -> _Sites:
+        solved = system.solve(w, r)
+        return _Sites(w, r, solved, self._bound(system, solved, w, r, natural))
+
+    def rows(self, mean: np.ndarray, variance: np.ndarray, natural: Any) -> RowTerms:
+        """Expected log likelihoods and their derivatives, (points, times); zero where unseen."""
+        seen = np.isfinite(self.y)
+        y = np.broadcast_to(self.y[seen], (len(mean), int(seen.sum())))
+        if self.likelihood == "gaussian":
+            noise = natural["noise"][:, None] ** 2
+            square = (y - mean[:, seen]) ** 2 + variance[:, seen]
+            value = -0.5 * (square / noise + np.log(2 * math.pi * noise))
+            parts: list[Any] = [value, None, None, None]
+        else:
+            likelihood = LIKELIHOODS[self.likelihood]
+            assert likelihood is not None  # noqa: S101
+            with np.errstate(over="ignore", invalid="ignore"):
+                flat = likelihood.row_terms(
+                    mean[:, seen].ravel(), variance[:, seen].ravel(), y.ravel()
+                )
+            parts = [column.reshape(y.shape) for column in flat[:4]]
+        out = []
+        for part in parts:
+            whole = np.zeros(mean.shape)
+            if part is not None:
+                whole[:, seen] = part
+            out.append(whole)
+        return RowTerms(*out)
+
+    def _bound(
+        self, system: _System, solved: _Solved, w: np.ndarray, r: np.ndarray, natural: Any
+    ) -> np.ndarray:
+        """The ELBO; the divergence needs predictors and determinants alone."""
+        rows = self.rows(solved.mean + self.offset, solved.variance, natural).value.sum(axis=1)
+        quadratic = w * (solved.variance + solved.mean**2) - r * solved.mean
+        return rows + 0.5 * (quadratic.sum(axis=1) + system.prior_log_det - solved.log_det)
+
+    def at(self, theta: np.ndarray, sites: tuple[np.ndarray, np.ndarray]) -> Posterior:
+        """The q of given sites: for steps without observations, whose sites are zero."""
+        structure = Structure(self.components, len(self.y))
+        system = _System(self, structure, self.natural(theta))
+        solved = system.solve(*sites)
+        return Posterior(
+            np.full(len(theta), np.nan), *sites, solved.mean + self.offset, solved.variance
+        )
+
+    def states(self, theta: np.ndarray, posterior: Posterior) -> State:
+        """Means and variances of all components of the state, for fitted points."""
+        structure = Structure(self.components, len(self.y))
+        system = _System(self, structure, self.natural(theta))
+        return system.states(posterior.precision, posterior.linear)
+
+    def draw(
+        self, theta: np.ndarray, posterior: Posterior, rng: np.random.Generator, num_draws: int
+    ) -> np.ndarray:
+        """Draws of the predictor, offset included: shape (points, times, num_draws)."""
+        structure = Structure(self.components, len(self.y))
+        system = _System(self, structure, self.natural(theta))
+        drawn = system.draw(posterior.precision, rng, num_draws)
+        return drawn + posterior.mean[:, :, None]
+
+    def gap(self, theta: np.ndarray, posterior: Posterior) -> np.ndarray:
+        r"""How far the bound lies below the log marginal likelihood, to second order.
+
+        .. math:: \log p(y) - L = \log E_q\big[e^{g - E g}\big] \approx \tfrac12 \mathrm{Var}_q(g)
+
+        with :math:`g = \sum_t \ell_t(\eta_t) - (r_t \eta_t - \tfrac12 w_t \eta_t^2)`: the prior
+        cancels. The variance is estimated on the same draws for all points, because what matters
+        are differences between them.
+        """
+        structure = Structure(self.components, len(self.y))
+        seen = np.isfinite(self.y)
+        y, gaps = self.y[seen][:, None], np.zeros(len(theta))
+        at_once = max(1, int(_NUMBERS_AT_ONCE / (10 * _GAP_DRAWS * structure.times)))
+        for first in range(0, len(theta), at_once):
+            some = slice(first, first + at_once)
+            part = Posterior(*(column[some] for column in posterior))
+            system = _System(self, structure, self.natural(theta[some]))
+            drawn = system.draw(part.precision, np.random.default_rng(0), _GAP_DRAWS, shared=True)
+            eta = (drawn + part.mean[:, :, None] - self.offset)[:, seen]
+            site = part.linear[:, seen, None] * eta - 0.5 * part.precision[:, seen, None] * eta**2
+            total = (self._log_likelihood(eta + self.offset, y) - site).sum(axis=1)
+            gaps[some] = 0.5 * total.var(axis=1)
+        return gaps
+
+    def _log_likelihood(self, predictor: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """``log p(y | t)`` up to a constant of y."""
+        if self.likelihood == "poisson":
+            return y * predictor - np.exp(predictor)
+        if self.likelihood == "bernoulli":
+            return -np.logaddexp(0, -y * predictor)
+        return -0.5 * (predictor + y**2 * np.exp(-predictor))
+
+
+class _System:
+    """The linear algebra of one structure at several theta: a chain with a border for beta."""
+
+    def __init__(self, model: LatentModel, structure: Structure, natural: dict[str, np.ndarray]):
+        self.structure, self.design = structure, model.design
+        self.diagonal, self.below, log_det = structure.precision(
+            {name: value for name, value in natural.items() if name != "noise"}
+        )
+        self.prior = np.diag(model.design_sd**-2.0)
+        self.prior_log_det = log_det - 2 * np.log(model.design_sd).sum()
+
+    def _blocked(self, rows: np.ndarray) -> np.ndarray:
+        """(points, times, columns) as (points, blocks, group, columns), padded with zeros."""
+        structure = self.structure
+        extra = structure.times - rows.shape[1]
+        padded = np.pad(rows, ((0, 0), (0, extra), (0, 0)))
+        return padded.reshape(len(rows), structure.num_blocks, -1, rows.shape[2])
+
+    def _times(self, blocked: np.ndarray) -> np.ndarray:
+        """Back to (points, times, columns)."""
+        flat = blocked.reshape(len(blocked), -1, blocked.shape[-1])
+        return flat[:, : self.structure.length]
+
+    def _factor(self, w: np.ndarray) -> Factor:
+        read = self.structure.read
+        blocked = self._blocked(w[:, :, None])[..., 0]
+        return Factor(self.diagonal + np.einsum("gi,kng,gj->knij", read, blocked, read), self.below)
+
+    def _border(self, w: np.ndarray, r: np.ndarray) -> tuple[Any, ...]:
+        """Factor of the chain, its solutions, and the system of the coefficients."""
+        factor, read, X = self._factor(w), self.structure.read, self.design
+        columns = np.concatenate([r[:, :, None], w[:, :, None] * X[None]], axis=2)
+        solved = factor.solve(np.einsum("gi,kngc->knic", read, self._blocked(columns)))
+        predictors = self._times(np.einsum("gi,knic->kngc", read, solved))
+        schur = self.prior + np.einsum("tp,ktq->kpq", X, columns[:, :, 1:])
+        schur = schur - np.einsum("ktp,ktq->kpq", columns[:, :, 1:], predictors[:, :, 1:])
+        given = r @ X - np.einsum("ktp,kt->kp", columns[:, :, 1:], predictors[:, :, 0])
+        inverse = np.linalg.inv(schur) if X.shape[1] else schur
+        coef = np.einsum("kpq,kq->kp", inverse, given)
+        return factor, solved, predictors, schur, inverse, coef
+
+    def solve(self, w: np.ndarray, r: np.ndarray) -> _Solved:
+        """Means and variances of the predictors, and the log determinant of the precision."""
+        factor, _, predictors, schur, inverse, coef = self._border(w, r)
+        read, X = self.structure.read, self.design
+        rest = X[None] - predictors[:, :, 1:]
+        mean = predictors[:, :, 0] + np.einsum("ktp,kp->kt", rest, coef)
+        blocks = np.einsum("gi,knij,gj->kng", read, factor.selected_inverse(), read)
+        variance = self._times(blocks[..., None])[..., 0]
+        variance = variance + np.einsum("ktp,kpq,ktq->kt", rest, inverse, rest)
+        log_det = factor.log_det + (np.linalg.slogdet(schur)[1] if X.shape[1] else 0.0)
+        return _Solved(mean, variance, log_det)
+
+    def states(self, w: np.ndarray, r: np.ndarray) -> State:
+        """Every component of the state instead of their sum."""
+        factor, solved, _, _, inverse, coef = self._border(w, r)
+        structure = self.structure
+
+        def components(blocked: np.ndarray) -> np.ndarray:
+            flat = blocked.reshape(len(blocked), structure.times, structure.states, -1)
+            return flat[:, : structure.length]
+
+        moved = components(solved)
+        mean = moved[..., 0] - np.einsum("ktsp,kp->kts", moved[..., 1:], coef)
+        own = np.diagonal(factor.selected_inverse(), axis1=-2, axis2=-1)[..., None]
+        shared = np.einsum("ktsp,kpq,ktsq->kts", moved[..., 1:], inverse, moved[..., 1:])
+        return State(mean, components(own)[..., 0] + shared, coef, inverse)
+
+    def draw(
+        self, w: np.ndarray, rng: np.random.Generator, num_draws: int, *, shared: bool = False
+    ) -> np.ndarray:
+        """Centred draws of the predictors: the chain given beta, and beta; noise may be shared."""
+        factor, _, predictors, _, inverse, _ = self._border(w, np.zeros_like(w))
+        structure = self.structure
+        points = 1 if shared else len(w)
+        shape = (points, structure.num_blocks, structure.width, num_draws)
+        chain = factor.sample(rng.normal(size=shape))
+        drawn = self._times(np.einsum("gi,knim->kngm", structure.read, chain))
+        if self.design.shape[1]:
+            root = np.linalg.cholesky(inverse)
+            coef = root @ rng.normal(size=(points, self.design.shape[1], num_draws))
+            drawn = drawn + (self.design[None] - predictors[:, :, 1:]) @ coef
+        return drawn

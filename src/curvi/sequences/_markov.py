@@ -1,0 +1,271 @@
+r"""The deep Markov model: networks, recognition model and objective.
+
+.. math::
+
+    p(x, z) = \prod_t p(z_t \mid z_{t-1})\, p(x_t \mid z_t), \qquad
+    q(z \mid x) = \prod_t q(z_t \mid z_{t-1}, x_t, \dots, x_T)
+
+The transition is gated: a linear map and a network share the mean of z_t. The recognition model
+reads the sequence from its end with gated recurrent units, and q_t is the normalised product of the
+transition with a Gaussian factor of what was read. The true posterior has that form, with a factor
+that knows more, so the divergence is small from the first step on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from curvi.linalg import Definiteness, FunctionMap
+
+Steps = Float[Array, "length rows width"]
+_SOFTEST = 1e-4  # keeps standard deviations off zero
+
+
+class Batch(NamedTuple):
+    """Padded sequences.
+
+    Attributes
+    ----------
+    x : array, shape (rows, length, width)
+        Observations; what lies beyond the length of a sequence is not read.
+    length : array of integers, shape (rows,)
+        Number of steps of each sequence.
+    weight : array, shape (rows,)
+        Of the divergence in the objective: one, or less while it is annealed.
+    """
+
+    x: Any
+    length: Any
+    weight: Any
+
+
+class Terms(NamedTuple):
+    """What the networks compute: outputs of the emission, and the factors of q and p."""
+
+    decoded: Array
+    mean: Array
+    log_sd: Array
+    prior_mean: Array
+    prior_log_sd: Array
+
+
+def initial_weights(
+    rng: np.random.Generator, width: int, latent: int, hidden: int, emission_bias: np.ndarray
+) -> dict[str, Any]:
+    """Scaled normal weights; the linear part of the transition starts as the identity."""
+
+    def dense(rows: int, columns: int, gain: float = 1.0) -> dict[str, np.ndarray]:
+        scale = gain / math.sqrt(rows)
+        return {"w": scale * rng.normal(size=(rows, columns)), "b": np.zeros(columns)}
+
+    orthogonal = [np.linalg.qr(rng.normal(size=(hidden, hidden)))[0] for _ in range(3)]
+    emission_out = dense(hidden, width)
+    emission_out["b"] = emission_bias
+    return {
+        "start": {"mean": np.zeros(latent), "log_sd": np.zeros(latent)},
+        "transition": {
+            "hidden": dense(latent, 2 * hidden),
+            "gate": dense(hidden, latent),
+            "proposal": dense(hidden, latent),
+            "linear": {"w": np.eye(latent), "b": np.zeros(latent)},
+            "log_sd": dense(latent, latent, 0.1),
+        },
+        "emission": {
+            "first": dense(latent, hidden),
+            "second": dense(hidden, hidden),
+            "out": emission_out,
+            "log_sd": np.zeros(width),
+        },
+        "recognition": {
+            "input": dense(width, 3 * hidden),
+            "recurrent": np.concatenate(orthogonal, axis=1),
+            "previous": dense(latent, hidden),
+            "mean": dense(hidden, latent),
+            "log_precision": dense(hidden, latent, 0.1),
+        },
+    }
+
+
+def _affine(layer: dict[str, Array], x: Array) -> Array:
+    return jnp.tensordot(x, layer["w"], 1) + _wide(layer["b"], x)
+
+
+def _wide(bias: Array, like: Array) -> Array:
+    """A vector with the leading axes of another array."""
+    return bias.reshape((1,) * (like.ndim - 1) + bias.shape)
+
+
+def _softplus(x: Array) -> Array:
+    return jax.nn.softplus(x) + _SOFTEST
+
+
+def transition(weights: dict[str, Any], z: Array) -> tuple[Array, Array]:
+    """Mean and log sd of z_t given z_{t-1}: gated between a linear map and a network."""
+    hidden = jax.nn.relu(_affine(weights["hidden"], z))
+    half = hidden.shape[-1] // 2
+    gate = jax.nn.sigmoid(_affine(weights["gate"], hidden[..., :half]))
+    proposal = _affine(weights["proposal"], hidden[..., half:])
+    mean = (1 - gate) * _affine(weights["linear"], z) + gate * proposal
+    return mean, jnp.log(_softplus(_affine(weights["log_sd"], jax.nn.relu(proposal))))
+
+
+def emission(weights: dict[str, Any], z: Array) -> Array:
+    """Logits or means of x_t given z_t."""
+    hidden = jax.nn.relu(_affine(weights["first"], z))
+    hidden = jax.nn.relu(_affine(weights["second"], hidden))
+    return _affine(weights["out"], hidden)
+
+
+def read_backwards(weights: dict[str, Any], x: Steps, mask: Array) -> Steps:
+    """States of gated recurrent units that run from the last step of each sequence to the first."""
+    size = weights["recurrent"].shape[0]
+    inputs = _affine(weights["input"], x)
+
+    def step(state: Array, here: tuple[Array, Array]) -> tuple[Array, Array]:
+        given, inside = here
+        moved = state @ weights["recurrent"]
+        update = jax.nn.sigmoid(given[:, :size] + moved[:, :size])
+        reset = jax.nn.sigmoid(given[:, size : 2 * size] + moved[:, size : 2 * size])
+        candidate = jnp.tanh(given[:, 2 * size :] + reset * moved[:, 2 * size :])
+        new = jnp.where(inside[:, None], update * state + (1 - update) * candidate, state)
+        return new, new
+
+    zeros = jnp.zeros((x.shape[1], size), x.dtype)
+    return jax.lax.scan(step, zeros, (inputs, mask), reverse=True)[1]
+
+
+def sample_posterior(
+    params: dict[str, Any], read: Steps, noise: Steps
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Draws of z along q, with means and log sds of q and of the transition at every step."""
+    weights, start = params["recognition"], params["start"]
+    rows = read.shape[1]
+
+    def step(
+        carry: tuple[Array, Array, Array], here: tuple[Array, Array]
+    ) -> tuple[Any, tuple[Array, ...]]:
+        before, prior_mean, prior_log_sd = carry
+        seen, epsilon = here
+        hidden = 0.5 * (jnp.tanh(_affine(weights["previous"], before)) + seen)
+        # The factor of what was read has a precision relative to that of the transition.
+        share = jax.nn.sigmoid(_affine(weights["log_precision"], hidden))
+        mean = (1 - share) * prior_mean + share * _affine(weights["mean"], hidden)
+        log_sd = prior_log_sd + 0.5 * jnp.log1p(-share + _SOFTEST)
+        z = mean + jnp.exp(log_sd) * epsilon
+        following = transition(params["transition"], z)
+        return (z, *following), (z, mean, log_sd, prior_mean, prior_log_sd)
+
+    first = [jnp.broadcast_to(start[k], (rows, start[k].shape[0])) for k in ("mean", "log_sd")]
+    carry = (jnp.zeros_like(first[0]), *first)
+    outputs: tuple[Array, Array, Array, Array, Array]
+    outputs = jax.lax.scan(step, carry, (read, noise))[1]
+    return outputs
+
+
+@dataclass(frozen=True)
+class MarkovObjective:
+    """``objective(params, batch, key)``: the negative bound in nats per step of the batch.
+
+    Parameters
+    ----------
+    likelihood : {"bernoulli", "gaussian"}
+        Of an observation given its emission.
+    num_draws : int
+        M, draws of every sequence of latent states.
+    """
+
+    likelihood: str = "bernoulli"
+    num_draws: int = 1
+
+    def _repeated(self, batch: Batch) -> tuple[Array, Array, Array]:
+        """Time first, M copies of every sequence; and which steps exist."""
+        x = jnp.repeat(jnp.swapaxes(batch.x, 0, 1), self.num_draws, axis=1)
+        length = jnp.repeat(batch.length, self.num_draws)
+        mask = jnp.arange(x.shape[0], dtype=length.dtype)[:, None] < length[None]
+        return x, mask, jnp.repeat(batch.weight, self.num_draws)
+
+    def terms(self, params: PyTree, batch: Batch, key: PRNGKeyArray) -> Terms:
+        """Everything that the loss depends on, as functions of the parameters."""
+        x, mask, _ = self._repeated(batch)
+        latent = params["start"]["mean"].shape[0]
+        noise = jax.random.normal(key, (*x.shape[:2], latent), x.dtype)
+        read = read_backwards(params["recognition"], x, mask)
+        z, *rest = sample_posterior(params, read, noise)
+        return Terms(emission(params["emission"], z), *rest)
+
+    def log_likelihood(self, params: PyTree, decoded: Array, x: Array) -> Array:
+        """``log p(x_t | z_t)`` of every step."""
+        if self.likelihood == "bernoulli":
+            return jnp.sum(x * decoded - jax.nn.softplus(decoded), axis=-1)
+        log_sd = _wide(params["emission"]["log_sd"], decoded)
+        square = ((x - decoded) * jnp.exp(-log_sd)) ** 2
+        return -jnp.sum(0.5 * square + log_sd + 0.5 * math.log(2 * math.pi), axis=-1)
+
+    def per_sequence(self, params: PyTree, batch: Batch, key: PRNGKeyArray) -> Array:
+        """The negative bound of every sequence, in nats, averaged over draws."""
+        x, mask, weight = self._repeated(batch)
+        terms = self.terms(params, batch, key)
+        step = weight[None] * divergence(terms) - self.log_likelihood(params, terms.decoded, x)
+        total = jnp.sum(jnp.where(mask, step, 0), axis=0)
+        return jnp.mean(total.reshape(-1, self.num_draws), axis=1)
+
+    def __call__(self, params: PyTree, batch: Batch, key: PRNGKeyArray) -> Float[Array, ""]:
+        """The objective on a batch."""
+        total = jnp.sum(self.per_sequence(params, batch, key))
+        return total / jnp.sum(batch.length).astype(total.dtype)
+
+    def gauss_newton(
+        self, params: PyTree, batch: Batch, key: PRNGKeyArray
+    ) -> tuple[Array, PyTree, FunctionMap]:
+        """Value, gradient, and the Gauss-Newton map with Fisher weights at the outputs.
+
+        Fisher information of the emission, 1 / sd^2 in the difference of the means of q and p, and
+        2 in the difference of their log sds: what the divergence has where they agree.
+        """
+        x, mask, weight = self._repeated(batch)
+        count = jnp.sum(batch.length).astype(x.dtype) * self.num_draws
+        inside = jnp.where(mask, 1 / count, 0)[..., None]
+
+        def outputs(p: PyTree) -> tuple[Array, Array, Array]:
+            terms = self.terms(p, batch, key)
+            scaled = (terms.mean - terms.prior_mean) * jax.lax.stop_gradient(
+                jnp.exp(-terms.prior_log_sd)
+            )
+            return terms.decoded, scaled, terms.log_sd - terms.prior_log_sd
+
+        value, gradient = jax.value_and_grad(self)(params, batch, key)
+        (decoded, scaled, ratio), push = jax.linearize(outputs, params)
+        pull = jax.linear_transpose(push, params)
+        if self.likelihood == "bernoulli":
+            probability = jax.nn.sigmoid(decoded)
+            fisher = probability * (1 - probability)
+        else:
+            fisher = jnp.broadcast_to(
+                _wide(jnp.exp(-2 * params["emission"]["log_sd"]), decoded), decoded.shape
+            )
+        annealed = inside * weight[None, :, None]
+        weights = (
+            fisher * inside,
+            jnp.broadcast_to(annealed, scaled.shape),
+            jnp.broadcast_to(2 * annealed, ratio.shape),
+        )
+
+        def product(vector: PyTree) -> PyTree:
+            (result,) = pull(jax.tree.map(jnp.multiply, weights, push(vector)))
+            return result
+
+        return value, gradient, FunctionMap(product, params, Definiteness.POSITIVE_SEMI)
+
+
+def divergence(terms: Terms) -> Array:
+    """KL(q_t || p_t) of every step, exactly."""
+    ratio = terms.log_sd - terms.prior_log_sd
+    square = ((terms.mean - terms.prior_mean) * jnp.exp(-terms.prior_log_sd)) ** 2
+    return jnp.sum(0.5 * (jnp.exp(2 * ratio) + square - 1) - ratio, axis=-1)

@@ -1,0 +1,155 @@
+"""A series as the user gives it: validated, with its unit, and extended into the future."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from curvi._core import validation
+from curvi._core.errors import InputError
+from curvi.sequences._latent import LatentModel
+from curvi.sequences._structure import Components
+
+_PRIOR_UNITS = {"level": 1.0, "trend": 0.1, "season": 0.5, "noise": 1.0}
+_COEFFICIENT_UNITS = 2.5  # prior sd of a coefficient, per sd of its column
+_MEAN_UNITS = 3.0  # prior sd of the mean of an autoregression
+
+
+@dataclass(frozen=True)
+class Series:
+    """Observations and regressors, with NaN where an observation is missing.
+
+    Attributes
+    ----------
+    y : array, shape (steps,)
+        As the likelihood takes it: labels are -1 and +1.
+    X : array, shape (steps, columns)
+        The user's regressors.
+    column_sd : array, shape (columns,)
+        Their standard deviations over the fitted steps.
+    scale, offset : float
+        Unit and middle of the predictor.
+    shown : array, shape (steps,)
+        The series as the user gave it.
+    num_own : int
+        Columns of the design that are not the user's.
+    """
+
+    y: np.ndarray
+    X: np.ndarray
+    column_sd: np.ndarray
+    scale: float
+    offset: float
+    shown: np.ndarray
+    num_own: int = 0
+
+    def extended(self, h: int, X: Any) -> Series:
+        """The same with h steps that nobody has seen."""
+        columns = self.X.shape[1]
+        if columns == 0:
+            if X is not None:
+                raise InputError("X is given but fit() had none; leave it out")
+            more = np.zeros((h, 0))
+        else:
+            if X is None:
+                raise InputError(
+                    f"fit() had {columns} regressor(s); give X of shape ({h}, {columns})"
+                )
+            more = _regressors(X, h, "h")
+            if more.shape[1] != columns:
+                raise InputError(f"X has {more.shape[1]} column(s) but fit() had {columns}")
+        y = np.concatenate([self.y, np.full(h, np.nan)])
+        return replace(self, y=y, X=np.concatenate([self.X, more]))
+
+
+def _regressors(X: Any, steps: int, what: str) -> np.ndarray:
+    validation.refuse_masked(X, "X")
+    try:
+        X = np.asarray(X, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"X is not an array of numbers ({error})") from error
+    if X.ndim == 1:
+        X = X[:, None]
+    if X.ndim != 2 or X.shape[0] != steps:
+        raise InputError(f"X has the shape {X.shape}; it needs one row per step, {what} = {steps}")
+    validation.refuse_non_finite(X, "X", "regressors must be known at every step")
+    return X
+
+
+def as_series(y: Any, X: Any, likelihood: str) -> Series:
+    """Validate a series: numbers, at least two of them seen, in the support of the likelihood."""
+    validation.refuse_masked(y, "y")
+    try:
+        shown = np.asarray(y, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"y is not an array of numbers ({error})") from error
+    if shown.ndim != 1:
+        raise InputError(f"y has the shape {shown.shape}; fit() takes one series of shape (steps,)")
+    seen = ~np.isnan(shown)
+    if seen.sum() < 2:
+        raise InputError(f"y has {seen.sum()} observation(s); at least 2 are needed")
+    if np.isinf(shown).any():
+        raise InputError(
+            f"y[{int(np.argmax(np.isinf(shown)))}] is infinite; write NaN for a missing observation"
+        )
+    regressors = np.zeros((len(shown), 0)) if X is None else _regressors(X, len(shown), "len(y)")
+    given = shown[seen]
+    _check_support(shown, seen, likelihood)
+    scale, offset = _unit(given, likelihood)
+    values = np.where(seen, 2 * shown - 1, np.nan) if likelihood == "bernoulli" else shown
+    spread = regressors.std(axis=0)
+    if (spread == 0).any():
+        column = int(np.argmax(spread == 0))
+        raise InputError(f"X[:, {column}] is constant; leave it out, the level plays its part")
+    return Series(values, regressors, spread, scale, offset, shown)
+
+
+def _unit(given: np.ndarray, likelihood: str) -> tuple[float, float]:
+    """Unit and middle of the predictor."""
+    if likelihood == "poisson":
+        return 1.0, float(np.log(max(given.mean(), 0.5 / len(given))))
+    if likelihood == "bernoulli":
+        share = (given.sum() + 0.5) / (len(given) + 1)
+        return 1.0, float(np.log(share / (1 - share)))
+    with np.errstate(over="ignore", divide="ignore"):
+        scale, offset = float(given.std()), float(given.mean())
+        if likelihood == "volatility":
+            scale, offset = 1.0, float(np.log(np.mean(given**2)))
+    if scale == 0 or not np.isfinite(scale) or not np.isfinite(offset):
+        raise InputError(
+            "y does not vary, or its squares are out of range: there is nothing to infer from it"
+        )
+    return scale, offset
+
+
+def _check_support(y: np.ndarray, seen: np.ndarray, likelihood: str) -> None:
+    wrong = np.zeros(len(y), bool)
+    if likelihood == "poisson":
+        wrong[seen] = (y[seen] < 0) | (y[seen] != np.floor(y[seen]))
+        need = "whole numbers that are not negative"
+    elif likelihood == "bernoulli":
+        wrong[seen] = (y[seen] != 0) & (y[seen] != 1)
+        need = "0 and 1"
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        raise InputError(f"y[{place}] is {y[place]:g}; likelihood={likelihood!r} needs {need}")
+
+
+def model_for(
+    series: Series,
+    components: Components,
+    likelihood: str,
+    prior_scales: dict[str, float] | None,
+) -> LatentModel:
+    """The model of a series, with priors in its own unit."""
+    scales = {name: unit * series.scale for name, unit in _PRIOR_UNITS.items()}
+    for name, scale in (prior_scales or {}).items():
+        validation.one_of(name, tuple(_PRIOR_UNITS), "a name in prior_scales")
+        scales[name] = validation.positive_number(scale, f"prior_scales[{name!r}]")
+    design, sds = series.X, _COEFFICIENT_UNITS * series.scale / series.column_sd
+    if components.level != "walk":  # its mean, or that of a season without a level
+        design = np.concatenate([np.ones((len(design), 1)), design], axis=1)
+        sds = np.concatenate([[_MEAN_UNITS * series.scale], sds])
+    return LatentModel(series.y, likelihood, components, design, sds, series.offset, scales)

@@ -1,0 +1,428 @@
+"""``curvi.StateSpace``: structural time series without sampling, tuning or compilation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import special
+
+from curvi._core import validation
+from curvi._core.errors import InputError, NotConvergedWarning, warn_user
+from curvi.sequences._latent import LIKELIHOODS, LatentModel, Posterior, State
+from curvi.sequences._nested import Lattice, integrate
+from curvi.sequences._series import as_series, model_for
+from curvi.sequences._structure import Components
+
+# Spacing, cutoff and most points of the lattice, for one to four hyperparameters.
+_LATTICES = ((1.0, 7.0, 100), (1.0, 7.0, 400), (1.25, 6.0, 600), (1.5, 5.0, 800))
+_ROUNDS = 60  # of bisection: quantiles to the last digit
+_RESPONSES = {
+    "gaussian": lambda t: t,
+    "poisson": np.exp,
+    "bernoulli": special.expit,
+    "volatility": lambda t: np.exp(0.5 * t),
+}
+
+
+class Band(NamedTuple):
+    """A curve with its uncertainty.
+
+    Attributes
+    ----------
+    mean, sd : array, shape (steps,)
+        Posterior mean and standard deviation.
+    lower, upper : array, shape (steps,)
+        Ends of the central interval.
+    """
+
+    mean: np.ndarray
+    sd: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+
+
+class StateSpace:
+    r"""A structural time series: level, slope, season and regression behind a likelihood.
+
+    .. math::
+
+        y_t \sim p(y_t \mid \eta_t), \qquad \eta_t = \text{level}_t + \text{season}_t
+        + x_t^\top \beta
+
+    The states are Gaussian given the standard deviations of their innovations, so the best
+    Gaussian approximation follows from one-dimensional expectations and a block-tridiagonal
+    factorisation, in time linear in the length of the series: with Gaussian observations it is the
+    Kalman smoother. The hyperparameters are integrated over a lattice around the mode of the bound,
+    not fixed at it. There are no random numbers in a fit.
+
+    Parameters
+    ----------
+    level : {"walk", "ar", None}
+        A random walk, a stationary autoregression around a mean, or neither. By default a walk, and
+        an autoregression for volatility.
+    trend : bool
+        Give a walking level a slope, which is a random walk itself.
+    season : int, optional
+        Steps of a period, at least 2; the effects of a period sum to about zero.
+    likelihood : {"gaussian", "poisson", "bernoulli", "volatility"}
+        Real values with noise; counts with a log link; labels 0 and 1 with a logit link; returns
+        whose log variance is the predictor (stochastic volatility).
+    prior_scales : dict, optional
+        Scales of the half-normal priors of the standard deviations ``"level"``, ``"trend"``,
+        ``"season"`` and ``"noise"``, in place of the defaults: 1, 0.1, 0.5 and 1 times the sd of a
+        Gaussian series, or times one.
+
+    Attributes
+    ----------
+    hyperparameters_ : dict
+        Posterior mean and sd of every standard deviation and of ``"phi"``.
+    coef_, coef_sd_ : array, shape (columns,)
+        Regression coefficients.
+    log_evidence_ : float
+        Logarithm of the integral over the hyperparameters of exp(bound) and their prior: the log
+        marginal likelihood of Gaussian observations, a lower bound of it otherwise.
+    lattice_ : Lattice
+        Points and weights of the integral.
+
+    Notes
+    -----
+    First values have wide normal priors: 10 units for the level, 1 for the slope, 3 for seasonal
+    effects, the unit being the sd of a Gaussian series and otherwise one. Coefficients have a
+    normal prior of 2.5 units per sd of their column. (1 + phi) / 2 is beta distributed with
+    parameters 20 and 1.5.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> y = np.asarray([5.0, 5.4, np.nan, 6.1, 5.8, 6.5, 6.2, 7.0])
+    >>> model = StateSpace().fit(y)
+    >>> model.smooth().mean.shape, model.forecast(3).mean.shape
+    ((8,), (3,))
+    """
+
+    hyperparameters_: dict[str, tuple[float, float]]
+    log_evidence_: float
+
+    def __init__(
+        self,
+        level: str | None = "auto",
+        *,
+        trend: bool = False,
+        season: int | None = None,
+        likelihood: str = "gaussian",
+        prior_scales: dict[str, float] | None = None,
+    ) -> None:
+        self.level, self.trend, self.season = level, trend, season
+        self.likelihood, self.prior_scales = likelihood, prior_scales
+
+    def __repr__(self) -> str:
+        options = f"level={self.level!r}, trend={self.trend!r}, season={self.season!r}"
+        return f"StateSpace({options}, likelihood={self.likelihood!r})"
+
+    def _components(self, scale: float) -> Components:
+        """Validate the options."""
+        validation.one_of(self.likelihood, tuple(LIKELIHOODS), "likelihood")
+        level = self.level
+        if level == "auto":
+            level = "ar" if self.likelihood == "volatility" else "walk"
+        if level is not None:
+            validation.one_of(level, ("auto", "walk", "ar"), "level")
+        if self.trend and level != "walk":
+            raise InputError(f"trend=True needs level='walk', not {level!r}: it is its slope")
+        if self.season is not None:
+            validation.positive_integer(self.season, "season")
+            if self.season < 2:
+                raise InputError("season is 1; a period has at least 2 steps, or use season=None")
+        if level is None and self.season is None:
+            raise InputError("there is no process left; use level='walk' or season")
+        return Components(level, bool(self.trend), self.season or 0, scale)
+
+    def fit(self, y: Any, X: Any = None) -> StateSpace:
+        """Find the posterior of states and hyperparameters.
+
+        Parameters
+        ----------
+        y : array, shape (steps,)
+            The series; NaN where an observation is missing.
+        X : array, shape (steps, columns), optional
+            Regressors.
+
+        Returns
+        -------
+        StateSpace
+            The same object.
+
+        Raises
+        ------
+        InputError
+            For a series or an option that cannot be used, with what, where and what to do.
+
+        Warns
+        -----
+        NotConvergedWarning
+            If the tails of the hyperparameters were cut off for want of points.
+        """
+        series = as_series(y, X, self.likelihood)
+        components = self._components(series.scale)
+        own = 0 if components.level == "walk" else 1
+        self._series = replace(series, num_own=own)
+        self._model = model_for(series, components, self.likelihood, self.prior_scales)
+        evaluation = _Evaluation(self._model)
+        start = np.asarray(
+            [1.5 if n == "correlation" else np.log(0.3 * self._model.prior_scales[n])
+             for n in self._model.names]
+        )  # fmt: skip
+        size = len(start)
+        spacing, cutoff, most = _LATTICES[min(size, len(_LATTICES)) - 1]
+        lattice = integrate(evaluation, start, spacing=spacing, cutoff=cutoff, most=most)
+        if self.likelihood != "gaussian":
+            gap = self._model.gap(lattice.points, lattice.kept)
+            weights = lattice.weights * np.exp(gap - gap.max())
+            lattice = lattice._replace(weights=weights / weights.sum())
+        self._publish(lattice)
+        if not lattice.complete:
+            text = (
+                "the hyperparameters have tails longer than the lattice: their sds are too small; "
+                "give prior_scales that say more, or leave out a component"
+            )
+            warn_user(NotConvergedWarning(text, self))
+        return self
+
+    def _publish(self, lattice: Lattice) -> None:
+        self.lattice_, self.log_evidence_ = lattice, lattice.log_integral
+        weights, natural = lattice.weights, self._model.natural(lattice.points)
+        self.hyperparameters_ = {}
+        for name, values in natural.items():
+            mean = float(weights @ values)
+            self.hyperparameters_[name] = (mean, float(np.sqrt(weights @ (values - mean) ** 2)))
+        self._states: State = self._model.states(lattice.points, lattice.kept)
+        user = slice(self._series.num_own, None)
+        coef = self._states.coef[:, user]
+        spread = np.diagonal(self._states.coef_covariance, axis1=1, axis2=2)[:, user]
+        self.coef_ = weights @ coef
+        self.coef_sd_ = np.sqrt(weights @ (spread + coef**2) - self.coef_**2)
+
+    def _fitted(self) -> LatentModel:
+        if not hasattr(self, "lattice_"):
+            raise InputError("this StateSpace is not fitted yet; call fit(y) first")
+        return self._model
+
+    def smooth(
+        self, component: str = "signal", *, interval: float = 0.9, response: bool = False
+    ) -> Band:
+        """What is known about a component at every step of the series.
+
+        Parameters
+        ----------
+        component : {"signal", "level", "slope", "season"}
+            The whole predictor, or a part of it.
+        interval : float
+            Probability of the band.
+        response : bool
+            The signal in units of the response: rate, probability, or the sd of a return.
+
+        Returns
+        -------
+        Band
+            Mean, sd and a central interval; those of a response are of the transformed variable.
+
+        Raises
+        ------
+        InputError
+            If the model is not fitted or has no such component.
+        """
+        model = self._fitted()
+        names = ("signal", *model.components.names)
+        validation.one_of(component, names, "component")
+        _check_interval(interval)
+        kept: Posterior = self.lattice_.kept
+        if component == "signal":
+            mean, variance = kept.mean, kept.variance
+        else:
+            place = model.components.names.index(component)
+            mean, variance = self._states.mean[..., place], self._states.variance[..., place]
+            if component == "level" and model.components.level == "walk":
+                mean = mean + model.offset
+        if response and component != "signal":
+            raise InputError(f"response=True is for the signal, not for {component!r}")
+        transform = _RESPONSES[self.likelihood] if response else None
+        return _band(mean, variance, self.lattice_.weights, interval, transform)
+
+    def _extended(self, h: int, X: Any) -> tuple[LatentModel, np.ndarray, Posterior]:
+        """The model with h more steps, and its posterior: new steps are missing observations."""
+        validation.positive_integer(h, "h")
+        model = self._fitted()
+        longer = model_for(
+            self._series.extended(h, X), model.components, self.likelihood, self.prior_scales
+        )
+        kept: Posterior = self.lattice_.kept
+        pad = ((0, 0), (0, h))
+        sites = np.pad(kept.precision, pad), np.pad(kept.linear, pad)
+        return longer, self.lattice_.points, longer.at(self.lattice_.points, sites)
+
+    def forecast(self, h: int, *, interval: float = 0.9, X: Any = None, seed: int = 0) -> Band:
+        """Predict the next observations.
+
+        Parameters
+        ----------
+        h : int
+            Steps ahead.
+        interval : float
+            Probability of the band.
+        X : array, shape (h, columns), optional
+            Regressors of those steps, where the model has some.
+        seed : int
+            Of the 4,000 draws that the quantiles of observations come from.
+
+        Returns
+        -------
+        Band
+            Mean, sd and a central interval of each observation, noise included.
+
+        Raises
+        ------
+        InputError
+            If the model is not fitted, or X does not have h rows.
+        """
+        _check_interval(interval)
+        drawn = self.simulate(4000, h, X=X, seed=seed)
+        tail = 0.5 * (1 - interval)
+        lower, upper = np.quantile(drawn, [tail, 1 - tail], axis=0)
+        return Band(drawn.mean(axis=0), drawn.std(axis=0), lower, upper)
+
+    def simulate(self, num_draws: int, h: int, *, X: Any = None, seed: int = 0) -> np.ndarray:
+        """Draw possible futures: states, hyperparameters and observations.
+
+        Parameters
+        ----------
+        num_draws : int
+            Number of futures.
+        h : int
+            Steps ahead.
+        X : array, shape (h, columns), optional
+            Regressors of those steps, where the model has some.
+        seed : int
+            All randomness follows from it.
+
+        Returns
+        -------
+        array, shape (num_draws, h)
+            Observations.
+
+        Raises
+        ------
+        InputError
+            If the model is not fitted, or X does not have h rows.
+        """
+        validation.positive_integer(num_draws, "num_draws")
+        rng = np.random.default_rng(seed)
+        model, points, posterior = self._extended(h, X)
+        counts = rng.multinomial(num_draws, self.lattice_.weights)
+        futures = []
+        for index in np.flatnonzero(counts):
+            one = slice(index, index + 1)
+            part = Posterior(*(column[one] for column in posterior))
+            drawn = model.draw(points[one], part, rng, int(counts[index]))[0, -h:].T
+            futures.append(_observed(rng, drawn, self.likelihood, model.natural(points[one])))
+        stacked = np.concatenate(futures)
+        rng.shuffle(stacked)
+        return stacked
+
+    def plot(self, h: int = 0, *, interval: float = 0.9, X: Any = None) -> Any:
+        """Draw the series with the band of its signal, and a fan of forecasts.
+
+        Parameters
+        ----------
+        h : int
+            Steps ahead; zero for none.
+        interval : float
+            Probability of the outer band; the fan has a band of half of it inside.
+        X : array, shape (h, columns), optional
+            Regressors of those steps.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure.
+        """
+        from curvi.plots import plot_bands
+
+        self._fitted()
+        inner = 0.5 * interval
+        wide = [self.smooth(interval=p, response=True) for p in (interval, inner)]
+        ahead = [self.forecast(h, interval=p, X=X) for p in (interval, inner)] if h else []
+        seen = self._series.shown
+        return plot_bands(seen, wide, ahead, absolute=self.likelihood == "volatility")
+
+
+class _Evaluation:
+    """Log densities of hyperparameters; every batch starts from the best point so far."""
+
+    def __init__(self, model: LatentModel) -> None:
+        self.model, self.best = model, -np.inf
+        self.sites: tuple[np.ndarray, np.ndarray] | None = None
+
+    def __call__(self, theta: np.ndarray) -> tuple[np.ndarray, Posterior]:
+        """Bound and prior of each point."""
+        sites = None
+        if self.sites is not None:
+            shape = (len(theta), len(self.model.y))
+            sites = tuple(np.broadcast_to(site, shape).copy() for site in self.sites)
+        posterior = self.model.fit(theta, sites)  # type: ignore[arg-type]
+        values = posterior.bound + self.model.log_prior(theta)
+        top = int(np.argmax(values))
+        if values[top] > self.best:
+            self.best = float(values[top])
+            self.sites = posterior.precision[top], posterior.linear[top]
+        return values, posterior
+
+
+def _check_interval(interval: float) -> None:
+    validation.positive_number(interval, "interval")
+    if interval >= 1:
+        raise InputError(f"interval is {interval}; it is a probability, below 1")
+
+
+def _band(
+    mean: np.ndarray, variance: np.ndarray, weights: np.ndarray, interval: float, transform: Any
+) -> Band:
+    """Moments and quantiles of a mixture of Gaussians at every step."""
+    sd = np.sqrt(np.maximum(variance, 0))
+    tail = 0.5 * (1 - interval)
+    ends = [_quantile(mean, sd, weights, p) for p in (tail, 1 - tail)]
+    if transform is None:
+        centre = weights @ mean
+        spread = weights @ (variance + (mean - centre) ** 2)
+        return Band(centre, np.sqrt(spread), *ends)
+    nodes, rule = np.polynomial.hermite_e.hermegauss(24)
+    values = transform(mean[..., None] + sd[..., None] * nodes)
+    rule = rule / rule.sum()
+    centre = weights @ (values @ rule)
+    spread = weights @ ((values - centre[None, :, None]) ** 2 @ rule)
+    return Band(centre, np.sqrt(spread), *(transform(end) for end in ends))
+
+
+def _quantile(mean: np.ndarray, sd: np.ndarray, weights: np.ndarray, p: float) -> np.ndarray:
+    """By bisection on the distribution function of the mixture."""
+    reach = 12 * sd
+    low, high = (mean - reach).min(axis=0), (mean + reach).max(axis=0)
+    for _ in range(_ROUNDS):
+        middle = 0.5 * (low + high)
+        below = weights @ special.ndtr((middle - mean) / sd) < p
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return 0.5 * (low + high)
+
+
+def _observed(
+    rng: np.random.Generator, predictor: np.ndarray, likelihood: str, natural: Any
+) -> np.ndarray:
+    """Observations given their predictors."""
+    if likelihood == "gaussian":
+        return predictor + natural["noise"][0] * rng.normal(size=predictor.shape)
+    if likelihood == "poisson":
+        return rng.poisson(np.exp(np.minimum(predictor, 40))).astype(float)
+    if likelihood == "bernoulli":
+        return (rng.uniform(size=predictor.shape) < special.expit(predictor)).astype(float)
+    return np.exp(0.5 * predictor) * rng.normal(size=predictor.shape)

@@ -1,0 +1,262 @@
+"""State-space models against the Kalman smoother, dense Gaussians and direct maximisation."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.special
+import scipy.stats
+
+import curvi
+from curvi.sequences._latent import LatentModel, Volatility
+from curvi.sequences._nested import integrate
+from curvi.sequences._structure import Components, Structure
+from tests.families.kalman import LinearGaussian, smoothed
+
+pytestmark = pytest.mark.float64_only
+
+
+def generator(key):
+    return np.random.default_rng(int(jax.random.bits(key)))
+
+
+def model_of(y, likelihood, components, *, X=None, offset=0.0):
+    X = np.zeros((len(y), 0)) if X is None else X
+    scales = {"level": 1.0, "trend": 0.5, "season": 0.7, "noise": 1.0}
+    return LatentModel(y, likelihood, components, X, np.full(X.shape[1], 2.0), offset, scales)
+
+
+def dense_prior(structure, theta):
+    """The covariance of all states by inversion of the dense precision."""
+    diagonal, below, _ = structure.precision(theta)
+    count, width = diagonal.shape[1:3]
+    matrix = np.zeros((count * width, count * width))
+    for n in range(count):
+        here = slice(n * width, (n + 1) * width)
+        matrix[here, here] = diagonal[0, n]
+        if n + 1 < count:
+            after = slice((n + 1) * width, (n + 2) * width)
+            matrix[after, here], matrix[here, after] = below[0, n], below[0, n].T
+    return np.linalg.inv(matrix)
+
+
+def test_with_gaussian_noise_the_bound_is_the_evidence_and_q_the_kalman_smoother(key):
+    """A local linear trend with missing observations."""
+    rng, scale = generator(key), 1.5
+    y = np.cumsum(rng.normal(size=40)) + rng.normal(size=40)
+    y[[0, 7, 8, 9, 39]] = np.nan
+    components = Components(trend=True, scale=scale)
+    theta = rng.normal(size=(3, 3)) * 0.5
+    posterior = model_of(y, "gaussian", components, offset=0.3).fit(theta)
+    for k, (level, trend, noise) in enumerate(np.exp(theta)):
+        oracle = LinearGaussian(
+            transition=np.asarray([[1.0, 1.0], [0.0, 1.0]]),
+            process=np.diag([level**2, trend**2]),
+            emission=np.asarray([[1.0, 0.0]]),
+            noise=np.asarray([[noise**2]]),
+            start=np.diag([(10 * scale) ** 2, scale**2]),
+        )
+        means, covariances, evidence = smoothed(oracle, (y - 0.3)[:, None])
+        assert posterior.bound[k] == pytest.approx(evidence, abs=1e-8)
+        np.testing.assert_allclose(posterior.mean[k], means[:, 0] + 0.3, atol=1e-8)
+        np.testing.assert_allclose(posterior.variance[k], covariances[:, 0, 0], rtol=1e-8)
+
+
+@pytest.mark.parametrize("level", ["walk", "ar", None])
+def test_seasons_and_regressions_agree_with_the_dense_gaussian(level, key):
+    rng = generator(key)
+    y, X = rng.normal(size=13), rng.normal(size=(13, 2))
+    y[[3, 4]] = np.nan
+    components = Components(level, season=4)
+    model = model_of(y, "gaussian", components, X=X)
+    theta = 0.3 * rng.normal(size=(1, len(model.names)))
+    natural = model.natural(theta)
+    structure = Structure(components, len(y))
+    known = {name: value for name, value in natural.items() if name != "noise"}
+    states = dense_prior(structure, known)
+    read = np.kron(np.eye(structure.num_blocks), structure.read)[: len(y)]
+    covariance = read @ states @ read.T + 4.0 * X @ X.T
+    seen = np.isfinite(y)
+    total = covariance[np.ix_(seen, seen)] + natural["noise"][0] ** 2 * np.eye(seen.sum())
+    evidence = scipy.stats.multivariate_normal(np.zeros(seen.sum()), total).logpdf(y[seen])
+    gain = np.linalg.solve(total, covariance[seen]).T
+    posterior = model.fit(theta)
+    assert posterior.bound[0] == pytest.approx(evidence, abs=1e-8)
+    np.testing.assert_allclose(posterior.mean[0], gain @ y[seen], atol=1e-8)
+    variance = np.diag(covariance - gain @ covariance[seen])
+    np.testing.assert_allclose(posterior.variance[0], variance, rtol=1e-7)
+
+
+def test_an_autoregression_has_its_stationary_covariance():
+    structure = Structure(Components("ar"), 6)
+    theta = {"level": np.asarray([0.4]), "phi": np.asarray([0.8])}
+    lag = np.abs(np.subtract.outer(np.arange(6), np.arange(6)))
+    expected = 0.4**2 / (1 - 0.8**2) * 0.8**lag
+    np.testing.assert_allclose(dense_prior(structure, theta), expected, rtol=1e-10)
+
+
+def test_a_season_repeats_where_its_innovations_vanish():
+    model = curvi.StateSpace(None, season=3, prior_scales={"season": 1e-3, "noise": 0.1})
+    y = np.tile([1.0, -2.0, 4.0], 8) + 0.01 * np.arange(24) % 0.03
+    ahead = model.fit(y).forecast(6)
+    np.testing.assert_allclose(ahead.mean, np.tile([1.0, -2.0, 4.0], 2), atol=0.1)
+
+
+LABELS = {"poisson": (0.0, 2.0, 5.0, 1.0), "bernoulli": (1.0, -1.0, -1.0, 1.0),
+          "volatility": (0.3, -1.2, 2.0, 0.0)}  # fmt: skip
+
+
+@pytest.mark.parametrize("likelihood", LABELS)
+def test_no_gaussian_has_a_higher_bound(likelihood):
+    """Every mean and covariance of four steps is free, and the expectations are quadratures."""
+    y = np.asarray(LABELS[likelihood])
+    model = model_of(y, likelihood, Components("ar"))
+    theta = np.asarray([[math.log(0.8), 0.6]])
+    prior = dense_prior(Structure(Components("ar"), 4), model.natural(theta))
+    precision, nodes = np.linalg.inv(prior), np.polynomial.hermite_e.hermegauss(60)
+    weights = nodes[1] / nodes[1].sum()
+    densities = {
+        "poisson": lambda t: y[:, None] * t - np.exp(t) - scipy.special.gammaln(y + 1)[:, None],
+        "bernoulli": lambda t: -np.logaddexp(0, -y[:, None] * t),
+        "volatility": lambda t: -0.5 * (math.log(2 * math.pi) + t + y[:, None] ** 2 * np.exp(-t)),
+    }
+
+    def negative_bound(vector):
+        mean, root = vector[:4], np.zeros((4, 4))
+        root[np.tril_indices(4)] = vector[4:]
+        covariance = root @ root.T
+        sd = np.sqrt(np.diag(covariance))
+        rows = densities[likelihood](mean[:, None] + sd[:, None] * nodes[0]) @ weights
+        divergence = np.trace(precision @ covariance) - 4 + mean @ precision @ mean
+        divergence += np.linalg.slogdet(prior)[1] - np.linalg.slogdet(covariance)[1]
+        return 0.5 * divergence - rows.sum()
+
+    start = np.concatenate([np.zeros(4), (0.5 * np.eye(4))[np.tril_indices(4)]])
+    best = scipy.optimize.minimize(negative_bound, start, method="BFGS", options={"gtol": 1e-6})
+    assert model.fit(theta).bound[0] == pytest.approx(-best.fun, abs=2e-7)
+
+
+def test_expectations_of_volatility_agree_with_quadrature():
+    mean, variance, y = np.asarray([0.3]), np.asarray([0.7]), np.asarray([1.4])
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    t = mean + np.sqrt(variance) * nodes
+    weights = weights / weights.sum()
+    ratio = y**2 * np.exp(-t)
+    terms = Volatility().row_terms(mean, variance, y)
+    value = -0.5 * (math.log(2 * math.pi) + t + ratio)
+    expected = [value, 0.5 * (ratio - 1), -0.25 * ratio, -0.5 * ratio, 0.25 * ratio, -0.125 * ratio]
+    np.testing.assert_allclose([float(x[0]) for x in terms], [weights @ e for e in expected])
+
+
+def test_a_lattice_integrates_skewed_densities():
+    """The logarithm of a gamma variable beside a correlated Gaussian one: both are known."""
+    shape = 3.0
+
+    def log_density(points):
+        x, z = points.T
+        gamma = shape * x - np.exp(x) - scipy.special.gammaln(shape)
+        normal = -0.5 * (z - 0.5 * x) ** 2 - 0.5 * math.log(2 * math.pi)
+        return gamma + normal, np.exp(x)
+
+    lattice = integrate(log_density, np.asarray([3.0, -2.0]), cutoff=12.0)
+    assert lattice.complete
+    assert lattice.log_integral == pytest.approx(0.0, abs=1e-4)
+    assert lattice.weights @ lattice.kept == pytest.approx(shape, rel=1e-4)
+    mean = scipy.special.digamma(shape)
+    np.testing.assert_allclose(lattice.weights @ lattice.points, [mean, 0.5 * mean], atol=1e-3)
+    few = integrate(log_density, np.asarray([3.0, -2.0]), most=9)
+    assert not few.complete
+    assert len(few.weights) <= 9
+
+
+def counts(key, steps=60):
+    rng = generator(key)
+    return rng.poisson(np.exp(1 + np.cumsum(0.2 * rng.normal(size=steps)))).astype(float)
+
+
+def test_what_nobody_has_seen_changes_nothing(key):
+    y = counts(key)
+    model, longer = (
+        curvi.StateSpace(likelihood="poisson").fit(s) for s in (y, np.append(y, [np.nan] * 5))
+    )
+    # The draws behind the weights of the hyperparameters fall otherwise: a fiftieth of an sd.
+    off = (longer.smooth().mean[:-5] - model.smooth().mean) / model.smooth().sd
+    assert np.abs(off).max() < 0.02
+    assert longer.log_evidence_ == pytest.approx(model.log_evidence_, abs=1e-5)
+    ahead = model.simulate(4000, 5)
+    rate = longer.smooth(response=True).mean[-5:]
+    # The rate has an sd of its own; eight standard errors of the mean of 4,000 futures.
+    error = 8 * ahead.std(axis=0) / math.sqrt(len(ahead))
+    assert (np.abs(ahead.mean(axis=0) - rate) < error + 0.02 * rate).all()
+
+
+def test_the_unit_of_a_series_does_not_matter(key):
+    rng = generator(key)
+    y = np.cumsum(rng.normal(size=50)) + rng.normal(size=50)
+    plain, scaled = (curvi.StateSpace().fit(s) for s in (y, 1000 * y - 7))
+    np.testing.assert_allclose(scaled.smooth().lower, 1000 * plain.smooth().lower - 7, rtol=1e-5)
+    np.testing.assert_allclose(
+        scaled.forecast(4).mean, 1000 * plain.forecast(4).mean - 7, rtol=1e-5
+    )
+
+
+def test_bands_hold_the_probability_that_they_state(key):
+    """Quantiles of the mixture over hyperparameters, checked on draws from it."""
+    model = curvi.StateSpace(likelihood="poisson").fit(counts(key))
+    lattice, band = model.lattice_, model.smooth(interval=0.8)
+    rng = generator(key)
+    chosen = rng.choice(len(lattice.weights), 20_000, p=lattice.weights)
+    drawn = rng.normal(lattice.kept.mean[chosen], np.sqrt(lattice.kept.variance[chosen]))
+    np.testing.assert_allclose(
+        ((drawn > band.lower) & (drawn < band.upper)).mean(0), 0.8, atol=0.02
+    )
+    np.testing.assert_allclose(drawn.mean(axis=0), band.mean, atol=0.05)
+
+
+def test_components_add_up_to_the_signal(key):
+    rng = generator(key)
+    y = np.cumsum(0.3 * rng.normal(size=48)) + np.tile([1.0, 0.0, -1.0, 0.0], 12)
+    X = rng.normal(size=(48, 1))
+    model = curvi.StateSpace(season=4).fit(y + 0.5 * X[:, 0], X)
+    parts = model.smooth("level").mean + model.smooth("season").mean + X @ model.coef_
+    np.testing.assert_allclose(parts, model.smooth().mean, atol=1e-8)
+    assert abs(model.coef_[0] - 0.5) < 6 * model.coef_sd_[0]
+    assert model.forecast(3, X=np.zeros((3, 1))).mean.shape == (3,)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "volatility"])
+def test_a_fitted_series_can_be_drawn(likelihood, key):
+    model = curvi.StateSpace(likelihood=likelihood).fit(generator(key).normal(size=30))
+    assert len(model.plot(5).axes) == 1
+
+
+Y = np.arange(6.0)
+REFUSED = {
+    "two axes": (lambda: curvi.StateSpace().fit(np.ones((3, 2))), "one series of shape"),
+    "text": (lambda: curvi.StateSpace().fit(["a", "b"]), "not an array of numbers"),
+    "constant": (lambda: curvi.StateSpace().fit(np.ones(5)), "does not vary"),
+    "infinity": (lambda: curvi.StateSpace().fit([1.0, np.inf, 2.0]), r"y\[1\] is infinite"),
+    "nothing seen": (lambda: curvi.StateSpace().fit([np.nan, 1.0]), "at least 2"),
+    "half counts": (lambda: curvi.StateSpace(likelihood="poisson").fit(Y + 0.5), r"y\[0\] is 0.5"),
+    "labels": (lambda: curvi.StateSpace(likelihood="bernoulli").fit(Y), r"y\[2\] is 2"),
+    "likelihood": (lambda: curvi.StateSpace(likelihood="cauchy").fit(Y), "choose one of"),
+    "slope": (lambda: curvi.StateSpace("ar", trend=True).fit(Y), "needs level='walk'"),
+    "season": (lambda: curvi.StateSpace(season=1).fit(Y), "at least 2 steps"),
+    "nothing": (lambda: curvi.StateSpace(None).fit(Y), "no process left"),
+    "regressors": (lambda: curvi.StateSpace().fit(Y, np.ones((5, 1))), "one row per step"),
+    "a constant": (lambda: curvi.StateSpace().fit(Y, np.ones((6, 1))), "is constant"),
+    "future": (lambda: curvi.StateSpace().fit(Y, Y[::-1] ** 2).forecast(2), "give X of shape"),
+    "unwanted": (lambda: curvi.StateSpace().fit(Y).forecast(2, X=np.ones((2, 1))), "fit"),
+    "not fitted": (lambda: curvi.StateSpace().smooth(), "call fit"),
+    "component": (lambda: curvi.StateSpace().fit(Y).smooth("season"), "choose one of"),
+    "interval": (lambda: curvi.StateSpace().fit(Y).smooth(interval=1.5), "below 1"),
+    "prior": (lambda: curvi.StateSpace(prior_scales={"phi": 1.0}).fit(Y), "choose one of"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_fitted_is_refused(call, sentence):
+    with pytest.raises(curvi.InputError, match=sentence):
+        call()
