@@ -222,7 +222,7 @@ class LatentModel:
 
     def _iterated(self, system: _System, sites: Any, natural: dict[str, np.ndarray]) -> Posterior:
         """Natural gradient steps, accelerated, and plain or shorter where the bound would fall."""
-        now = self._state(system, *sites, natural)
+        now = self._state(system, sites[0], sites[1], natural)
         memory = Anderson()
         length = np.ones(len(now.bound))
         for _ in range(_MOST_ROUNDS):

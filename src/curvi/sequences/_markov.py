@@ -116,11 +116,11 @@ def transition(weights: dict[str, Any], z: Array) -> tuple[Array, Array]:
     return mean, jnp.log(_softplus(_affine(weights["log_sd"], jax.nn.relu(proposal))))
 
 
-def emission(weights: dict[str, Any], z: Array) -> Array:
-    """Logits or means of x_t given z_t."""
+def emission(weights: dict[str, Any], z: Array, kept: Array | None = None) -> Array:
+    """Logits or means of x_t given z_t; ``kept`` multiplies the last hidden layer."""
     hidden = jax.nn.relu(_affine(weights["first"], z))
     hidden = jax.nn.relu(_affine(weights["second"], hidden))
-    return _affine(weights["out"], hidden)
+    return _affine(weights["out"], hidden if kept is None else hidden * kept)
 
 
 def read_backwards(weights: dict[str, Any], x: Steps, mask: Array) -> Steps:
@@ -148,9 +148,7 @@ def sample_posterior(
     weights, start = params["recognition"], params["start"]
     rows = read.shape[1]
 
-    def step(
-        carry: tuple[Array, Array, Array], here: tuple[Array, Array]
-    ) -> tuple[Any, tuple[Array, ...]]:
+    def step(carry: Any, here: tuple[Array, Array]) -> tuple[Any, tuple[Array, ...]]:
         before, prior_mean, prior_log_sd = carry
         seen, epsilon = here
         hidden = 0.5 * (jnp.tanh(_affine(weights["previous"], before)) + seen)
@@ -163,10 +161,9 @@ def sample_posterior(
         return (z, *following), (z, mean, log_sd, prior_mean, prior_log_sd)
 
     first = [jnp.broadcast_to(start[k], (rows, start[k].shape[0])) for k in ("mean", "log_sd")]
-    carry = (jnp.zeros_like(first[0]), *first)
-    outputs: tuple[Array, Array, Array, Array, Array]
-    outputs = jax.lax.scan(step, carry, (read, noise))[1]
-    return outputs
+    carry: Any = (jnp.zeros_like(first[0]), *first)
+    z, mean, log_sd, prior_mean, prior_log_sd = jax.lax.scan(step, carry, (read, noise))[1]
+    return z, mean, log_sd, prior_mean, prior_log_sd
 
 
 @dataclass(frozen=True)
@@ -179,10 +176,14 @@ class MarkovObjective:
         Of an observation given its emission.
     num_draws : int
         M, draws of every sequence of latent states.
+    dropout : float
+        Share of units that a step leaves out: of the observations that are read, of what was
+        read, and of the last hidden layer of the emission.
     """
 
     likelihood: str = "bernoulli"
     num_draws: int = 1
+    dropout: float = 0.0
 
     def _repeated(self, batch: Batch) -> tuple[Array, Array, Array]:
         """Time first, M copies of every sequence; and which steps exist."""
@@ -196,9 +197,21 @@ class MarkovObjective:
         x, mask, _ = self._repeated(batch)
         latent = params["start"]["mean"].shape[0]
         noise = jax.random.normal(key, (*x.shape[:2], latent), x.dtype)
+        kept = None
+        if self.dropout > 0:
+            x = x * self._kept(jax.random.fold_in(key, 1), x)
         read = read_backwards(params["recognition"], x, mask)
+        if self.dropout > 0:
+            read = read * self._kept(jax.random.fold_in(key, 2), read)
+            kept = self._kept(jax.random.fold_in(key, 3), read)
         z, *rest = sample_posterior(params, read, noise)
-        return Terms(emission(params["emission"], z), *rest)
+        return Terms(emission(params["emission"], z, kept), *rest)
+
+    def _kept(self, key: PRNGKeyArray, like: Array) -> Array:
+        """Which units stay, the same at every step of a sequence; the rest make up for them."""
+        shape = (1, *like.shape[1:])
+        stays = jax.random.bernoulli(key, 1 - self.dropout, shape)
+        return stays.astype(like.dtype) / (1 - self.dropout)
 
     def log_likelihood(self, params: PyTree, decoded: Array, x: Array) -> Array:
         """``log p(x_t | z_t)`` of every step."""
