@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from earlier_posteriors import earlier_line, earlier_table
 from markdown import as_table
 
 Row = dict[str, Any]
@@ -12,6 +13,8 @@ OURS = "curvi"
 
 def posteriors_table(result: Row) -> str:
     """Everything that the page shows of the posteriors."""
+    if "goals" not in result:
+        return earlier_table(result)
     parts = []
     for group, heads in result["headlines"].items():
         if heads:
@@ -91,6 +94,8 @@ def _cells(row: Row) -> Row:
 
 def readme_lines(result: Row) -> list[str]:
     """What README says about posteriors."""
+    if "goals" not in result:
+        return [earlier_line(result)]
     lines = []
     for group, heads in result["headlines"].items():
         if OURS not in heads:

@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tables import TABLES, second_calls
+from posterior_tables import readme_lines
+from tables import TABLES
 
 from curvi.reproduction._provenance import sentence
 
@@ -146,19 +147,7 @@ def measured() -> str:
         load(RESULTS / f"{name}.json") for name in ("posteriors", "regression", "vae")
     )
     if posteriors:
-        ours = posteriors["headlines"]["curvi MeanField, linear response"]
-        theirs = posteriors["headlines"]["DADVI pymc-extras"]
-        race = posteriors["against_dadvi"]["curvi MeanField, linear response"]
-        again = second_calls(posteriors, "curvi MeanField, linear response")
-        lines.append(
-            f"- {ours['models']} posteriors with reference draws, at defaults (mean field, linear "
-            f"response): median error of the means {ours['mean_error']:.3f} sd, of the sds "
-            f"{100 * ours['sd_error']:.1f} %, {100 * ours['converged']:.0f} % converged. DADVI of "
-            f"pymc-extras on {theirs['models']} of them: {theirs['mean_error']:.2f} sd, "
-            f"{100 * theirs['sd_error']:.0f} %, {100 * theirs['converged']:.0f} %; it takes "
-            f"{race['total_dadvi'] / race['total']:.1f} times as long in first calls and "
-            f"{race['total_dadvi_again'] / again:.1f} times as long in second ones."
-        )
+        lines += readme_lines(posteriors)
     if regression:
         normal, ard = regression["a9a_normal"], regression["a9a"]
         lines.append(

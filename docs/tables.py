@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from markdown import as_table
+from posterior_tables import posteriors_table
 from regression_tables import paper_methods_table, regression_table, rows_table
 
 Row = dict[str, Any]
@@ -110,67 +111,6 @@ def import_table(result: Row) -> str:
     return as_table(
         [{"statement": f"import {k}", "seconds beyond import jax": v} for k, v in beyond.items()]
     )
-
-
-def posteriors_table(result: Row) -> str:
-    """The reference posteriors, by curvi and by its peers."""
-    rows = [
-        {
-            "posterior": name.split("-", maxsplit=1)[1],
-            "method": method,
-            "worst mean error [sd]": _number(row.get("mean_error")),
-            "sd ratios": "none"
-            if row.get("mean_error") is None
-            else f"{row['sd_low']:.2f} to {row['sd_high']:.2f}",
-            "seconds": _number(row.get("seconds")),
-            "ended": row.get("outcome", "did not run").lower().replace("_", " "),
-            "k, relative ESS": f"{row['khat']:.2f}, {row['relative_ess']:.2f}"
-            if row.get("khat") is not None
-            else "",
-        }
-        for name, methods in result["rows"].items()
-        for method, row in methods.items()
-    ]
-    silent = ", ".join(result["silent"]) or "none"
-    mean, (low, high) = result["accurate"]["mean"], result["accurate"]["sd"]
-    return (
-        f"{posterior_headlines(result)}\n\n{as_table(rows)}\n\n"
-        f"Inaccurate (a mean off by more than {mean} sd, or an sd ratio outside {low} to {high}) "
-        f"without a warning by that rule: {silent}."
-    )
-
-
-def posterior_headlines(result: Row) -> str:
-    """Medians over the models that are not hard, and seconds beside DADVI's."""
-    rows = [
-        {
-            "method": method,
-            "models": head["models"],
-            "median mean error [sd]": head["mean_error"],
-            "of the worst parameter": head["worst_mean_error"],
-            "median sd error": f"{100 * head['sd_error']:.1f} %",
-            "converged": "no verdict"
-            if method.startswith(("NumPyro", "BlackJAX", "PyMC"))
-            else f"{100 * head['converged']:.0f} %",
-            "median seconds": head["median_seconds"],
-        }
-        for method, head in result["headlines"].items()
-    ]
-    races = [
-        f"{method}: {race['total']:.0f} s over {race['models']} models (median "
-        f"{race['median']:.2f} s), {second_calls(result, method):.0f} s when called again; DADVI "
-        f"{race['total_dadvi']:.0f} s (median {race['median_dadvi']:.2f} s), when called again "
-        f"{race['total_dadvi_again']:.0f} s (median {race['median_dadvi_again']:.2f} s)."
-        for method, race in result["against_dadvi"].items()
-    ]
-    return "\n\n".join([as_table(rows), "On the models that both ran:", *races])
-
-
-def second_calls(result: Row, method: str) -> float:
-    """Seconds of the second calls of one of curvi's methods, on the models that DADVI ran too."""
-    dadvi = "DADVI pymc-extras"
-    rows = [row for row in result["rows"].values() if "seconds" in row.get(dadvi, {})]
-    return float(sum(row[method]["seconds_warm"] for row in rows))
 
 
 def vae_table(result: Row) -> str:
