@@ -25,8 +25,8 @@ from scipy import special
 
 from curvi.glm._likelihoods import Bernoulli, Likelihood, Poisson, RowTerms
 from curvi.sequences._anderson import Anderson
-from curvi.sequences._block_tridiagonal import Factor
 from curvi.sequences._structure import Components, Structure
+from curvi.sequences._system import Solved, State, System
 
 _MOST_ROUNDS = 200
 _SHORTEST = 1e-8  # step
@@ -70,27 +70,12 @@ class Posterior(NamedTuple):
     variance: np.ndarray
 
 
-class State(NamedTuple):
-    """Components of the state: means and variances (points, times, components), and beta."""
-
-    mean: np.ndarray
-    variance: np.ndarray
-    coef: np.ndarray  # (points, columns)
-    coef_covariance: np.ndarray
-
-
-class _Solved(NamedTuple):
-    mean: np.ndarray
-    variance: np.ndarray
-    log_det: np.ndarray
-
-
 class _Sites(NamedTuple):
     """Sites, what they give, and the bound."""
 
     w: np.ndarray
     r: np.ndarray
-    solved: _Solved
+    solved: Solved
     bound: np.ndarray
 
     def where(self, better: np.ndarray, other: _Sites) -> _Sites:
@@ -99,7 +84,7 @@ class _Sites(NamedTuple):
         def pick(new: np.ndarray, old: np.ndarray) -> np.ndarray:
             return np.where(better.reshape(-1, *(1,) * (old.ndim - 1)), new, old)
 
-        solved = _Solved(*(pick(a, b) for a, b in zip(other.solved, self.solved, strict=True)))
+        solved = Solved(*(pick(a, b) for a, b in zip(other.solved, self.solved, strict=True)))
         own = [pick(a, b) for a, b in zip(other[:2], self[:2], strict=True)]
         return _Sites(own[0], own[1], solved, pick(other.bound, self.bound))
 
@@ -208,9 +193,12 @@ class LatentModel:
             parts.append(self._fit(structure, theta[chosen], start))
         return Posterior(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
+    def _system(self, structure: Structure, natural: dict[str, np.ndarray]) -> System:
+        return System(structure, self.design, self.design_sd, natural)
+
     def _fit(self, structure: Structure, theta: np.ndarray, sites: Any) -> Posterior:
         natural = self.natural(theta)
-        system = _System(self, structure, natural)
+        system = self._system(structure, natural)
         if self.likelihood == "gaussian":
             seen = np.isfinite(self.y)
             precision = np.where(seen, 1.0, 0.0)[None] / natural["noise"][:, None] ** 2
@@ -220,7 +208,7 @@ class LatentModel:
             return Posterior(bound, precision, linear, solved.mean + self.offset, solved.variance)
         return self._iterated(system, self._start(len(theta)) if sites is None else sites, natural)
 
-    def _iterated(self, system: _System, sites: Any, natural: dict[str, np.ndarray]) -> Posterior:
+    def _iterated(self, system: System, sites: Any, natural: dict[str, np.ndarray]) -> Posterior:
         """Natural gradient steps, accelerated, and plain or shorter where the bound would fall."""
         now = self._state(system, sites[0], sites[1], natural)
         memory = Anderson()
@@ -251,7 +239,7 @@ class LatentModel:
         solved = now.solved
         return Posterior(now.bound, now.w, now.r, solved.mean + self.offset, solved.variance)
 
-    def _state(self, system: _System, w: np.ndarray, r: np.ndarray, natural: Any) -> _Sites:
+    def _state(self, system: System, w: np.ndarray, r: np.ndarray, natural: Any) -> _Sites:
         solved = system.solve(w, r)
         return _Sites(w, r, solved, self._bound(system, solved, w, r, natural))
 
@@ -281,7 +269,7 @@ class LatentModel:
         return RowTerms(*out)
 
     def _bound(
-        self, system: _System, solved: _Solved, w: np.ndarray, r: np.ndarray, natural: Any
+        self, system: System, solved: Solved, w: np.ndarray, r: np.ndarray, natural: Any
     ) -> np.ndarray:
         """The ELBO; the divergence needs predictors and determinants alone."""
         rows = self.rows(solved.mean + self.offset, solved.variance, natural).value.sum(axis=1)
@@ -291,7 +279,7 @@ class LatentModel:
     def at(self, theta: np.ndarray, sites: tuple[np.ndarray, np.ndarray]) -> Posterior:
         """The q of given sites: for steps without observations, whose sites are zero."""
         structure = Structure(self.components, len(self.y))
-        system = _System(self, structure, self.natural(theta))
+        system = self._system(structure, self.natural(theta))
         solved = system.solve(*sites)
         return Posterior(
             np.full(len(theta), np.nan), *sites, solved.mean + self.offset, solved.variance
@@ -300,7 +288,7 @@ class LatentModel:
     def states(self, theta: np.ndarray, posterior: Posterior) -> State:
         """Means and variances of all components of the state, for fitted points."""
         structure = Structure(self.components, len(self.y))
-        system = _System(self, structure, self.natural(theta))
+        system = self._system(structure, self.natural(theta))
         return system.states(posterior.precision, posterior.linear)
 
     def draw(
@@ -308,7 +296,7 @@ class LatentModel:
     ) -> np.ndarray:
         """Draws of the predictor, offset included: shape (points, times, num_draws)."""
         structure = Structure(self.components, len(self.y))
-        system = _System(self, structure, self.natural(theta))
+        system = self._system(structure, self.natural(theta))
         drawn = system.draw(posterior.precision, rng, num_draws)
         return drawn + posterior.mean[:, :, None]
 
@@ -328,7 +316,7 @@ class LatentModel:
         for first in range(0, len(theta), at_once):
             some = slice(first, first + at_once)
             part = Posterior(*(column[some] for column in posterior))
-            system = _System(self, structure, self.natural(theta[some]))
+            system = self._system(structure, self.natural(theta[some]))
             drawn = system.draw(part.precision, np.random.default_rng(0), _GAP_DRAWS, shared=True)
             eta = (drawn + part.mean[:, :, None] - self.offset)[:, seen]
             site = part.linear[:, seen, None] * eta - 0.5 * part.precision[:, seen, None] * eta**2
@@ -343,88 +331,3 @@ class LatentModel:
         if self.likelihood == "bernoulli":
             return -np.logaddexp(0, -y * predictor)
         return -0.5 * (predictor + y**2 * np.exp(-predictor))
-
-
-class _System:
-    """The linear algebra of one structure at several theta: a chain with a border for beta."""
-
-    def __init__(self, model: LatentModel, structure: Structure, natural: dict[str, np.ndarray]):
-        self.structure, self.design = structure, model.design
-        self.diagonal, self.below, log_det = structure.precision(
-            {name: value for name, value in natural.items() if name != "noise"}
-        )
-        self.prior = np.diag(model.design_sd**-2.0)
-        self.prior_log_det = log_det - 2 * np.log(model.design_sd).sum()
-
-    def _blocked(self, rows: np.ndarray) -> np.ndarray:
-        """(points, times, columns) as (points, blocks, group, columns), padded with zeros."""
-        structure = self.structure
-        extra = structure.times - rows.shape[1]
-        padded = np.pad(rows, ((0, 0), (0, extra), (0, 0)))
-        return padded.reshape(len(rows), structure.num_blocks, -1, rows.shape[2])
-
-    def _times(self, blocked: np.ndarray) -> np.ndarray:
-        """Back to (points, times, columns)."""
-        flat = blocked.reshape(len(blocked), -1, blocked.shape[-1])
-        return flat[:, : self.structure.length]
-
-    def _factor(self, w: np.ndarray) -> Factor:
-        read = self.structure.read
-        blocked = self._blocked(w[:, :, None])[..., 0]
-        return Factor(self.diagonal + np.einsum("gi,kng,gj->knij", read, blocked, read), self.below)
-
-    def _border(self, w: np.ndarray, r: np.ndarray) -> tuple[Any, ...]:
-        """Factor of the chain, its solutions, and the system of the coefficients."""
-        factor, read, X = self._factor(w), self.structure.read, self.design
-        columns = np.concatenate([r[:, :, None], w[:, :, None] * X[None]], axis=2)
-        solved = factor.solve(np.einsum("gi,kngc->knic", read, self._blocked(columns)))
-        predictors = self._times(np.einsum("gi,knic->kngc", read, solved))
-        schur = self.prior + np.einsum("tp,ktq->kpq", X, columns[:, :, 1:])
-        schur = schur - np.einsum("ktp,ktq->kpq", columns[:, :, 1:], predictors[:, :, 1:])
-        given = r @ X - np.einsum("ktp,kt->kp", columns[:, :, 1:], predictors[:, :, 0])
-        inverse = np.linalg.inv(schur) if X.shape[1] else schur
-        coef = np.einsum("kpq,kq->kp", inverse, given)
-        return factor, solved, predictors, schur, inverse, coef
-
-    def solve(self, w: np.ndarray, r: np.ndarray) -> _Solved:
-        """Means and variances of the predictors, and the log determinant of the precision."""
-        factor, _, predictors, schur, inverse, coef = self._border(w, r)
-        read, X = self.structure.read, self.design
-        rest = X[None] - predictors[:, :, 1:]
-        mean = predictors[:, :, 0] + np.einsum("ktp,kp->kt", rest, coef)
-        blocks = np.einsum("gi,knij,gj->kng", read, factor.selected_inverse(), read)
-        variance = self._times(blocks[..., None])[..., 0]
-        variance = variance + np.einsum("ktp,kpq,ktq->kt", rest, inverse, rest)
-        log_det = factor.log_det + (np.linalg.slogdet(schur)[1] if X.shape[1] else 0.0)
-        return _Solved(mean, variance, log_det)
-
-    def states(self, w: np.ndarray, r: np.ndarray) -> State:
-        """Every component of the state instead of their sum."""
-        factor, solved, _, _, inverse, coef = self._border(w, r)
-        structure = self.structure
-
-        def components(blocked: np.ndarray) -> np.ndarray:
-            flat = blocked.reshape(len(blocked), structure.times, structure.states, -1)
-            return flat[:, : structure.length]
-
-        moved = components(solved)
-        mean = moved[..., 0] - np.einsum("ktsp,kp->kts", moved[..., 1:], coef)
-        own = np.diagonal(factor.selected_inverse(), axis1=-2, axis2=-1)[..., None]
-        shared = np.einsum("ktsp,kpq,ktsq->kts", moved[..., 1:], inverse, moved[..., 1:])
-        return State(mean, components(own)[..., 0] + shared, coef, inverse)
-
-    def draw(
-        self, w: np.ndarray, rng: np.random.Generator, num_draws: int, *, shared: bool = False
-    ) -> np.ndarray:
-        """Centred draws of the predictors: the chain given beta, and beta; noise may be shared."""
-        factor, _, predictors, _, inverse, _ = self._border(w, np.zeros_like(w))
-        structure = self.structure
-        points = 1 if shared else len(w)
-        shape = (points, structure.num_blocks, structure.width, num_draws)
-        chain = factor.sample(rng.normal(size=shape))
-        drawn = self._times(np.einsum("gi,knim->kngm", structure.read, chain))
-        if self.design.shape[1]:
-            root = np.linalg.cholesky(inverse)
-            coef = root @ rng.normal(size=(points, self.design.shape[1], num_draws))
-            drawn = drawn + (self.design[None] - predictors[:, :, 1:]) @ coef
-        return drawn

@@ -3,44 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from scipy import special
 
 from curvi._core import validation
 from curvi._core.errors import InputError, NotConvergedWarning, warn_user
-from curvi.sequences._latent import LIKELIHOODS, LatentModel, Posterior, State
+from curvi.sequences._bands import RESPONSES, Band, check_interval, mixture_band, observed
+from curvi.sequences._latent import LIKELIHOODS, LatentModel, Posterior
 from curvi.sequences._nested import Lattice, integrate
 from curvi.sequences._series import as_series, model_for
 from curvi.sequences._structure import Components
+from curvi.sequences._system import State
 
 # Spacing, cutoff and most points of the lattice, for one to four hyperparameters.
 _LATTICES = ((1.0, 7.0, 100), (1.0, 7.0, 400), (1.25, 6.0, 600), (1.5, 5.0, 800))
-_ROUNDS = 60  # of bisection: quantiles to the last digit
-_RESPONSES = {
-    "gaussian": lambda t: t,
-    "poisson": np.exp,
-    "bernoulli": special.expit,
-    "volatility": lambda t: np.exp(0.5 * t),
-}
-
-
-class Band(NamedTuple):
-    """A curve with its uncertainty.
-
-    Attributes
-    ----------
-    mean, sd : array, shape (steps,)
-        Posterior mean and standard deviation.
-    lower, upper : array, shape (steps,)
-        Ends of the central interval.
-    """
-
-    mean: np.ndarray
-    sd: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
 
 
 class StateSpace:
@@ -236,7 +213,7 @@ class StateSpace:
         model = self._fitted()
         names = ("signal", *model.components.names)
         validation.one_of(component, names, "component")
-        _check_interval(interval)
+        check_interval(interval)
         kept: Posterior = self.lattice_.kept
         if component == "signal":
             mean, variance = kept.mean, kept.variance
@@ -247,8 +224,8 @@ class StateSpace:
                 mean = mean + model.offset
         if response and component != "signal":
             raise InputError(f"response=True is for the signal, not for {component!r}")
-        transform = _RESPONSES[self.likelihood] if response else None
-        return _band(mean, variance, self.lattice_.weights, interval, transform)
+        transform = RESPONSES[self.likelihood] if response else None
+        return mixture_band(mean, variance, self.lattice_.weights, interval, transform)
 
     def _extended(self, h: int, X: Any) -> tuple[LatentModel, np.ndarray, Posterior]:
         """The model with h more steps, and its posterior: new steps are missing observations."""
@@ -286,7 +263,7 @@ class StateSpace:
         InputError
             If the model is not fitted, or X does not have h rows.
         """
-        _check_interval(interval)
+        check_interval(interval)
         drawn = self.simulate(4000, h, X=X, seed=seed)
         tail = 0.5 * (1 - interval)
         lower, upper = np.quantile(drawn, [tail, 1 - tail], axis=0)
@@ -325,7 +302,7 @@ class StateSpace:
             one = slice(index, index + 1)
             part = Posterior(*(column[one] for column in posterior))
             drawn = model.draw(points[one], part, rng, int(counts[index]))[0, -h:].T
-            futures.append(_observed(rng, drawn, self.likelihood, model.natural(points[one])))
+            futures.append(observed(rng, drawn, self.likelihood, model.natural(points[one])))
         stacked = np.concatenate(futures)
         rng.shuffle(stacked)
         return stacked
@@ -377,52 +354,3 @@ class _Evaluation:
             self.best = float(values[top])
             self.sites = posterior.precision[top], posterior.linear[top]
         return values, posterior
-
-
-def _check_interval(interval: float) -> None:
-    validation.positive_number(interval, "interval")
-    if interval >= 1:
-        raise InputError(f"interval is {interval}; it is a probability, below 1")
-
-
-def _band(
-    mean: np.ndarray, variance: np.ndarray, weights: np.ndarray, interval: float, transform: Any
-) -> Band:
-    """Moments and quantiles of a mixture of Gaussians at every step."""
-    sd = np.sqrt(np.maximum(variance, 0))
-    tail = 0.5 * (1 - interval)
-    ends = [_quantile(mean, sd, weights, p) for p in (tail, 1 - tail)]
-    if transform is None:
-        centre = weights @ mean
-        spread = weights @ (variance + (mean - centre) ** 2)
-        return Band(centre, np.sqrt(spread), *ends)
-    nodes, rule = np.polynomial.hermite_e.hermegauss(24)
-    values = transform(mean[..., None] + sd[..., None] * nodes)
-    rule = rule / rule.sum()
-    centre = weights @ (values @ rule)
-    spread = weights @ ((values - centre[None, :, None]) ** 2 @ rule)
-    return Band(centre, np.sqrt(spread), *(transform(end) for end in ends))
-
-
-def _quantile(mean: np.ndarray, sd: np.ndarray, weights: np.ndarray, p: float) -> np.ndarray:
-    """By bisection on the distribution function of the mixture."""
-    reach = 12 * sd
-    low, high = (mean - reach).min(axis=0), (mean + reach).max(axis=0)
-    for _ in range(_ROUNDS):
-        middle = 0.5 * (low + high)
-        below = weights @ special.ndtr((middle - mean) / sd) < p
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return 0.5 * (low + high)
-
-
-def _observed(
-    rng: np.random.Generator, predictor: np.ndarray, likelihood: str, natural: Any
-) -> np.ndarray:
-    """Observations given their predictors."""
-    if likelihood == "gaussian":
-        return predictor + natural["noise"][0] * rng.normal(size=predictor.shape)
-    if likelihood == "poisson":
-        return rng.poisson(np.exp(np.minimum(predictor, 40))).astype(float)
-    if likelihood == "bernoulli":
-        return (rng.uniform(size=predictor.shape) < special.expit(predictor)).astype(float)
-    return np.exp(0.5 * predictor) * rng.normal(size=predictor.shape)
