@@ -12,6 +12,7 @@ __all__ = [
     "plot_training",
 ]  # fmt: skip
 _MOST_LABELS = 40
+_MOST_CLASSES = 20
 
 
 def new_figure(width: float, height: float, *, layout: Any = "constrained") -> Any:
@@ -173,6 +174,8 @@ def plot_effects(
 def plot_training(histories: dict[str, dict[str, np.ndarray]], *, title: str = "") -> Any:
     """Draw the ELBO per row against seconds and against epochs, one line per method.
 
+    A single method shows its training ELBO too, dashed.
+
     Parameters
     ----------
     histories : dict of dicts of arrays
@@ -194,6 +197,8 @@ def plot_training(histories: dict[str, dict[str, np.ndarray]], *, title: str = "
         elbo = history["elbo"] if np.all(np.isnan(elbo)) else elbo
         for axis, column in zip(axes, ("seconds", "epoch"), strict=True):
             axis.plot(history[column], elbo, marker=".", markersize=3, label=name)
+            if len(histories) == 1 and elbo is not history["elbo"]:
+                axis.plot(history[column], history["elbo"], "--", color="0.5", label="training")
         tops += [float(v) for v in elbo if np.isfinite(v)]
     axes[0].set_xlabel("training time [s], without compilation")
     axes[1].set_xlabel("epoch")
@@ -203,6 +208,82 @@ def plot_training(histories: dict[str, dict[str, np.ndarray]], *, title: str = "
         axes[0].set_ylim(low - 0.2 * (high - low) - 1e-6, high + 0.1 * (high - low) + 1e-6)
     axes[1].legend()
     figure.suptitle(title)
+    return figure
+
+
+def plot_trace(trace: dict[str, np.ndarray], *, title: str = "") -> Any:
+    """Draw an objective that was minimised, and the norm of its gradient, against time.
+
+    Parameters
+    ----------
+    trace : dict of arrays
+        ``seconds``, ``value`` and ``grad_norm``, one entry per step.
+    title : str
+        Title of the figure.
+
+    Returns
+    -------
+    matplotlib Figure
+        Two panels with a shared horizontal axis.
+    """
+    figure = new_figure(8, 5)
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    seconds, values = trace["seconds"], trace["value"]
+    finite = np.isfinite(values)
+    upper.plot(seconds[finite], values[finite], marker=".", markersize=3, color="tab:blue")
+    upper.set_ylabel("objective on the step's sample")
+    if finite.any():  # a few first values may be far above the rest
+        low, high = values[finite].min(), np.quantile(values[finite], 0.95)
+        margin = 0.05 * (high - low) + 1e-6 * max(abs(low), 1.0)
+        upper.set_ylim(low - margin, high + 2 * margin)
+    norms = np.where(trace["grad_norm"] > 0, trace["grad_norm"], np.nan)
+    lower.plot(seconds, norms, marker=".", markersize=3, color="tab:orange")
+    if np.isfinite(norms).any():
+        lower.set_yscale("log")
+    lower.set_ylabel("norm of the gradient")
+    lower.set_xlabel("wall-clock time [s], without compilation")
+    figure.suptitle(title)
+    return figure
+
+
+def plot_codes(
+    codes: np.ndarray, labels: np.ndarray | None = None, *, names: tuple[str, str] = ("z1", "z2")
+) -> Any:
+    """Scatter two coordinates of codes, coloured by labels or values.
+
+    Parameters
+    ----------
+    codes : array, (rows, 2)
+        Coordinates to draw.
+    labels : array, (rows,), optional
+        Classes, which get a colour and a line of the legend each up to twenty, or real values,
+        which get a colour bar.
+    names : pair of str
+        Names of the two coordinates.
+
+    Returns
+    -------
+    matplotlib Figure
+        One panel.
+    """
+    figure = new_figure(6, 5)
+    axis = figure.subplots()
+    style: dict[str, Any] = {"s": 12, "alpha": 0.8, "linewidths": 0}
+    kinds = np.unique(labels) if labels is not None else np.zeros(0)
+    if labels is None:
+        axis.scatter(*codes.T, **style)
+    elif labels.dtype.kind == "f" or len(kinds) > _MOST_CLASSES:
+        _, order = np.unique(labels, return_inverse=True)
+        shade = labels if labels.dtype.kind in "fiub" else order
+        figure.colorbar(axis.scatter(*codes.T, c=shade, **style))
+    else:
+        for number, kind in enumerate(kinds):
+            chosen = codes[labels == kind]
+            colour = f"C{number}" if len(kinds) <= 10 else None
+            axis.scatter(*chosen.T, color=colour, label=_literal([str(kind)])[0], **style)
+        figure.legend(loc="outside right upper", fontsize=8)
+    axis.set_xlabel(names[0])
+    axis.set_ylabel(names[1])
     return figure
 
 

@@ -7,9 +7,15 @@ import sys
 
 import pytest
 
+import curvi
 from curvi.cli import main
 
 pytestmark = pytest.mark.float64_only  # plain JAX settings, in a process of its own or none
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"curvi {curvi.__version__}\n"
 
 
 def test_a_fit_prints_its_verdict_and_writes_what_it_promises(tmp_path):

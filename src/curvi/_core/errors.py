@@ -117,6 +117,14 @@ class Outcome(enum.IntEnum):
     INTERRUPTED = 6
     IMPRECISE = 7
 
+    def __str__(self) -> str:
+        """The word, such as CONVERGED."""
+        return self.name
+
+    def __format__(self, spec: str) -> str:
+        """The word; the number where the format asks for one, as ``d`` does."""
+        return format(int(self) if spec[-1:] in ("d", "n") else self.name, spec)
+
     @property
     def sentence(self) -> str:
         """What the code means, and what to do about it."""

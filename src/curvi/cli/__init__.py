@@ -7,11 +7,12 @@ import io
 import os
 import re
 import sys
+from importlib import metadata
 from itertools import groupby
 from typing import Any
 
 from curvi._core.errors import CurviError
-from curvi.cli._terminal import complain
+from curvi.cli._terminal import complain, say
 
 _NOT_A_NUMBER = re.compile(
     r"Error parsing (?P<option>\S+): "
@@ -21,6 +22,10 @@ _NOT_A_NUMBER = re.compile(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; bad input ends with one clear sentence and a non-zero code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given == ["--version"]:
+        say(f"curvi {metadata.version('curvi')}")
+        return 0
     try:
         code = int(_parsed(arguments).run())
         sys.stdout.flush()
@@ -52,7 +57,7 @@ def _parsed(arguments: list[str] | None) -> Any:
                 {"fit": FitCommand, "data": DataCommand, "reproduce": ReproduceCommand},
                 prog="curvi",
                 args=arguments,
-                description="Second-order stochastic variational inference.",
+                description="Second-order stochastic variational inference (--version: which).",
                 config=(tyro.conf.OmitSubcommandPrefixes,),
             )
     except SystemExit as ended:

@@ -86,6 +86,9 @@ class RunResult(NamedTuple):
 class Budget:
     """When runs stop: a tolerance, and what all of them may spend together since ``began``.
 
+    Compilation of the steps does not count as time: a budget is meant for training, and what a
+    first call compiles a second one finds.
+
     Parameters
     ----------
     tolerance : float
@@ -98,6 +101,8 @@ class Budget:
         Called between chunks of steps.
     began : float
         Time of ``time.perf_counter`` from which the seconds count; now by default.
+    compiling : list of float
+        Seconds of compilation so far, one entry per run; copies of a budget share the list.
     """
 
     tolerance: float
@@ -105,12 +110,13 @@ class Budget:
     time_budget: float | None = None
     hooks: tuple[Hook, ...] = ()
     began: float = field(default_factory=time.perf_counter)
+    compiling: list[float] = field(default_factory=list)
 
     def left(self) -> float:
         """Seconds that are left; infinite without a budget of time."""
         if self.time_budget is None:
             return float("inf")
-        return self.time_budget - (time.perf_counter() - self.began)
+        return self.time_budget - (time.perf_counter() - self.began - sum(self.compiling))
 
 
 def run(
@@ -181,11 +187,13 @@ def run_starts(
     """
     if budget.left() <= 0:  # not even to compile
         return [_unmoved(params, Outcome.BUDGET) for params in starts]
+    entered = time.perf_counter()
     try:
         driver = make_driver(problem, method, starts, resources, execution)
     except KeyboardInterrupt:
         settle_at_exit()
         return [_unmoved(params, Outcome.INTERRUPTED) for params in starts]
+    budget.compiling.append(time.perf_counter() - entered)
     return run_driver(driver, len(starts), budget, spent=spent)
 
 
@@ -229,6 +237,7 @@ def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0)
         driver.prepare(budget.tolerance)
         clock = time.perf_counter()
         compiling = clock - entered
+        budget.compiling.append(compiling)
         while Outcome.RUNNING in outcomes:
             wishes = [hook.next_call(step) for hook in budget.hooks]
             due_at = [max(wish, step + 1) for wish in wishes if wish is not None]

@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import PyTree
 
 from curvi._core import validation
@@ -16,7 +17,7 @@ from curvi._core.errors import InputError, NotConvergedWarning, NumericalError, 
 from curvi._core.leaving import settle_at_exit
 from curvi._core.trees import precision_of
 from curvi.engine import Execution
-from curvi.solvers import Method, TrustRegion
+from curvi.solvers import FirstOrder, Method, TrustRegion
 from curvi.targets import AbstractTarget, Target
 
 Arguments = ParamSpec("Arguments")
@@ -86,9 +87,11 @@ def outside_transformations(call: Callable[Arguments, Result]) -> Callable[Argum
 
 
 def as_method(method: Any) -> Method:
-    """The method that was given, or the default."""
+    """The method that was given, or the default; a transformation of optax is one, too."""
     if method is None:
         return TrustRegion()
+    if isinstance(method, optax.GradientTransformation | optax.GradientTransformationExtraArgs):
+        return FirstOrder(method)
     return instance_of(method, Method, "method", "curvi.TrustRegion()")
 
 

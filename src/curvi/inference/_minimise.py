@@ -10,9 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
+from curvi._core.compilation import compiled
 from curvi._core.errors import InputError, Outcome, keep_result
 from curvi.engine import (
     Budget,
@@ -37,11 +39,15 @@ from curvi.inference._inputs import (
 )
 from curvi.io._objects import Saved
 from curvi.objective._draws import host_generator
+from curvi.plots import plot_trace
 from curvi.solvers import Method, TrustRegion
 
 _PROBE_STEPS = 20  # from beside a stationary point, in which a way down must show itself
 _MOST_DESCENTS = 5  # from one stationary point to the next
 _STREAM = 0x5ADD
+_JUDGED_SAMPLES = 32  # on which start and end of a stochastic run are compared
+_JUDGES = 7  # their stream
+_SLIGHTLY_WORSE = 1e-3  # share of the first value that a stochastic run may lose
 
 
 @dataclass(frozen=True)
@@ -58,8 +64,8 @@ class OptimiseResult(Saved):
         The objective on the sample of the last step, before that step.
     trace : dict of arrays
         One entry per step: step, seconds, value, grad_norm, gain, cg_steps, accepted, ...
-    seconds : float
-        Time spent, compilation included.
+    seconds, compile_seconds : float
+        Time spent, compilation included, and the part of it that was compilation.
     """
 
     params: PyTree
@@ -68,6 +74,7 @@ class OptimiseResult(Saved):
     value: float
     trace: dict[str, np.ndarray]
     seconds: float
+    compile_seconds: float = 0.0
 
     @property
     def converged(self) -> bool:
@@ -79,13 +86,53 @@ class OptimiseResult(Saved):
         """Whether Ctrl-C cut it short."""
         return self.outcome is Outcome.INTERRUPTED
 
+    def summary(self) -> str:
+        """How it ended, how far it came and what it took, as text.
+
+        Returns
+        -------
+        str
+            A few lines.
+
+        Examples
+        --------
+        >>> import jax.numpy as jnp
+        >>> print(minimise(lambda p, batch, key: jnp.sum(p**2), jnp.ones(2),
+        ...                fixed_key=True, progress=False).summary().splitlines()[0])
+        minimisation over 2 parameters
+        """
+        count = sum(np.size(leaf) for leaf in jax.tree.leaves(self.params))
+        steps, values = len(self.trace["step"]), self.trace["value"]
+        lines = [f"minimisation over {count} parameters", f"{self.outcome}: {self.message}"]
+        if steps:
+            taken = int(np.sum(self.trace["accepted"]))
+            lines.append(
+                f"objective {values[0]:.6g} at the first step, {values[-1]:.6g} at the last"
+            )
+            lines.append(f"{steps} steps, {taken} of them accepted")
+        lines.append(
+            f"{self.seconds:.3g} s, {self.compile_seconds:.3g} s of them before the first step "
+            "(compilation)"
+        )
+        return "\n".join(lines)
+
+    def plot(self) -> Any:
+        """The objective and the norm of its gradient against time.
+
+        Returns
+        -------
+        matplotlib Figure
+            Two panels; see :func:`curvi.plots.plot_trace`.
+        """
+        return plot_trace(self.trace, title=str(self.outcome))
+
 
 @outside_transformations
 def minimise(
     fn: Callable[[PyTree, PyTree, PRNGKeyArray], Float[Array, ""]],
     params: PyTree,
     *,
-    method: Method | None = None,
+    method: Method | optax.GradientTransformation | None = None,
     data: PyTree | None = None,
     batch_size: int | None = None,
     fixed_key: bool = False,
@@ -110,8 +157,9 @@ def minimise(
         ``fn(params, batch, key) -> scalar`` in JAX. ``batch`` is None without data.
     params : pytree of floating-point arrays
         Where to start.
-    method : Method
-        TrustRegion by default.
+    method : Method or optax transformation
+        TrustRegion by default; ``optax.adam(1e-3)`` stands for
+        ``curvi.FirstOrder(optax.adam(1e-3))``.
     data, batch_size
         Arrays that share their leading axis; ``batch_size`` rows of them at each step, or all.
     fixed_key : bool
@@ -122,8 +170,8 @@ def minimise(
     tolerance : float, optional
         Predicted decrease below which a method with a stopping rule ends.
     max_steps, time_budget : int, float, optional
-        Budgets of steps and seconds; one that runs out is warned about, where the method has a
-        stopping rule.
+        Budgets of steps and seconds, compilation of the steps not counted; one that runs out is
+        warned about, where the method has a stopping rule.
     execution : {"auto", "eager", "compiled"}
         Where steps are taken, see :func:`curvi.fit`.
     progress : bool
@@ -144,7 +192,8 @@ def minimise(
     InputError
         For input that cannot be minimised, with what, where and what to do.
     NumericalError
-        For a numerical failure; ``error.result`` holds the last finite state.
+        For a numerical failure; ``error.result`` holds the last finite state. It is one to end
+        above the start: both are compared on the same 32 samples.
 
     Warns
     -----
@@ -190,6 +239,7 @@ def minimise(
         try:
             ended = run(problem, method, uniform, resources, budget, execution=execution)
             ended = _away_from_saddles(problem, method, ended, resources, budget, execution)
+            ended = _judged(problem, uniform, ended, resources)
         except Exception as error:
             if isinstance(kept := getattr(error, "curvi_result", None), RunResult):
                 keep_result(error, _result(kept, cut_short_by(error)))
@@ -208,7 +258,38 @@ def _result(ended: RunResult, message: str) -> OptimiseResult:
         value=float(values[-1]) if len(values) else float("nan"),
         trace=ended.trace,
         seconds=ended.seconds,
+        compile_seconds=ended.compile_seconds,
     )
+
+
+def _judged(
+    problem: ObjectiveProblem, start: PyTree, ended: RunResult, resources: Resources
+) -> RunResult:
+    """A run that ended above its start has diverged, whatever its method thinks.
+
+    Start and end see the same samples, so that a difference of five standard errors is no chance.
+    """
+    if problem.fixed or not ended.steps or ended.outcome not in (Outcome.CONVERGED, Outcome.BUDGET):
+        return ended
+    before, after = (np.asarray(v, float) for v in _values(problem, start, ended.params, resources))
+    difference = after - before
+    error = difference.std(ddof=1) / len(difference) ** 0.5
+    slack = 5 * error + _SLIGHTLY_WORSE * abs(before.mean())
+    worse = np.isfinite(before).all() and not difference.mean() <= slack
+    return ended._replace(outcome=Outcome.DIVERGED) if worse else ended
+
+
+@compiled
+def _values(
+    problem: ObjectiveProblem, first: PyTree, second: PyTree, resources: Resources
+) -> tuple[Array, Array]:
+    """The objective at two points on the same samples, which no step has seen."""
+
+    def both(number: Array) -> tuple[Array, Array]:
+        sample = problem.sample(resources, number, stream=_JUDGES)
+        return problem.value(first, sample), problem.value(second, sample)
+
+    return jax.lax.map(both, jnp.arange(_JUDGED_SAMPLES, dtype=jnp.int32))
 
 
 def _away_from_saddles(

@@ -25,6 +25,7 @@ from curvi.solvers._newton import (
 from curvi.solvers._step import GOOD, LOOSEST, POOR, next_radius, trust_region_step
 
 _WINDOW = 40  # steps, at least, over which the gain of stochastic steps is averaged
+_SMALL = 0.1  # first radius over the size of the parameters
 _NOISE = 0.05  # nats per root of a parameter: what noise may still cost when a run stops
 
 
@@ -95,7 +96,7 @@ class TrustRegion(Method):
         return TrustRegionState(
             params=params,
             previous=params,
-            radius=zero + size**0.5,
+            radius=zero + self._first_radius(problem, params, size),
             damping=zero + 1.0,
             average=params,
             gain_mean=zero,
@@ -104,6 +105,15 @@ class TrustRegion(Method):
             moves=jnp.asarray(0, jnp.int32),
             doubt=jnp.asarray(False),
         )
+
+    def _first_radius(self, problem: Problem, params: Any, size: int) -> Any:
+        """One sd per coordinate; a small part of the parameters where no metric gives a scale.
+
+        A step too long is rejected on a fixed sample. On fresh ones it may be accepted by chance.
+        """
+        if problem.fixed or problem.metric(params) is not None:
+            return size**0.5
+        return _SMALL * (optax.tree.norm(params) + 0.1 * size**0.5)
 
     def step(
         self,
@@ -195,18 +205,22 @@ class TrustRegion(Method):
         # Judged on the sample that the gradient has not seen: a step that only fits the noise of
         # its own sample fails there, the damping rises, and the iterates settle down.
         predicted = jnp.maximum(-solved.model_value, jnp.finfo(value.dtype).tiny)
-        ratio = (other_value - trial_value) / predicted
-        accepted = finite & (ratio > -1.0)
+        delivered = other_value - trial_value
+        ratio = delivered / predicted
+        difference = optax.tree.sub(gradient, problem.project(params, other_gradient))
+        accepted = finite & _acceptable(delivered, predicted, solved, difference)
         # Not from the step itself, which damping and radius shorten: they must not look like the
         # end of the way.
         natural = metric.solve(gradient)
         gain = 0.5 * optax.tree.vdot(other_gradient, natural)
         change = jnp.where(ratio > GOOD, 0.8, jnp.where(ratio < POOR, 1.5, 1.0))
         # The radius shrinks at a rejection, and any accepted step that it cut short lets it grow
-        # again: rejections by noise alone must not freeze the run.
-        delivered = accepted.astype(value.dtype)
+        # again: rejections by noise alone must not freeze the run. Along negative curvature the
+        # model says nothing about how far to go, and only a step that delivers lets it grow.
+        success = jnp.where(solved.negative_curvature, ratio, 1.0).astype(value.dtype)
+        agreed = jnp.where(accepted, jnp.maximum(success, 0.5), 0.0)
         finfo = jnp.finfo(value.dtype)
-        radius = next_radius(state.radius, solved.length, delivered, finite, finfo)
+        radius = next_radius(state.radius, solved.length, agreed, finite, finfo)
         damping = _next_damping(state, jnp.where(finite, change, 3.0))
         # A sample that is not finite where we stand may be an accident of that sample: only the
         # second one in a row sends the run back, and neither says anything about the step.
@@ -219,7 +233,6 @@ class TrustRegion(Method):
             moves=state.moves + accepted.astype(jnp.int32),
             doubt=~here,
         )
-        difference = optax.tree.sub(gradient, problem.project(params, other_gradient))
         # The variances of both gradients: more than that of the one which drives the steps, by a
         # factor that depends on the sizes of the two samples. A stopping rule may err that way.
         noise = optax.tree.vdot(difference, metric.solve(difference))
@@ -237,6 +250,19 @@ class TrustRegion(Method):
             outcome=jnp.where(converged, Outcome.CONVERGED.value, Outcome.RUNNING.value),
         )
         return state, info
+
+
+def _acceptable(delivered: Array, predicted: Array, solved: Any, difference: Any) -> Array:
+    """Whether a stochastic step is taken, by the decrease on the sample that judges it.
+
+    A step of the right kind may raise that sample by chance. The two samples differ by
+    ``difference`` in their gradients, so by its product with the step in what they say about it;
+    no more than that is forgiven, nor more than the gain that the model predicts. That gain
+    means nothing along negative curvature, where a step has to lower the sample.
+    """
+    noise = jnp.abs(optax.tree.vdot(difference, solved.solution))
+    forgiven = jnp.where(solved.negative_curvature, 0.0, jnp.minimum(predicted, noise))
+    return delivered > -forgiven
 
 
 def _next_damping(state: TrustRegionState, change: Array) -> Array:
