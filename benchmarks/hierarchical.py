@@ -37,10 +37,12 @@ MODELS: dict[str, Entry] = {
         groups.eight_schools_centred, 10, same_as="eight_schools_noncentred"
     ),
     "eight_schools_noncentred": Entry(groups.eight_schools_noncentred, 10, target_accept=0.99),
-    "gp_poisson": Entry(latent.gp_poisson, 23, target_accept=0.95),
+    "gp_poisson": Entry(latent.gp_poisson, 23, target_accept=0.99),
     "overdispersed_counts": Entry(groups.overdispersed_counts, 445, standardised=("own",)),
     "volatility_centred": Entry(latent.volatility_centred, 303, same_as="volatility_noncentred"),
-    "volatility_noncentred": Entry(latent.volatility_noncentred, 303, target_accept=0.95),
+    "volatility_noncentred": Entry(
+        latent.volatility_noncentred, 303, easier=latent.volatility_whitened
+    ),
     "local_level_season": Entry(latent.local_level_season, 165, target_accept=0.95),
     "horseshoe": Entry(latent.horseshoe, 204, heavy=("wide",), target_accept=0.99),
     "nested_groups": Entry(groups.nested_groups, 77, standardised=("d", "s"), target_accept=0.95),

@@ -266,10 +266,12 @@ def merge() -> dict[str, Any]:
     for name, entry in MODELS.items():
         files = sorted(parts_folder().glob(f"{entry.same_as or name}-*.json"))
         row = known.get(name, {})
-        if files and row.get("parts") != len(files):
+        if files and row.get("files") != len(files):
             kept = {k: v for k, v in row.items() if k == "nuts"}
-            parts = [json.loads(file.read_text()) for file in files]
-            row = merged(parts, entry) | {"fingerprint": fingerprint(entry)} | kept
+            every = [json.loads(file.read_text()) for file in files]
+            parts = [part for part in every if part["diverging"] == 0] or every
+            row = merged(parts, entry) | kept
+            row |= {"fingerprint": fingerprint(entry), "files": len(files)}
         timed = parts_folder() / f"{name}.time.json"
         if timed.exists():
             row["nuts"] = json.loads(timed.read_text())
