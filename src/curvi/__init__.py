@@ -39,9 +39,11 @@ if TYPE_CHECKING:
     from curvi._core.errors import NotConvergedWarning as NotConvergedWarning
     from curvi._core.errors import NumericalError as NumericalError
     from curvi._core.errors import Outcome as Outcome
+    from curvi._core.errors import Terminated as Terminated
     from curvi._core.memory import memory_budget as memory_budget
     from curvi._core.validation import PrecisionWarning as PrecisionWarning
     from curvi.diagnostics import FitResult as FitResult
+    from curvi.engine import Checkpoint as Checkpoint
     from curvi.families import Chain as Chain
     from curvi.families import FullRank as FullRank
     from curvi.families import LocationScale as LocationScale
@@ -88,6 +90,7 @@ _NAMES = {
         "NotConvergedWarning",
         "NumericalError",
         "Outcome",
+        "Terminated",
     ),
     "_core.compilation": ("clear_caches",),
     "_core.memory": ("memory_budget",),
@@ -107,6 +110,7 @@ _NAMES = {
     ),
     "inference": ("OptimiseResult", "calibrate", "fit", "laplace", "minimise"),
     "diagnostics": ("FitResult",),
+    "engine": ("Checkpoint",),
     "interop": ("SVI", "from_numpyro", "from_pymc"),
     "io": ("load",),
     "glm": ("BayesianLinearRegression", "BayesianLogisticRegression", "BayesianPoissonRegression"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import importlib
+import signal
 import sys
 import warnings
 from types import ModuleType
@@ -78,6 +79,22 @@ class Interrupted(_Carrier, KeyboardInterrupt):
     result : object, optional
         Whatever had been computed, kept as the attribute of the same name.
     """
+
+
+class Terminated(_Carrier, SystemExit):
+    """SIGTERM, after the checkpoint of the call was written; the process ends with code 143.
+
+    Parameters
+    ----------
+    message : str
+        Where the checkpoint is.
+    result : object, optional
+        Whatever had been computed, kept as the attribute of the same name.
+    """
+
+    def __init__(self, message: str = "", result: Any = None) -> None:
+        super().__init__(message, result)
+        self.code = 128 + signal.SIGTERM
 
 
 class NotConvergedWarning(_Carrier, UserWarning):

@@ -1,5 +1,6 @@
 """The one loop: steps on the host or on device, budgets, hooks and the trace."""
 
+from curvi.engine._checkpoint import Checkpoint, checkpointed, resumable
 from curvi.engine._execution import Execution
 from curvi.engine._hooks import StepInfo, hooks_for
 from curvi.engine._loop import Budget, Hook, Progress, RunResult, run, run_driver, run_starts
@@ -7,6 +8,7 @@ from curvi.engine._problems import ObjectiveProblem, Resources, VariationalProbl
 
 __all__ = [
     "Budget",
+    "Checkpoint",
     "Execution",
     "Hook",
     "ObjectiveProblem",
@@ -15,7 +17,9 @@ __all__ = [
     "RunResult",
     "StepInfo",
     "VariationalProblem",
+    "checkpointed",
     "hooks_for",
+    "resumable",
     "run",
     "run_driver",
     "run_starts",

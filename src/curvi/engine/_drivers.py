@@ -21,6 +21,7 @@ from curvi._core.deadline import OutOfTime, deadline
 from curvi._core.errors import Outcome
 from curvi._core.threads import one_blas_thread
 from curvi.engine._execution import Execution
+from curvi.engine._recording import leaves_of, restored_tree
 from curvi.linalg._arithmetic import namespace
 from curvi.solvers import Info, Method, Problem
 from curvi.solvers._method import Stepper
@@ -164,6 +165,14 @@ class CompiledDriver:
         """The estimate of the method."""
         return self.method.estimate(self._of(run, self.carry.state))
 
+    def state(self) -> list[Any]:
+        """Everything that a run carries, as arrays of the host."""
+        return leaves_of(self.carry)
+
+    def restore(self, state: list[Any]) -> None:
+        """Go on from there."""
+        self.carry = restored_tree(self.carry, state)
+
     def _chunk(self, stop: int, tolerance: float) -> Carry:
         chunk = _one_run if self.num_runs == 1 else _several_runs
         limit, last = jnp.asarray(tolerance, self.dtype), jnp.asarray(stop, jnp.int32)
@@ -222,6 +231,21 @@ class EagerDriver:
         """Where the run stands."""
         return self.steppers[run].params
 
+    def state(self) -> list[Any] | None:
+        """Where every run stands; None where a stepper cannot tell."""
+        if not all(hasattr(stepper, "state") for stepper in self.steppers):
+            return None
+        counts = [[int(n) for n in rejections] for rejections in self.counts]
+        states = [stepper.state() for stepper in self.steppers]  # type: ignore[attr-defined]
+        return [states, counts, list(self.outcomes)]
+
+    def restore(self, state: list[Any]) -> None:
+        """Go on from there."""
+        states, counts, self.outcomes = state
+        self.counts = [Rejections(*pair) for pair in counts]
+        for stepper, found in zip(self.steppers, states, strict=True):
+            stepper.restore(found)  # type: ignore[attr-defined]
+
     def _step(self, run: int, count: int, tolerance: float) -> Chunk:
         taken = []
         if self.outcomes[run] is Outcome.RUNNING and count > 0:
@@ -250,20 +274,29 @@ class StepByStep:
 
     def __init__(self, problem: Problem, method: Method, params: Any, resources: Any) -> None:
         self.problem, self.method, self.resources = problem, method, resources
-        self.state = _begin(problem, method, params, resources).state
+        self.state_tree = _begin(problem, method, params, resources).state
         self.dtype = jax.tree.leaves(params)[0].dtype
         self.count = 0
 
     @property
     def params(self) -> Any:
         """The estimate of the method."""
-        return self.method.estimate(self.state)
+        return self.method.estimate(self.state_tree)
+
+    def state(self) -> list[Any]:
+        """State of the method, and steps taken."""
+        return [leaves_of(self.state_tree), self.count]
+
+    def restore(self, state: list[Any]) -> None:
+        """Go on from there."""
+        leaves, self.count = state
+        self.state_tree = restored_tree(self.state_tree, leaves)
 
     def step(self, tolerance: float) -> Info:
         """One compiled step."""
         count, limit = jnp.asarray(self.count, jnp.int32), jnp.asarray(tolerance, self.dtype)
-        self.state, info = _one_step(
-            self.problem, self.method, self.state, self.resources, count, limit
+        self.state_tree, info = _one_step(
+            self.problem, self.method, self.state_tree, self.resources, count, limit
         )
         self.count += 1
         return Info(*(np.asarray(entry)[()] for entry in info))

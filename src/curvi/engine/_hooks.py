@@ -53,6 +53,14 @@ class OnStep:
     def next_call(self, step: int) -> None:
         """After every chunk."""
 
+    def state(self) -> list[int]:
+        """Numbers of runs, for a checkpoint."""
+        return [self.first_run, self.num_runs]
+
+    def restore(self, state: list[int], params: Any) -> None:
+        """Count on from there."""
+        self.first_run, self.num_runs = state
+
     def __call__(self, progress: Progress) -> None:
         """Report the steps of the last chunk."""
         if progress.step == max(len(rows["step"]) for rows in progress.chunks):  # others begin

@@ -14,6 +14,7 @@ from curvi._core.errors import Outcome, keep_result
 from curvi._core.leaving import settle_at_exit
 from curvi.engine._drivers import Chunk, Driver, make_driver
 from curvi.engine._execution import Execution
+from curvi.engine._recording import NOT_RECORDED, Position, Recording
 from curvi.solvers import Info, Method, Problem
 
 _CHUNK_SECONDS = 0.2
@@ -185,6 +186,9 @@ def run_starts(
     list of RunResult
         One result per start, in their order.
     """
+    recording = Recording(lambda s: s.identities.of_run(problem, method, starts, resources))
+    if (ended := recording.ended(starts, budget.max_steps - spent)) is not None:
+        return [RunResult(*result) for result in ended]
     if budget.left() <= 0:  # not even to compile
         return [_unmoved(params, Outcome.BUDGET) for params in starts]
     entered = time.perf_counter()
@@ -194,10 +198,17 @@ def run_starts(
         settle_at_exit()
         return [_unmoved(params, Outcome.INTERRUPTED) for params in starts]
     budget.compiling.append(time.perf_counter() - entered)
-    return run_driver(driver, len(starts), budget, spent=spent)
+    return run_driver(driver, len(starts), budget, spent=spent, recording=recording)
 
 
-def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0) -> list[RunResult]:
+def run_driver(
+    driver: Driver,
+    num_runs: int,
+    budget: Budget,
+    *,
+    spent: int = 0,
+    recording: Recording = NOT_RECORDED,
+) -> list[RunResult]:
     """Ask a driver for steps until every run has an outcome or the budget is spent.
 
     Ctrl-C ends the runs with what the last chunk left, and the outcome INTERRUPTED. So does an
@@ -214,6 +225,8 @@ def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0)
         When to stop, and what to call between chunks.
     spent : int
         Steps of the budget that earlier runs have used.
+    recording : Recording, optional
+        The entry of these runs in the checkpoint of the call, from which they resume.
 
     Returns
     -------
@@ -238,6 +251,9 @@ def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0)
         clock = time.perf_counter()
         compiling = clock - entered
         budget.compiling.append(compiling)
+        at = Position(outcomes, tables, step, seconds)
+        outcomes, tables, step, seconds = recording.restored(driver, budget.hooks, at)
+        clock -= seconds
         while Outcome.RUNNING in outcomes:
             wishes = [hook.next_call(step) for hook in budget.hooks]
             due_at = [max(wish, step + 1) for wish in wishes if wish is not None]
@@ -257,6 +273,8 @@ def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0)
             for verdict in [h(progress) for h, d in zip(budget.hooks, due, strict=True) if d]:
                 if verdict is not None:
                     outcomes = [verdict if o in _OPEN else o for o in outcomes]
+            at = Position(outcomes, tables, step, seconds)
+            outcomes = recording.after_chunk(driver, budget.hooks, at)
             clock += time.perf_counter() - clock - now
     except KeyboardInterrupt:
         settle_at_exit()
@@ -269,7 +287,8 @@ def run_driver(driver: Driver, num_runs: int, budget: Budget, *, spent: int = 0)
             outcomes = [Outcome.INTERRUPTED] * num_runs
             keep_result(error, results()[0])
         raise
-    return results()
+    at = Position(outcomes, tables, step, seconds)
+    return recording.finished(driver, budget.hooks, at, results())
 
 
 def _advance(

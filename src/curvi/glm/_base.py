@@ -16,6 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from curvi._core import validation
 from curvi._core.errors import InputError, Interrupted, Outcome
 from curvi._core.memory import require_memory
+from curvi.engine import resumable
 from curvi.families import Family, FullRank, LowRank, MeanField
 from curvi.glm._design import Columns, Posterior, is_selected
 from curvi.glm._fit import LARGEST_DENSE, GLMFit, Options
@@ -83,7 +84,10 @@ class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
     def _learn(self, labels: np.ndarray) -> None:
         """Keep the classes of a classifier."""
 
-    def fit(self: Model, X: Any, y: Any, sample_weight: Any = None) -> Model:
+    @resumable
+    def fit(
+        self: Model, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: Any = None
+    ) -> Model:
         """Fit the posterior.
 
         Parameters
@@ -95,6 +99,8 @@ class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
             Responses.
         sample_weight : array, (rows,), optional
             A weight of two is a row that occurs twice; rows of weight zero change nothing.
+        checkpoint : path or Checkpoint, optional
+            A file from which the same call resumes (:class:`curvi.Checkpoint`).
 
         Returns
         -------
@@ -118,7 +124,8 @@ class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
         blocks = self._streaming.blocks(X, y, weight) if streamed else [Block(X, y, weight)]
         return self._fit_observations(Observations(blocks, self._labels, streamed=streamed))
 
-    def fit_blocks(self: Model, blocks: Any) -> Model:
+    @resumable
+    def fit_blocks(self: Model, blocks: Any, *, checkpoint: Any = None) -> Model:
         """Fit rows that come in blocks, beyond memory: exact sums, one block at a time.
 
         Parameters
@@ -127,6 +134,8 @@ class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
             A function that returns a fresh iterator of blocks ``(X, y)`` or
             ``(X, y, sample_weight)``, or a collection of them: a fit passes over the rows once
             per step. How the rows are cut into blocks does not matter.
+        checkpoint : path or Checkpoint, optional
+            A file from which the same call resumes (:class:`curvi.Checkpoint`).
 
         Returns
         -------
@@ -374,20 +383,3 @@ class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
         mean, sd = self._posterior.predictor(canonical(X) if sparse.issparse(X) else X)
         shift, scale = self._response_units
         return shift + scale * mean, scale * sd
-
-
-def as_numbers(y: np.ndarray, dtype: Any) -> np.ndarray:
-    """Responses in a floating dtype; dates would become numbers of days without a word."""
-    if y.dtype.kind in "mM":
-        raise InputError(f"y has dtype {y.dtype}; give numbers, in a unit of your choice")
-    try:
-        return y.astype(dtype)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"y must hold numbers ({error})") from error
-
-
-def checked_level(level: float) -> float:
-    """Validate the probability of an interval."""
-    if validation.positive_number(level, "level") >= 1:
-        raise InputError(f"level is {level}; it must be below one")
-    return float(level)

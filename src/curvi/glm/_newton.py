@@ -6,16 +6,22 @@ engine's. Nothing is compiled, which would take seconds for every new shape of t
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from typing import Any
 
+import jax
 import numpy as np
 from scipy import linalg
 
 from curvi._core.errors import Outcome
 from curvi.engine import Budget, RunResult, run_driver
+from curvi.engine._checkpoint import Session
 from curvi.engine._drivers import EagerDriver
+from curvi.engine._identity import plain
+from curvi.engine._recording import Recording
 from curvi.glm._diagonal_bound import DiagonalBound, SecondOrder
+from curvi.glm._rows import Tables
 from curvi.solvers import Info
 from curvi.solvers._dense_subproblem import solve_dense
 from curvi.solvers._newton import step_info
@@ -31,7 +37,34 @@ def run_newton(
     bound: DiagonalBound, start: np.ndarray, budget: Budget, dtype: Any = np.float64
 ) -> RunResult:
     """Minimise a negative ELBO whose values have the rounding errors of ``dtype``."""
-    return run_driver(EagerDriver([DenseNewton(bound, start, dtype)]), 1, budget)[0]
+    recording = Recording(lambda session: _identity(session, bound, start, dtype))
+    if (ended := recording.ended([start], budget.max_steps)) is not None:
+        return RunResult(*ended[0])
+    driver = EagerDriver([DenseNewton(bound, start, dtype)])
+    return run_driver(driver, 1, budget, recording=recording)[0]
+
+
+def _identity(
+    session: Session, bound: DiagonalBound, start: np.ndarray, dtype: Any
+) -> dict[str, str]:
+    """What decides the bits of a run: options in words, arrays and tables by their digests."""
+    digests, words, data = session.identities, {}, []
+    for entry in fields(bound):
+        value = getattr(bound, entry.name)
+        if isinstance(value, Tables):
+            parts = (part for t in value for part in (t.matrix, t.y, t.weight))
+            data.append(digests.stream(value, parts))
+        elif isinstance(value, bool | int | float) or is_dataclass(value):
+            words[entry.name] = plain(repr(value)) if entry.name != "threads" else ""
+        data.append(
+            digests.arrays([leaf for leaf in jax.tree.leaves(value) if hasattr(leaf, "dtype")])
+        )
+    return {
+        "model": f"{type(bound).__name__} {words}",
+        "precision": str(np.dtype(dtype)),
+        "data": " ".join(data),
+        "start": digests.arrays(start),
+    }
 
 
 class DenseNewton:
@@ -52,6 +85,22 @@ class DenseNewton:
         self._kept: np.ndarray | None = None  # a Hessian that can serve again
         self._last_gain = np.inf  # of an accepted step
         self._checked = not bound.single  # whether rounding of the Hessian is harmless
+
+    def state(self) -> dict[str, Any]:
+        """Where the run stands; a model that was kept is made again."""
+        return {
+            "params": self.params,
+            "radius": float(self.radius),
+            "kept": self._kept,
+            "last_gain": float(self._last_gain),
+            "checked": bool(self._checked),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.params, self.radius = state["params"], np.float64(state["radius"])
+        self._kept, self._last_gain = state["kept"], state["last_gain"]
+        self._checked, self._model = state["checked"], None
 
     def step(self, tolerance: float) -> Info:
         """One step of the trust region, and what follows from its gain."""

@@ -12,7 +12,7 @@ from sklearn.metrics import d2_tweedie_score
 
 from curvi._core import validation
 from curvi._core.errors import InputError, warn_user
-from curvi.glm._base import BayesianLinearModel, as_numbers, checked_level, estimator
+from curvi.glm._base import BayesianLinearModel, estimator
 from curvi.glm._design import Columns
 from curvi.glm._fit import GLMFit, fit_glm
 from curvi.glm._likelihoods import Gaussian, Poisson, gauss_hermite
@@ -306,3 +306,20 @@ def _quantile(rates: np.ndarray, weights: np.ndarray, level: float) -> np.ndarra
         reached = special.pdtr(middle[:, None], rates) @ weights >= level
         low, high = np.where(reached, low, middle), np.where(reached, middle, high)
     return np.where(high > 0.99 * largest, np.inf, high)
+
+
+def as_numbers(y: np.ndarray, dtype: Any) -> np.ndarray:
+    """Responses in a floating dtype; dates would become numbers of days without a word."""
+    if y.dtype.kind in "mM":
+        raise InputError(f"y has dtype {y.dtype}; give numbers, in a unit of your choice")
+    try:
+        return y.astype(dtype)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"y must hold numbers ({error})") from error
+
+
+def checked_level(level: float) -> float:
+    """Validate the probability of an interval."""
+    if validation.positive_number(level, "level") >= 1:
+        raise InputError(f"level is {level}; it must be below one")
+    return float(level)

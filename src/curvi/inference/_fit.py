@@ -33,6 +33,7 @@ from curvi.engine import (
     StepInfo,
     VariationalProblem,
     hooks_for,
+    resumable,
 )
 from curvi.families import Family, MeanField, Params
 from curvi.inference._growth import Grown, Precision, run_growing
@@ -41,6 +42,7 @@ from curvi.inference._initial import (
     FirstRun,
     around,
     broken_gradient,
+    continued,
     first_run,
     starting_params,
 )
@@ -49,11 +51,13 @@ from curvi.inference._inputs import (
     as_execution,
     as_method,
     as_target,
+    check_batch,
     check_options,
     cut_short_by,
     default_tolerance,
     in_precision_of_target,
     instance_of,
+    optional_count,
 )
 from curvi.inference._laplace import laplace_params, laplace_within
 from curvi.objective import Draws, plan_draws
@@ -66,6 +70,7 @@ _MANY_STEPS = 100  # in which any width that a proper posterior has is reached
 
 
 @in_precision_of_target
+@resumable
 def fit(
     target: AbstractTarget | Callable[[PyTree], Any],
     position: PyTree | None = None,
@@ -76,9 +81,10 @@ def fit(
     num_draws: int | str | None = None,
     mc_tolerance: float | None = 0.05,
     num_starts: int | str = "auto",
-    init: str = "position",
+    init: str | FitResult = "position",
     batch_size: int | None = None,
     execution: str | Execution = "auto",
+    checkpoint: Any = None,  # noqa: ARG001  opened by the decorator
     seed: int = 0,
     tolerance: float | None = None,
     max_steps: int | None = None,
@@ -110,13 +116,16 @@ def fit(
         Starts: the position, and others one normal draw per coordinate away from it. The best bound
         wins; a start that fails does not disturb the others. ``"auto"`` begins with one and tries
         three others where q does not match the target and a run is cheap.
-    init : {"position", "laplace"}
-        Start around the position as it is, or at the mode with the curvature there.
+    init : {"position", "laplace"} or FitResult
+        Start around the position as it is, at the mode with the curvature there, or where an
+        earlier fit of the same coordinates ended.
     batch_size : int, optional
         Rows per step of a DataTarget; all rows by default.
     execution : {"auto", "eager", "compiled"}
         Where steps are taken: on the host, one by one, which compiles little, or in one compiled
         loop, which runs at full speed. "auto" decides by the size of the problem.
+    checkpoint : path or Checkpoint, optional
+        A file (:class:`curvi.Checkpoint`) from which the same call resumes to the same bits.
     seed : int
         All randomness follows from it: the same seed gives the same bits.
     tolerance : float, optional
@@ -179,16 +188,20 @@ def fit(
     """
     began = time.perf_counter()
     method, execution = as_method(method), as_execution(execution)
-    _check_batch(target, batch_size)
+    check_batch(target, batch_size)
     target = as_target(target, position, (batch_size, *method.batch_sizes))
     _ = target.to_user  # a constrain that does not work is refused before the work, not after it
     family = MeanField() if family is None else family
     instance_of(family, Family, "family", "curvi.MeanField()")
     check_options(on_failure, tolerance, time_budget)
-    num_draws, starts = _number(num_draws, "num_draws"), _number(num_starts, "num_starts")
+    num_draws, starts = (
+        optional_count(num_draws, "num_draws"),
+        optional_count(num_starts, "num_starts"),
+    )
     if mc_tolerance is not None:
         validation.positive_number(mc_tolerance, "mc_tolerance")
-    validation.one_of(init, ("position", "laplace"), "init")
+    if not isinstance(init, FitResult):
+        validation.one_of(init, ("position", "laplace"), "init")
     family.require_memory(target.dimension, target.dtype, copies=COPIES)
     plan = _plan(family, method, target, draws, num_draws, batch_size)
     problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
@@ -223,16 +236,10 @@ def fit(
     return result
 
 
-def _number(value: Any, name: str) -> int | None:
-    """A count, or None where it is left to curvi."""
-    if value is None or isinstance(value, str):
-        validation.one_of("auto" if value is None else value, ("auto",), name)
-        return None
-    return validation.positive_integer(value, name)
-
-
-def _start(init: str, problem: VariationalProblem, call: _Call, resources: Resources) -> Params:
+def _start(init: Any, problem: VariationalProblem, call: _Call, resources: Resources) -> Params:
     target, execution = call.target, call.execution
+    if isinstance(init, FitResult):
+        return continued(problem.family, target, init)
     first = around(problem.family, target.start, 1.0)
     eagerly = execution.runs_eagerly(problem, call.method, first, resources)
     found = None
@@ -249,19 +256,6 @@ def _start(init: str, problem: VariationalProblem, call: _Call, resources: Resou
     # Where the Gaussian at the mode leaves the support, a narrower one may not.
     elsewhere = target.with_position(found.position)
     return starting_params(problem, elsewhere, resources, eagerly, call.budget)
-
-
-def _check_batch(target: Any, batch_size: Any) -> None:
-    if batch_size is None:
-        return
-    validation.positive_integer(batch_size, "batch_size")
-    if not isinstance(target, DataTarget):
-        raise InputError("batch_size needs a DataTarget; a plain log density has no rows")
-    if batch_size > target.num_rows:
-        raise InputError(
-            f"batch_size is {batch_size} but there are {target.num_rows} rows; leave it out to "
-            "use all of them"
-        )
 
 
 def _plan(

@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core.compilation import compiled
-from curvi._core.errors import NumericalError, Outcome, keep_result
+from curvi._core.errors import InputError, NumericalError, Outcome, keep_result
 from curvi._core.memory import require_memory
 from curvi._core.trees import coordinate_names, leaf_names, size
-from curvi.diagnostics import evaluate
+from curvi.diagnostics import FitResult, evaluate
 from curvi.diagnostics._evaluation import raw_relative_ess
 from curvi.diagnostics._modes import Mode, modes_of
 from curvi.engine import (
@@ -103,6 +103,26 @@ def starting_params(
         target.check_start()
         raise NumericalError(_diagnosis(problem, target, resources))
     return around(problem.family, target.start, best)
+
+
+def continued(family: Family, target: AbstractTarget, result: FitResult) -> Params:
+    """Parameters where an earlier fit ended; of another family, those with its means and sds.
+
+    Raises
+    ------
+    InputError
+        If the fit was one of other coordinates.
+    """
+    if result.target.dimension != target.dimension:
+        raise InputError(
+            f"init is a fit in {result.target.dimension} dimensions and the target has "
+            f"{target.dimension}; give a fit of the same coordinates"
+        )
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, target.dtype), result.params)
+    if family == result.family:
+        return params
+    sds = jnp.asarray(result.family.sd(result.params), target.dtype)
+    return family.init(params.mean, sds)
 
 
 def around(family: Family, position: Float[Array, " d"], width: float) -> Params:

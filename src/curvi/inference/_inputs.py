@@ -18,7 +18,7 @@ from curvi._core.leaving import settle_at_exit
 from curvi._core.trees import precision_of
 from curvi.engine import Execution
 from curvi.solvers import FirstOrder, Method, TrustRegion
-from curvi.targets import AbstractTarget, Target
+from curvi.targets import AbstractTarget, DataTarget, Target
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -145,3 +145,25 @@ def announce(result: Any, on_failure: str, *, stops: bool) -> None:
         warn_user(NotConvergedWarning(f"INTERRUPTED: {result.message}", result))
     elif short or (outcome.is_failure and on_failure == "warn"):
         warn_user(NotConvergedWarning(result.message, result))
+
+
+def optional_count(value: Any, name: str) -> int | None:
+    """A count, or None where it is left to curvi."""
+    if value is None or isinstance(value, str):
+        validation.one_of("auto" if value is None else value, ("auto",), name)
+        return None
+    return validation.positive_integer(value, name)
+
+
+def check_batch(target: Any, batch_size: Any) -> None:
+    """Validate the number of rows of a step, which a plain log density has not."""
+    if batch_size is None:
+        return
+    validation.positive_integer(batch_size, "batch_size")
+    if not isinstance(target, DataTarget):
+        raise InputError("batch_size needs a DataTarget; a plain log density has no rows")
+    if batch_size > target.num_rows:
+        raise InputError(
+            f"batch_size is {batch_size} but there are {target.num_rows} rows; leave it out to "
+            "use all of them"
+        )

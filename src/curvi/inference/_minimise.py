@@ -24,6 +24,7 @@ from curvi.engine import (
     RunResult,
     StepInfo,
     hooks_for,
+    resumable,
     run,
 )
 from curvi.engine._problems import traced_objective
@@ -128,6 +129,7 @@ class OptimiseResult(Saved):
 
 
 @outside_transformations
+@resumable
 def minimise(
     fn: Callable[[PyTree, PyTree, PRNGKeyArray], Float[Array, ""]],
     params: PyTree,
@@ -144,6 +146,7 @@ def minimise(
     progress: bool = True,
     on_failure: str = "raise",
     on_step: Callable[[StepInfo], Any] | None = None,
+    checkpoint: Any = None,  # noqa: ARG001  opened by the decorator
 ) -> OptimiseResult:
     """Minimise ``E[fn(params, batch, key)]`` over a pytree of parameters.
 
@@ -181,6 +184,9 @@ def minimise(
         warn in any case.
     on_step : callable, optional
         Called with a :class:`~curvi.engine.StepInfo` for every step, for logging.
+    checkpoint : path or Checkpoint, optional
+        A file that keeps the state, once a minute, and from which the same call resumes to the
+        same bits; see :func:`curvi.fit`.
 
     Returns
     -------

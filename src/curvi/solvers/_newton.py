@@ -79,6 +79,14 @@ class HostTrustRegion:
         """Where the run stands."""
         return self.objective.unravel(self.vector)
 
+    def state(self) -> list[Any]:
+        """Where the run stands, and its radius."""
+        return [self.vector, float(self.radius)]
+
+    def restore(self, state: list[Any]) -> None:
+        """Go on from there; derivatives are evaluated again."""
+        self.vector, self.radius = state[0], np.float64(state[1])
+
     def prepare(self) -> None:
         """Compile the objective."""
         self._evaluated(self.vector)

@@ -91,6 +91,21 @@ class AutoEncoder(SavedEstimator, BaseEstimator):
             )
         return X if reset else X.astype(dtype_of(self.result_))
 
+    def _check_data(self, X: np.ndarray) -> None:
+        if len(X) < 2:
+            raise InputError("X has 1 row (n_samples=1); an auto-encoder needs at least 2 of them")
+        if np.all(X[0] == X):
+            raise InputError("all rows of X are equal; there is nothing to encode")
+        if self.latent > X.shape[1]:
+            message = f"latent is {self.latent} but X has {X.shape[1]} columns; codes that are not "
+            warn_user(message + "needed will stay at the prior", UserWarning)
+
+    def _earlier_params(self, X: Any) -> Any:
+        """Weights of the last fit, to go on from."""
+        check_is_fitted(self)
+        self._rows(X)  # of the width and in the range of the rows before
+        return jax.tree.map(np.asarray, self.params_)
+
     def _likelihood(self, X: np.ndarray) -> Likelihood:
         return likelihood_for(X, self.likelihood, self.variance)
 

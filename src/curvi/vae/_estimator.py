@@ -11,9 +11,10 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from curvi._core import validation
-from curvi._core.errors import InputError, warn_user
+from curvi._core.errors import InputError
 from curvi._core.memory import require_memory
-from curvi._core.trees import precision_of
+from curvi._core.trees import precision_of, require_same_shapes
+from curvi.engine import resumable
 from curvi.plots import plot_images, plot_sheet, plot_training
 from curvi.solvers import Method
 from curvi.vae import _use as use
@@ -140,7 +141,10 @@ class VAE(TransformerMixin, AutoEncoder):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self: Model, X: Any, y: Any = None) -> Model:
+    @resumable
+    def fit(
+        self: Model, X: Any, y: Any = None, *, warm_start: bool = False, checkpoint: Any = None
+    ) -> Model:
         """Train on rows.
 
         Parameters
@@ -149,6 +153,10 @@ class VAE(TransformerMixin, AutoEncoder):
             Training rows.
         y : ignored
             For the interface of scikit-learn.
+        warm_start : bool
+            Start from the weights of the last fit, or of a file, instead of random ones.
+        checkpoint : path or Checkpoint, optional
+            A file from which the same call resumes (:class:`curvi.Checkpoint`).
 
         Returns
         -------
@@ -171,13 +179,14 @@ class VAE(TransformerMixin, AutoEncoder):
             model that ignores the rows. Or if ``time_budget`` ran out before ``max_epochs``.
         """
         self._check_options()
+        first = self._earlier_params(X) if warm_start else None
         X = self._rows(X, reset=True)
         self._check_data(X)
         sizes = [X.shape[1], *self.hidden]
         networks = [*sizes, 2 * self.latent], [self.latent, *sizes[::-1]]
         self._require_memory(X, networks, 1 if self.num_draws == "auto" else int(self.num_draws))
         with precision_of(X.dtype):
-            trained = kept(lambda: self._trained(X, self._seed()))
+            trained = kept(lambda: self._trained(X, self._seed(), first))
         self.num_draws_ = trained.objective.num_draws
         self._publish(trained)
         return self
@@ -198,16 +207,7 @@ class VAE(TransformerMixin, AutoEncoder):
         if isinstance(share, str):
             validation.one_of(share, ("auto",), "validation_fraction")
 
-    def _check_data(self, X: np.ndarray) -> None:
-        if len(X) < 2:
-            raise InputError("X has 1 row (n_samples=1); an auto-encoder needs at least 2 of them")
-        if np.all(X[0] == X):
-            raise InputError("all rows of X are equal; there is nothing to encode")
-        if self.latent > X.shape[1]:
-            message = f"latent is {self.latent} but X has {X.shape[1]} columns; codes that are not "
-            warn_user(message + "needed will stay at the prior", UserWarning)
-
-    def _trained(self, X: np.ndarray, seed: int) -> Trained:
+    def _trained(self, X: np.ndarray, seed: int, first: VAEParams | None) -> Trained:
         """Hold rows out, choose the first weights and the number of draws, and train."""
         order = np.random.default_rng([seed, 1]).permutation(len(X))
         held = num_held_out(self.validation_fraction, len(X))
@@ -219,6 +219,9 @@ class VAE(TransformerMixin, AutoEncoder):
             activation=self.activation,
         )
         params = self._first_params(objective.likelihood, rows, seed)
+        if first is not None:
+            require_same_shapes(first, params, "params_", "the network that is asked for")
+            params = first
         method = self.method if isinstance(self.method, Method) else method_named(self.method)
         usual = max(200, min(2000, len(rows) // 20)) if self.method == "hessian_free" else 100
         batch_size = self.batch_size or min(usual, len(rows))

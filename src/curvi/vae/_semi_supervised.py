@@ -29,6 +29,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi._core.trees import precision_of
+from curvi.engine import resumable
 from curvi.solvers import Averaged, FirstOrder, Method
 from curvi.vae import _networks as networks
 from curvi.vae._base import AutoEncoder
@@ -226,7 +227,8 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self: Model, X: Any, y: Any) -> Model:
+    @resumable
+    def fit(self: Model, X: Any, y: Any, *, checkpoint: Any = None) -> Model:
         """Train on rows and labels.
 
         Parameters
@@ -235,6 +237,8 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
             Training rows.
         y : array, (rows,)
             Labels; -1, "-1", None and NaN mark rows without one.
+        checkpoint : path or Checkpoint, optional
+            A file from which the same call resumes (:class:`curvi.Checkpoint`).
 
         Returns
         -------

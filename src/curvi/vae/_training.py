@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,13 +15,12 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from curvi._core.compilation import compiled
 from curvi._core.errors import InputError, Interrupted, Outcome
-from curvi.engine import Budget, ObjectiveProblem, Progress, Resources, hooks_for, run
+from curvi.engine import Budget, ObjectiveProblem, Resources, hooks_for, run
 from curvi.engine._problems import step_key, traced_objective
 from curvi.solvers import KFAC, Method
 from curvi.vae._networks import MLPObjective, principal_rotation
+from curvi.vae._stopping import EarlyStopping, Evaluator
 from curvi.vae._variance import best_num_draws
-
-Evaluator = Callable[[PyTree], float]
 
 _MULTIPLIERS = 256
 _MIN_STEPS_BETWEEN_EVALUATIONS = 50  # on small data an epoch is only a few steps
@@ -310,61 +308,6 @@ def _trained(
     )
     # The draws of both ELBOs are the same: what lies between them is due to the weights.
     return trained.judged(first, 1 + _SLIGHTLY_WORSE * abs(first))
-
-
-class EarlyStopping:
-    """Hook of the loop: evaluates the ELBO, keeps the best parameters, says when to stop.
-
-    Parameters
-    ----------
-    elbo, held_out_elbo : callable
-        ELBO per training row and per held-out row at parameters; the second may be None.
-    patience : int
-        Evaluations without a new best before training stops.
-    every : int
-        Steps between evaluations.
-    """
-
-    def __init__(
-        self, elbo: Evaluator, held_out_elbo: Evaluator | None, patience: int, every: int
-    ) -> None:
-        self.elbo, self.held_out_elbo = elbo, held_out_elbo
-        self.patience, self.every = patience, every
-        self.best: Any = None
-        self.table: list[tuple[int, float, float, float]] = []
-
-    def next_call(self, step: int) -> int:
-        """The next multiple of ``every``."""
-        return (step // self.every + 1) * self.every
-
-    def __call__(self, progress: Progress) -> Outcome | None:
-        """One evaluation; the run has converged after ``patience`` of them without a new best."""
-        params = progress.params(0)
-        self.evaluate(progress.step, progress.seconds, params)
-        if self.held_out_elbo is None:
-            return None
-        values = np.asarray([row[-1] for row in self.table])
-        values = np.where(np.isfinite(values), values, -np.inf)
-        if values[-1] > max(values[:-1], default=-np.inf):
-            self.best = params
-        top = int(np.argmax([-np.inf, *values]))
-        return Outcome.CONVERGED if len(values) - top >= self.patience else None
-
-    def evaluate(self, step: int, seconds: float, params: Any) -> None:
-        """Append both ELBOs at parameters."""
-        value = float("nan") if self.held_out_elbo is None else self.held_out_elbo(params)
-        self.table.append((step, seconds, self.elbo(params), value))
-
-    def history(self, per_epoch: int) -> dict[str, np.ndarray]:
-        """The evaluations as a table."""
-        step, seconds, elbo, held_out = np.asarray(self.table, float).reshape(-1, 4).T
-        return {
-            "step": step.astype(int),
-            "epoch": step / per_epoch,
-            "seconds": seconds,
-            "elbo": elbo,
-            "validation_elbo": held_out,
-        }
 
 
 def _evaluator(

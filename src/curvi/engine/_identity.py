@@ -1,0 +1,116 @@
+"""What a run computes, as digests that can be compared from one process to the next."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from curvi._core.trees import leaf_names
+from curvi.solvers import Method, Problem
+
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+_WHOLE = 2**30  # bytes up to which an array is read from end to end
+_PIECES, _PIECE = 1024, 2**16  # of a longer one, evenly spaced
+_SHORT = 16  # characters of a digest
+
+
+class Identities:
+    """Digests of programs and arrays; each is computed once in the life of a session."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, str] = {}
+        self._alive: list[Any] = []  # an id is that of a living object only
+
+    def of_run(
+        self, problem: Problem, method: Method, starts: list[Any], resources: Any
+    ) -> dict[str, str]:
+        """What decides the bits of a run: program, parameters, draws and rows."""
+        noise = getattr(resources, "noise", None)
+        seed = getattr(resources, "key", None)
+        rows = getattr(resources, "rows", resources)
+        return {
+            "method": plain(repr(method)),
+            "parameters": described(starts),
+            "model": self._program(problem, method, starts[0], resources),
+            "data": self.arrays((jax.tree.leaves(problem), rows)),
+            "seed": self.arrays(seed),
+            "draws": self.arrays(noise),
+            "start": self.arrays(starts),
+        }
+
+    def arrays(self, tree: Any) -> str:
+        """Of the leaves of a tree: shapes, dtypes and numbers."""
+        total = hashlib.sha256()
+        for leaf in jax.tree.leaves(tree):
+            total.update(self._once(leaf).encode())
+        return total.hexdigest()[:_SHORT]
+
+    def stream(self, source: Any, arrays: Iterable[Any]) -> str:
+        """Of arrays that come one after another; read once for each source."""
+        if ("stream", id(source)) not in self._known:
+            total = hashlib.sha256()
+            for array in arrays:
+                total.update(array_digest(array).encode())
+            self._alive.append(source)
+            self._known["stream", id(source)] = total.hexdigest()[:_SHORT]
+        return self._known["stream", id(source)]
+
+    def _once(self, leaf: Any) -> str:
+        if id(leaf) not in self._known:
+            self._alive.append(leaf)
+            self._known[id(leaf)] = array_digest(leaf)
+        return self._known[id(leaf)]
+
+    def _program(self, problem: Problem, method: Method, params: Any, resources: Any) -> str:
+        """One step of the method, as JAX sees it: operations, shapes, and numbers among them."""
+        given = (problem, params, resources)
+        shapes = tuple((jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(given))
+        known = (jax.tree.structure(given), shapes, method)
+        if known not in self._known:
+
+            def step(problem: Problem, params: Any, resources: Any) -> Any:
+                state = method.init(problem, params, resources)
+                tolerance = jnp.zeros((), jax.tree.leaves(params)[0].dtype)
+                count = jnp.asarray(0, jnp.int32)
+                return method.step(problem, state, resources, count, tolerance)
+
+            text = plain(str(jax.make_jaxpr(step)(*given)))
+            self._known[known] = hashlib.sha256(text.encode()).hexdigest()[:_SHORT]
+        return self._known[known]
+
+
+def plain(text: str) -> str:
+    """A description without the addresses of objects."""
+    return _ADDRESS.sub("0x", text)
+
+
+def described(tree: Any) -> str:
+    """Names, dtypes and shapes of the leaves."""
+    leaves = zip(leaf_names(tree), jax.tree.leaves(tree), strict=True)
+    return ", ".join(f"{name} {jnp.result_type(x)}{list(jnp.shape(x))}" for name, x in leaves)
+
+
+def array_digest(array: Any) -> str:
+    """Of dtype, shape and bytes; of an array beyond a gigabyte, of evenly spaced pieces."""
+    if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    values = np.asarray(array)
+    total = hashlib.sha256(f"{values.dtype.str}{values.shape}".encode())
+    for piece in _pieces(values):
+        total.update(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
+
+
+def _pieces(values: np.ndarray) -> Iterable[np.ndarray]:
+    if values.ndim == 0 or values.nbytes <= _WHOLE:
+        yield values
+        return
+    rows = max(1, _PIECE * values.shape[0] // values.nbytes)
+    for first in np.linspace(0, values.shape[0] - rows, _PIECES).astype(int):
+        yield values[first : first + rows]

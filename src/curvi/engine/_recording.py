@@ -1,0 +1,181 @@
+"""The entry of one run in the log of a checkpoint: written after a chunk, read when it resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from curvi._core.errors import InputError, Outcome
+from curvi.engine._checkpoint import Session, current_session
+
+
+class Position(NamedTuple):
+    """Where the loop stands between two chunks."""
+
+    outcomes: list[Outcome]
+    tables: list[list[dict[str, np.ndarray]]]
+    step: int
+    seconds: float
+
+
+class Recording:
+    """One call of the loop, whose number in its session says which entry of the log is its own.
+
+    Parameters
+    ----------
+    identity : callable
+        Returns what decides the bits of the runs, as digests by name; called in a session only.
+        None records nothing.
+    """
+
+    def __init__(self, identity: Callable[[Session], dict[str, str]] | None) -> None:
+        self.session = None if identity is None else current_session()
+        if identity is None or self.session is None:
+            return
+        self.number = self.session.next_run
+        self.session.next_run += 1
+        self.identity = identity(self.session)
+        entry = self.entry
+        if entry is not None and entry["identity"] != self.identity:
+            self._compare(self.session, entry["identity"])
+            del self.session.log[self.number :]  # recomputed: a clock may have decided otherwise
+
+    def _compare(self, session: Session, stored: dict[str, str]) -> None:
+        """The first run is that of the call itself: a difference is one of model or data."""
+        if self.number == 0:
+            for name, given in self.identity.items():
+                if stored.get(name) != given:
+                    session.refuse(name, stored.get(name), given)
+
+    @property
+    def entry(self) -> dict[str, Any] | None:
+        """The entry in the log, if there is one."""
+        log = [] if self.session is None else self.session.log
+        return log[self.number] if self.session is not None and self.number < len(log) else None
+
+    def ended(self, like: list[Any], max_steps: int) -> list[Any] | None:
+        """Results of runs that ended in an earlier process: (params, outcome, trace, seconds) each.
+
+        None where there are none, or where more steps can be taken now.
+        """
+        entry = self.entry
+        if entry is None or "results" not in entry:
+            return None
+        outcomes = [result[1] for result in entry["results"]]
+        goes_on = Outcome.BUDGET in outcomes and entry.get("state") is not None
+        if goes_on and entry["step"] < max_steps:
+            return None
+        return [
+            (restored_tree(start, result[0]), *result[1:])
+            for start, result in zip(like, entry["results"], strict=True)
+        ]
+
+    def restored(self, driver: Any, hooks: tuple[Any, ...], start: Position) -> Position:
+        """Put driver and hooks where they were; ``start`` where there is nothing to go on from."""
+        entry = self.entry
+        if entry is None or entry.get("state") is None:
+            return start
+        driver.restore(entry["state"])
+        for hook, state in zip(hooks, entry["hooks"], strict=False):
+            if state is not None:
+                hook.restore(state, driver.params(0))
+        return Position(entry["outcomes"], entry["tables"], entry["step"], entry["seconds"])
+
+    def after_chunk(self, driver: Any, hooks: tuple[Any, ...], position: Position) -> list[Outcome]:
+        """Save where it is time; the outcomes, INTERRUPTED where a signal asks the runs to end."""
+        session, outcomes = self.session, position.outcomes
+        if session is None or not (session.stopped_by or session.is_due()):
+            return outcomes
+        self._write(session, self._under_way(driver, hooks, position))
+        session.save()
+        if not session.stopped_by or Outcome.RUNNING not in outcomes:
+            return outcomes
+        session.did_stop = True
+        return [Outcome.INTERRUPTED if o is Outcome.RUNNING else o for o in outcomes]
+
+    def finished(
+        self, driver: Any, hooks: tuple[Any, ...], position: Position, results: list[Any]
+    ) -> list[Any]:
+        """Log the results; the state too where more steps could be taken from it."""
+        session, outcomes = self.session, [result[1] for result in results]
+        # Of an interrupted run what the last chunk has left is logged, or it begins again.
+        if session is None or Outcome.INTERRUPTED in outcomes:
+            return results
+        entry = {"identity": self.identity, "results": [_stored(result) for result in results]}
+        if Outcome.BUDGET in outcomes:
+            entry = self._under_way(driver, hooks, position) | entry
+        self._write(session, entry)
+        return results
+
+    def _write(self, session: Session, entry: dict[str, Any]) -> None:
+        session.log[self.number :] = [entry]
+
+    def _under_way(self, driver: Any, hooks: tuple[Any, ...], position: Position) -> dict[str, Any]:
+        state = getattr(driver, "state", lambda: None)()
+        return {
+            "identity": self.identity,
+            "state": state,  # None: the run begins again when it resumes
+            "hooks": [getattr(hook, "state", lambda: None)() for hook in hooks],
+            "outcomes": [_open(outcome) for outcome in position.outcomes],
+            "tables": [[joined(table)] if table else [] for table in position.tables],
+            "step": position.step,
+            "seconds": position.seconds,
+        }
+
+
+def _open(outcome: Outcome) -> Outcome:
+    """An outcome, unless more steps or more time can go on from it."""
+    return Outcome.RUNNING if outcome in (Outcome.INTERRUPTED, Outcome.BUDGET) else outcome
+
+
+NOT_RECORDED = Recording(None)
+
+
+def joined(table: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The rows of several chunks as one table."""
+    return {name: np.concatenate([rows[name] for rows in table]) for name in table[0]}
+
+
+def _stored(result: Any) -> Any:
+    params, outcome, *rest = result
+    return (leaves_of(params), outcome, *rest)
+
+
+def leaves_of(tree: Any) -> list[Any]:
+    """Leaves of a state, as arrays of the host; keys as they are."""
+    return [
+        leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.asarray(leaf)
+        for leaf in map(_array, jax.tree.leaves(tree))
+    ]
+
+
+def _array(leaf: Any) -> Any:
+    return leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+
+
+def restored_tree(tree: Any, leaves: list[Any]) -> Any:
+    """A tree with other leaves, each where and of the dtype that the old one was.
+
+    Raises
+    ------
+    InputError
+        If numbers or shapes of leaves differ.
+    """
+    old, structure = jax.tree.flatten(tree)
+    if len(old) != len(leaves) or any(
+        np.shape(a) != np.shape(b) for a, b in zip(old, leaves, strict=True)
+    ):
+        raise InputError("the checkpoint holds a state of another shape; delete it to start anew")
+    return jax.tree.unflatten(structure, [_placed(a, b) for a, b in zip(old, leaves, strict=True)])
+
+
+def _placed(old: Any, new: Any) -> Any:
+    if not isinstance(old, jax.Array):
+        return np.asarray(new, np.asarray(old).dtype) if hasattr(old, "dtype") else type(old)(new)
+    if jnp.issubdtype(old.dtype, jax.dtypes.prng_key):
+        return new
+    return jax.device_put(np.asarray(new, old.dtype), old.sharding)

@@ -1,0 +1,80 @@
+"""Early stopping: the ELBO of held-out rows says when to end, and which parameters to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import PyTree
+
+from curvi._core.errors import Outcome
+from curvi.engine import Progress
+from curvi.engine._recording import leaves_of, restored_tree
+
+Evaluator = Callable[[PyTree], float]
+
+
+class EarlyStopping:
+    """Hook of the loop: evaluates the ELBO, keeps the best parameters, says when to stop.
+
+    Parameters
+    ----------
+    elbo, held_out_elbo : callable
+        ELBO per training row and per held-out row at parameters; the second may be None.
+    patience : int
+        Evaluations without a new best before training stops.
+    every : int
+        Steps between evaluations.
+    """
+
+    def __init__(
+        self, elbo: Evaluator, held_out_elbo: Evaluator | None, patience: int, every: int
+    ) -> None:
+        self.elbo, self.held_out_elbo = elbo, held_out_elbo
+        self.patience, self.every = patience, every
+        self.best: Any = None
+        self.table: list[tuple[int, float, float, float]] = []
+
+    def next_call(self, step: int) -> int:
+        """The next multiple of ``every``."""
+        return (step // self.every + 1) * self.every
+
+    def __call__(self, progress: Progress) -> Outcome | None:
+        """One evaluation; the run has converged after ``patience`` of them without a new best."""
+        params = progress.params(0)
+        self.evaluate(progress.step, progress.seconds, params)
+        if self.held_out_elbo is None:
+            return None
+        values = np.asarray([row[-1] for row in self.table])
+        values = np.where(np.isfinite(values), values, -np.inf)
+        if values[-1] > max(values[:-1], default=-np.inf):
+            self.best = params
+        top = int(np.argmax([-np.inf, *values]))
+        return Outcome.CONVERGED if len(values) - top >= self.patience else None
+
+    def state(self) -> dict[str, Any]:
+        """Evaluations and the best parameters, for a checkpoint."""
+        best = None if self.best is None else leaves_of(self.best)
+        return {"table": [list(row) for row in self.table], "best": best}
+
+    def restore(self, state: dict[str, Any], params: Any) -> None:
+        """Go on from there; ``params`` have the structure of the best ones."""
+        self.table = [tuple(row) for row in state["table"]]
+        self.best = None if state["best"] is None else restored_tree(params, state["best"])
+
+    def evaluate(self, step: int, seconds: float, params: Any) -> None:
+        """Append both ELBOs at parameters."""
+        value = float("nan") if self.held_out_elbo is None else self.held_out_elbo(params)
+        self.table.append((step, seconds, self.elbo(params), value))
+
+    def history(self, per_epoch: int) -> dict[str, np.ndarray]:
+        """The evaluations as a table."""
+        step, seconds, elbo, held_out = np.asarray(self.table, float).reshape(-1, 4).T
+        return {
+            "step": step.astype(int),
+            "epoch": step / per_epoch,
+            "seconds": seconds,
+            "elbo": elbo,
+            "validation_elbo": held_out,
+        }

@@ -1,0 +1,348 @@
+"""A run that is cut short resumes to the bits of one that never was."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import curvi
+from curvi.engine import Progress, _checkpoint
+from curvi.vae._stopping import EarlyStopping
+from tests.conftest import SEED
+from tests.engine import kill_worker
+
+pytestmark = pytest.mark.float64_only
+
+COMPILED = ("softmax", "hfsgvi")
+ROOT = Path(__file__).parents[2]
+
+
+def log_density(z, shift=1.0):
+    return -jnp.sum(jnp.cosh(0.5 * z - shift)) - 0.05 * jnp.sum(z) ** 2
+
+
+def fit(checkpoint=None, **options):
+    given = {"family": curvi.FullRank(), "execution": "eager", "num_starts": 2, **options}
+    return curvi.fit(log_density, jnp.zeros(3), progress=False, checkpoint=checkpoint, **given)
+
+
+def bits(result):
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(result.params)] + [
+        result.trace[name].tobytes() for name in sorted(result.trace) if name != "seconds"
+    ]
+
+
+class CutError(Exception):
+    """Ends a run like a crash."""
+
+
+def cut_after(count):
+    """A callback that fails at a step."""
+    seen = []
+
+    def on_step(info):
+        seen.append(info)
+        if len(seen) == count:
+            raise CutError
+
+    return on_step
+
+
+@pytest.mark.parametrize("execution", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
+def test_a_fit_that_crashed_anywhere_resumes_to_the_same_bits(tmp_path, execution):
+    whole = fit(execution=execution)
+    policy = curvi.Checkpoint(tmp_path / "fit", every_seconds=0)
+    for count in (2, 7):
+        with pytest.raises(CutError):
+            fit(policy, execution=execution, on_step=cut_after(count))
+    assert bits(fit(policy, execution=execution)) == bits(whole)
+    steps = []
+    again = fit(policy, execution=execution, on_step=steps.append)
+    assert bits(again) == bits(whole)
+    assert again.elbo == whole.elbo
+    assert not steps  # everything was in the log
+    assert [path.name for path in tmp_path.iterdir()] == ["fit"]
+
+
+def test_more_steps_go_on_from_where_a_budget_ended(tmp_path):
+    short = kill_worker.minimum(tmp_path / "run", 30)
+    assert short.outcome is curvi.Outcome.BUDGET
+    long = kill_worker.minimum(tmp_path / "run", 90)
+    whole = kill_worker.minimum(None, 90)
+    assert bits(long) == bits(whole)
+
+
+@pytest.mark.parametrize(
+    "model", ["newton", "ard", *(pytest.param(m, marks=pytest.mark.slow) for m in COMPILED)]
+)
+def test_estimators_resume_to_the_same_bits(tmp_path, model, monkeypatch):
+    generator = np.random.default_rng(3)
+    X = generator.normal(size=(80, 3))
+    y = (X[:, 0] + generator.normal(size=80) > 0).astype(int) + (
+        (X[:, 1] > 1) if model == "softmax" else 0
+    )
+    options = {
+        "newton": {}, "ard": {"prior": "ard"}, "softmax": {},
+        "hfsgvi": {"method": "hfsgvi", "max_iter": 30},
+    }[model]  # fmt: skip
+
+    def fitted(**more):
+        estimator = curvi.BayesianLogisticRegression(random_state=0, **options)
+        return estimator.fit(X, y, **more)
+
+    with warnings.catch_warnings(action="ignore"):
+        whole = fitted()
+        policy = curvi.Checkpoint(tmp_path / "fit", every_seconds=0)
+        left = [3]
+
+        def failing(session):
+            left[0] -= 1
+            if not left[0]:
+                raise CutError
+            return original(session)
+
+        original = _checkpoint.Session.save
+        monkeypatch.setattr(_checkpoint.Session, "save", failing)
+        with pytest.raises(CutError):
+            fitted(checkpoint=policy)
+        monkeypatch.undo()
+        resumed = fitted(checkpoint=policy)
+    assert resumed.coef_.tobytes() == whole.coef_.tobytes()
+    assert resumed.elbo_ == whole.elbo_
+    assert resumed.n_iter_ == whole.n_iter_
+
+
+@pytest.mark.slow
+def test_a_vae_resumes_with_its_early_stopping_and_goes_on_when_it_is_warm(tmp_path, monkeypatch):
+    X = np.random.default_rng(0).uniform(size=(40, 3))
+
+    def model():
+        method = curvi.DSVI(learning_rate=1e-3)
+        return curvi.VAE(
+            1, (2,), batch_size=4, max_epochs=12, method=method, random_state=0, patience=3,
+            validation_fraction=0.3,
+        )  # fmt: skip
+
+    whole = model().fit(X)
+    original, left = _checkpoint.Session.save, [3]
+
+    def failing(session):
+        left[0] -= 1
+        if not left[0]:
+            raise CutError
+        return original(session)
+
+    policy = curvi.Checkpoint(tmp_path / "vae", every_seconds=0)
+    monkeypatch.setattr(_checkpoint.Session, "save", failing)
+    with pytest.raises(CutError):
+        model().fit(X, checkpoint=policy)
+    monkeypatch.undo()
+    resumed = model().fit(X, checkpoint=policy)
+    assert bits(resumed.result_) == bits(whole.result_)
+    assert resumed.history_["validation_elbo"].tolist() == (
+        whole.history_["validation_elbo"].tolist()
+    )
+    first = resumed.params_.encoder[0].copy()
+    resumed.set_params(max_epochs=1, batch_size=28).fit(X, warm_start=True)
+    assert 0 < np.abs(resumed.params_.encoder[0] - first).max() < 0.1
+    with pytest.raises(curvi.InputError, match="the network that is asked for"):
+        resumed.set_params(hidden=(3,)).fit(X, warm_start=True)
+
+
+def test_early_stopping_goes_on_with_its_table_and_best_parameters():
+    def stopping():
+        return EarlyStopping(lambda p: float(p[0]), lambda p: -float((p[0] - 2) ** 2), 2, 1)
+
+    def stops(hook, value):
+        return hook(Progress(1, 9, 0.5, [], lambda run: (jnp.asarray(value),), ended=False))
+
+    whole, first = stopping(), stopping()
+    for value in (0.0, 2.0):
+        assert stops(whole, value) is None
+        assert stops(first, value) is None
+    resumed = stopping()
+    resumed.restore(first.state(), (jnp.zeros(()),))
+    for value, expected in ((5.0, None), (6.0, curvi.Outcome.CONVERGED)):
+        assert stops(whole, value) is expected
+        assert stops(resumed, value) is expected
+    assert resumed.table == whole.table
+    assert float(resumed.best[0]) == 2.0
+
+
+def test_a_checkpoint_of_something_else_is_refused_with_what_differs(tmp_path, monkeypatch):
+    path = tmp_path / "fit"
+    fit(path)
+    for change, name in (
+        ({"seed": 1}, "seed"),
+        ({"family": curvi.MeanField()}, "family"),
+        ({"method": curvi.TrustRegion(cg_steps=7)}, "method"),
+        ({"mc_tolerance": 0.1}, "mc_tolerance"),
+    ):
+        with pytest.raises(curvi.InputError, match=f"another call: {name} was .* and is"):
+            fit(path, **change)
+    given = {"family": curvi.FullRank(), "execution": "eager", "num_starts": 2, "progress": False}
+    for target, position, name in (
+        (lambda z: log_density(z, 1.1), jnp.zeros(3), "model"),
+        (log_density, jnp.ones(3), "start"),
+        (log_density, jnp.zeros(4), "position"),
+        (log_density, jnp.zeros(3, jnp.float32), "position"),
+    ):
+        with pytest.raises(curvi.InputError, match=f"another call: {name} was .* and is"):
+            curvi.fit(target, position, checkpoint=path, **given)
+    before = path.read_bytes()
+    monkeypatch.setitem(vars(curvi), "__version__", "99.0")
+    with pytest.raises(curvi.InputError, match=r"version of curvi was .* and is 99\.0 now"):
+        fit(path)
+    assert path.read_bytes() == before
+
+
+def test_other_data_of_the_same_shape_are_refused(tmp_path):
+    def fitted(rows, **options):
+        target = curvi.DataTarget(
+            lambda z, y: -0.5 * (y - z) ** 2, rows, lambda z: -0.5 * z**2, jnp.zeros(())
+        )
+        return curvi.fit(target, progress=False, checkpoint=tmp_path / "fit", **options)
+
+    rows = jnp.arange(5.0)
+    fitted(rows)
+    with pytest.raises(curvi.InputError, match="another call: data was"):
+        fitted(rows.at[3].set(3.5))
+
+
+def test_a_saved_result_is_no_checkpoint_and_a_checkpoint_no_result(tmp_path):
+    result = fit(tmp_path / "checkpoint")
+    result.save(tmp_path / "result")
+    with pytest.raises(curvi.InputError, match="no checkpoint"):
+        fit(tmp_path / "result")
+    with pytest.raises(curvi.InputError, match="pass it as checkpoint="):
+        curvi.load(tmp_path / "checkpoint")
+    assert bits(fit(curvi.Checkpoint(tmp_path / "result", resume=False))) == bits(result)
+
+
+def test_estimators_without_a_seed_and_paths_that_are_none_are_refused(tmp_path):
+    with pytest.raises(curvi.InputError, match="random_state"):
+        curvi.BayesianLinearRegression().fit([[1.0], [2.0]], [1, 2], checkpoint=tmp_path / "fit")
+    with pytest.raises(curvi.InputError, match="path of a file"):
+        fit(7)
+    with pytest.raises(OSError, match="missing"):
+        fit(tmp_path / "missing" / "fit")
+
+
+def test_a_full_disk_ends_the_run_and_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+    policy, full = curvi.Checkpoint(tmp_path / "fit", every_seconds=0), []
+
+    def fsync(handle):
+        full.append(handle)
+        if len(full) > 8:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    whole = fit()
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OSError, match="No space left"):
+        fit(policy)
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["fit"]
+    assert bits(fit(policy)) == bits(whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_the_step_saves_and_says_where(tmp_path, number):
+    whole, before = fit(), signal.getsignal(number)
+    policy = curvi.Checkpoint(tmp_path / "fit", every_seconds=1000)
+
+    def once(info, sent=[]):  # noqa: B006  remembers that it was called
+        if info.step == 2 and not sent:
+            sent.append(os.kill(os.getpid(), number))
+
+    with warnings.catch_warnings(record=True, action="always") as said:
+        if number == signal.SIGTERM:
+            with pytest.raises(curvi.Terminated) as ended:
+                fit(policy, on_step=once)
+            assert ended.value.code == 143
+            cut = ended.value.result
+        else:
+            cut = fit(policy, on_step=once)
+    assert any(str(tmp_path / "fit") in str(warning.message) for warning in said)
+    assert cut.interrupted
+    assert cut.steps < whole.steps
+    assert signal.getsignal(number) is before
+    assert bits(fit(policy)) == bits(whole)
+
+
+def test_a_call_in_another_thread_has_checkpoints_and_leaves_signals_alone(tmp_path):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(fit(tmp_path / "fit")))
+    thread.start()
+    thread.join()
+    assert bits(found[0]) == bits(fit())
+
+
+def test_a_fit_goes_on_from_an_earlier_one():
+    first = fit(max_steps=300)
+    again = fit(init=first, num_starts=1)
+    assert again.steps < first.steps
+    assert np.allclose(again.mean, first.mean, atol=1e-4)
+    other = fit(init=first, family=curvi.MeanField(), num_starts=1)
+    assert np.allclose(other.mean, first.mean, atol=0.1)
+    with pytest.raises(curvi.InputError, match="3 dimensions"):
+        curvi.fit(lambda z: -jnp.sum(z**2), jnp.zeros(2), init=first, progress=False)
+
+
+def killed_runs(folder, kills, steps, generator):
+    """Kill a worker at random times until it has ended; the bytes of its result."""
+    file, out = folder / "run", folder / "out"
+    command = [sys.executable, "-m", "tests.engine.kill_worker", str(file), str(out), str(steps)]
+    count = 0
+    while not out.exists():
+        process = subprocess.Popen(command, cwd=ROOT)
+        if count < kills:
+            while not file.exists() and process.poll() is None:
+                time.sleep(0.001)
+            changed = file.stat().st_mtime_ns if file.exists() else 0
+            while process.poll() is None and file.stat().st_mtime_ns == changed:
+                time.sleep(0.001)  # its first checkpoint of this life
+            time.sleep(generator.uniform(0.0, 0.05))
+            process.kill()
+            count += process.wait() == -signal.SIGKILL
+        else:
+            assert process.wait() == 0
+        left = [path.name for path in folder.iterdir()]
+        assert sum(name.endswith(".tmp") for name in left) <= 1
+    assert sorted(path.name for path in folder.iterdir()) == ["out", "run"]
+    return count, out.read_bytes()
+
+
+@pytest.mark.slow
+def test_two_hundred_kills_of_compiled_runs_change_no_bit_and_leave_nothing(tmp_path):
+    steps, generator, done = 3_000, np.random.default_rng(SEED), 0
+    expected = kill_worker.result_bytes(kill_worker.minimum(None, steps))
+    for number in range(200):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        count, found = killed_runs(folder, min(20, 200 - done), steps, generator)
+        assert found == expected
+        done += count
+        if done >= 200:
+            return
+    pytest.fail(f"the workers ended before they could be killed: {done} kills")
+
+
+def test_twelve_kills_change_no_bit_and_leave_nothing(tmp_path):
+    file, out, steps = tmp_path / "run", tmp_path / "out", 2000
+    command = [sys.executable, "-m", "tests.engine.kill_worker", file, out, steps, 12, SEED]
+    done = subprocess.run(map(str, command), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert out.read_bytes() == kill_worker.result_bytes(kill_worker.on_host(None, steps))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
