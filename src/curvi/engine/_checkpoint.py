@@ -231,6 +231,16 @@ def resumable(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Give a function of many runs a keyword ``checkpoint``, which it has in its signature.
 
     Its other arguments, and those of an estimator, are what the checkpoint belongs to.
+
+    Parameters
+    ----------
+    call : callable
+        The function, or the method of an estimator.
+
+    Returns
+    -------
+    callable
+        The same, which resumes.
     """
     signature = inspect.signature(call)
 
