@@ -133,11 +133,8 @@ def by_laplace(problem: Problem) -> Answer:
     return moments(problem, z) | {"converged": bool(mode.success), "outcome": str(mode.message)}
 
 
-def pymc_model(problem: Problem) -> tuple[Any, Callable[[Any], Answer], dict[str, str]]:
-    """A model of PyMC, how its draws become moments, and how to compile it.
-
-    Native where it is written in PyMC, else the density wrapped and PyTensor on JAX.
-    """
+def pymc_model(problem: Problem) -> tuple[Any, Callable[[Any], Answer]]:
+    """A model of PyMC, and how its draws become moments: native where written, else wrapped."""
     import pymc as pm
     from pytensor import wrap_jax
 
@@ -152,11 +149,11 @@ def pymc_model(problem: Problem) -> tuple[Any, Callable[[Any], Answer], dict[str
             x = np.concatenate([column.reshape(len(column), -1) for column in columns], axis=1)
             return {"mean": x.mean(axis=0), "sd": x.std(axis=0)}
 
-        return model, read, {}
+        return model, read
     with pm.Model() as model:
         z = pm.Flat("z", shape=problem.dimension, initval=np.zeros(problem.dimension))
         pm.Potential("log_density", wrap_jax(jax.jit(problem.log_density))(z))
-    return model, partial(_read_wrapped, problem), {"mode": "JAX"}
+    return model, partial(_read_wrapped, problem)
 
 
 def _read_wrapped(problem: Problem, draws: Any) -> Answer:
@@ -167,11 +164,11 @@ def by_pymc(method: str, problem: Problem, rate: float) -> Answer:
     """ADVI of PyMC, mean field or full rank, with Adam."""
     import pymc as pm
 
-    model, read, compilation = pymc_model(problem)
+    model, read = pymc_model(problem)
     with model:
         fitted = pm.fit(
             STEPS, method=method, progressbar=False, random_seed=0,
-            obj_optimizer=pm.adam(learning_rate=rate), fn_kwargs=compilation,
+            obj_optimizer=pm.adam(learning_rate=rate),
         )  # fmt: skip
         draws = fitted.sample(DRAWS, random_seed=0)
     return read(draws) | {"loss": float(np.mean(fitted.hist[-STEPS // 10 :]))}
@@ -181,8 +178,8 @@ def by_dadvi(problem: Problem) -> Answer:
     """DADVI of pymc-extras at its defaults: 30 fixed draws, trust-ncg, 1,000 draws back."""
     from pymc_extras.inference import fit_dadvi
 
-    model, read, compilation = pymc_model(problem)
-    draws = fit_dadvi(model, random_seed=0, progressbar=False, compile_kwargs=compilation)
+    model, read = pymc_model(problem)
+    draws = fit_dadvi(model, random_seed=0, progressbar=False)
     return read(draws) | {"converged": bool(np.all(draws.optimizer_result["success"]))}
 
 
