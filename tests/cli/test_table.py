@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+import curvi
 from curvi._core.errors import InputError
 from curvi.cli import main
 from curvi.cli._table import choose_model, responses
@@ -165,3 +166,16 @@ def test_a_target_that_decides_nothing_is_refused():
 def test_ten_thousand_texts_are_no_classes():
     with pytest.raises(InputError, match="10000 different values"):
         responses(tuple(f"row {i}" for i in range(10_000)), "y", "logistic")
+
+
+def test_a_fit_of_a_table_keeps_its_state_and_its_result(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("a,y\n1,2\n2,4.5\n3,5.5\n4,8.5\n5,9.5\n", encoding="utf-8")
+    kept, saved = tmp_path / "state", tmp_path / "result"
+    command = ["fit", str(tmp_path / "t.csv"), "--target", "y", "--checkpoint", str(kept)]
+    assert main([*command, "--save", str(saved)]) == 0
+    model = curvi.load(saved)
+    assert model.predict([[6.0]])[0] == pytest.approx(11.5, abs=1.5)
+    assert main([*command, "--save", str(saved)]) == 0
+    assert curvi.load(saved).coef_.tobytes() == model.coef_.tobytes()
+    assert main([*command, "--seed", "1"]) == 2
+    assert "another call: random_state was 0, and is 1 now" in capsys.readouterr().err

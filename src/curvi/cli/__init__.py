@@ -11,7 +11,7 @@ from importlib import metadata
 from itertools import groupby
 from typing import Any
 
-from curvi._core.errors import CurviError
+from curvi._core.errors import CurviError, Terminated
 from curvi.cli._terminal import complain, say
 
 _NOT_A_NUMBER = re.compile(
@@ -37,8 +37,11 @@ def main(arguments: list[str] | None = None) -> int:
     except (CurviError, OSError) as error:
         complain(str(error))
         return 2
-    except KeyboardInterrupt:
-        complain("interrupted")
+    except Terminated as ended:
+        complain(str(ended))
+        return 143
+    except KeyboardInterrupt as ended:
+        complain("; ".join([str(ended) or "interrupted", *getattr(ended, "__notes__", [])]))
         return 130
     return code
 

@@ -51,6 +51,10 @@ class FitCommand:
     """Rank of the low-rank family."""
     seed: int = 0
     """Seed of all randomness."""
+    checkpoint: Path | None = None
+    """File that keeps the state of a long fit; the same command resumes from it."""
+    save: Path | None = None
+    """File for the whole result, which curvi.load() reads."""
     out: Path | None = None
     """Folder for config.json, a figure, and a summary or a report with coefficients.csv."""
     overwrite: bool = False
@@ -92,7 +96,12 @@ class FitCommand:
             with warnings.catch_warnings():
                 for category in (MisfitWarning, NotConvergedWarning):
                     warnings.simplefilter("ignore", category)
-                result = fit(target, family=family(), seed=self.seed, on_failure="return")
+                result = fit(
+                    target, family=family(), seed=self.seed, on_failure="return",
+                    checkpoint=self.checkpoint,
+                )  # fmt: skip
+            if self.save is not None:
+                result.save(self.save)
             summary = result.summary(names)
             say(summary)
             if self.out is not None:
@@ -118,7 +127,10 @@ class FitCommand:
             covariance=covariance,
             rank=self.rank,
             random_state=self.seed,
+            checkpoint=self.checkpoint,
         )
+        if self.save is not None:
+            fitted.estimator.save(self.save)
         say(fitted.text())
         if self.out is not None:
             self._write(report_files(fitted, title=path.name, config=self.config()))

@@ -31,6 +31,8 @@ class ReproduceCommand:
     """Replace the files of an earlier run."""
     seconds: float | None = None
     """Seconds of every run of a stochastic method or an auto-encoder, instead of the usual ones."""
+    checkpoint: bool = False
+    """Keep what is done in a hidden file of the folder, from which the same command goes on."""
     quick: bool = False
     """Short runs on fewer rows, to see that everything works."""
 
@@ -39,6 +41,7 @@ class ReproduceCommand:
         from curvi import reproduction as experiments
         from curvi._core import validation
         from curvi.cli._fit import check_seed
+        from curvi.engine import checkpointed
 
         chosen = validation.one_of(self.name, (*experiments.REGISTRY, "all"), "name")
         first = check_seed(self.seed)
@@ -47,7 +50,9 @@ class ReproduceCommand:
         earlier = [path for name in names for path in _files(self.out, name)]
         output_folder(self.out, earlier, overwrite=self.overwrite)
         for name in names:
-            with _progress() as report:
+            settings = {"experiment": name, "seeds": str(seeds), "quick": str(self.quick)}
+            kept = self.out / f".{name}.checkpoint" if self.checkpoint else None
+            with _progress() as report, checkpointed(kept, settings):
                 written = experiments.run(
                     name,
                     self.out,
@@ -56,6 +61,8 @@ class ReproduceCommand:
                     report=report,
                     seconds=self.seconds if chosen == name or name in experiments.TIMED else None,
                 )
+            if kept is not None:
+                kept.unlink()
             for path in written:
                 if path.suffix == ".md":
                     say(path.read_text())

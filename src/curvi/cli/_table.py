@@ -151,7 +151,9 @@ def render(fitted: FittedTable, *, title: str, config: str, picture: bytes) -> s
     )  # fmt: skip
 
 
-def fit_table(table: Table, *, target: str, model: str, **options: Any) -> FittedTable:
+def fit_table(
+    table: Table, *, target: str, model: str, checkpoint: Any = None, **options: Any
+) -> FittedTable:
     """Choose the model, fit it, and keep what is reported.
 
     Raises
@@ -174,7 +176,7 @@ def fit_table(table: Table, *, target: str, model: str, **options: Any) -> Fitte
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the verdict says it
         try:
-            estimator.fit(table.X, y)
+            estimator.fit(table.X, y, checkpoint=checkpoint)
         except ValueError as error:
             raise InputError(" ".join(str(error).split())) from error
     return FittedTable(

@@ -118,6 +118,8 @@ class Session:
         _current.reset(self._token)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+        if error is not None and self.did_stop:
+            error.add_note(f"the same call with checkpoint={str(self.path)!r} resumes")
         try:
             if self.did_stop:
                 self.say_where()

@@ -67,7 +67,9 @@ class Recording:
             return None
         outcomes = [result[1] for result in entry["results"]]
         goes_on = Outcome.BUDGET in outcomes and entry.get("state") is not None
-        if goes_on and entry["step"] < max_steps:
+        # One that others have followed had its time.
+        is_last = self.session is not None and self.number == len(self.session.log) - 1
+        if goes_on and is_last and entry["step"] < max_steps:
             return None
         return [
             (restored_tree(start, result[0]), *result[1:])
