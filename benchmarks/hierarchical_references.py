@@ -133,7 +133,8 @@ def sample_part(name: str) -> dict[str, Any]:
         diverging += int(run.get_extra_fields()["diverging"].sum())
         joined = {k: np.concatenate([one[k] for one in batches], axis=1) for k in draws}
         sizes = {k: effective(v) for k, v in joined.items()}
-        spent, least = time.process_time() - began, min(v.min() for v in sizes.values())
+        least = min(v.min() for k, v in sizes.items() if k not in entry.heavy)
+        spent = time.process_time() - began
         print(f"  {name}: {least:.0f} effective, {diverging} diverging, {spent:.0f} s", flush=True)
         if spent > SECONDS or least >= ENOUGH:
             break
@@ -205,12 +206,13 @@ def _usual_run(name: str, method: str) -> dict[str, Any]:
         diverging += int(run.get_extra_fields()["diverging"].sum())
     joined = {k: np.concatenate([one[k] for one in batches], axis=1) for k in batches[0]}
     sizes = {k: effective(v) for k, v in joined.items()}
-    worst = min(names, key=lambda k: sizes[k].min())
+    compared = [k for k in sizes if k in names and k not in MODELS[name].heavy]
+    worst = min(compared, key=lambda k: sizes[k].min())
     least = float(sizes[worst].min()) / len(batches)
     return {
         "seconds": prepared + sampling * WANTED / least, "prepared": prepared,
         "sampling": sampling, "ess": least, "worst": worst, "diverging": diverging // 2,
-        "rhat": float(max(np.nanmax(split_gelman_rubin(joined[k])) for k in names)),
+        "rhat": float(max(np.nanmax(split_gelman_rubin(joined[k])) for k in compared)),
         "part": as_part(joined, sizes, diverging, prepared + sampling),
     }  # fmt: skip
 

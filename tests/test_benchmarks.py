@@ -160,3 +160,24 @@ def test_a_reference_belongs_to_the_model_as_it_is(name):
     if "fingerprint" not in row:
         pytest.skip("no reference yet")
     assert fingerprint(MODELS[name]) == pytest.approx(row["fingerprint"], rel=1e-9)
+
+
+@pytest.mark.slow
+def test_the_whitened_form_of_stochastic_volatility_is_the_same_posterior(key):
+    """The log densities differ by dz/dh, |1 - phi^2|^(1/2) / sigma^300, and by a constant."""
+    from numpyro import handlers
+    from numpyro.infer.util import log_density
+
+    (white, _, data), (plain, _, _) = MODELS["volatility_noncentred"].easier(), MODELS[
+        "volatility_noncentred"
+    ].build()  # fmt: skip
+    rng, differences = generator(key), []
+    for phi, sigma in ((0.9, 0.2), (0.93, 0.3), (0.97, 0.4)):
+        place = {"phi": phi, "sigma": sigma, "white": jnp.asarray(rng.normal(size=301))}
+        seeded = handlers.seed(white, jax.random.key(0))
+        sites = handlers.trace(handlers.substitute(seeded, data=place)).get_trace(**data)
+        same = {"phi": phi, "sigma": sigma} | {k: sites[k]["value"] for k in ("mu", "z")}
+        jacobian = 0.5 * np.log1p(-(phi**2)) - 300 * np.log(sigma)
+        there, here = (log_density(m, (), data, p)[0] for m, p in ((white, place), (plain, same)))
+        differences.append(float(there - here - jacobian))
+    np.testing.assert_allclose(differences, differences[0], rtol=1e-9)
