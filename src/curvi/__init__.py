@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from curvi.interop import from_pymc as from_pymc
     from curvi.io import load as load
     from curvi.objective import Draws as Draws
+    from curvi.sequences import DeepMarkovModel as DeepMarkovModel
     from curvi.sequences import StateSpace as StateSpace
     from curvi.solvers import DSVI as DSVI
     from curvi.solvers import HFSGVI as HFSGVI
@@ -115,7 +116,7 @@ _NAMES = {
     "io": ("load",),
     "glm": ("BayesianLinearRegression", "BayesianLogisticRegression", "BayesianPoissonRegression"),
     "vae": ("VAE", "SemiSupervisedVAE"),
-    "sequences": ("StateSpace",),
+    "sequences": ("DeepMarkovModel", "StateSpace"),
 }  # fmt: skip
 _HOME = {name: room for room, names in _NAMES.items() for name in names}
 _ROOMS = (

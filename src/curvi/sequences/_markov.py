@@ -14,6 +14,7 @@ that knows more, so the divergence is small from the first step on.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -177,13 +178,16 @@ class MarkovObjective:
     num_draws : int
         M, draws of every sequence of latent states.
     dropout : float
-        Share of units that a step leaves out: of the observations that are read, of what was
-        read, and of the last hidden layer of the emission.
+        Share of units of the last hidden layer of the emission that a step leaves out.
+    lengths : tuple of int
+        Lengths at which a batch may be cut off: the shortest that holds all its sequences is
+        taken. Empty for the whole width of the padding.
     """
 
     likelihood: str = "bernoulli"
     num_draws: int = 1
     dropout: float = 0.0
+    lengths: tuple[int, ...] = ()
 
     def _repeated(self, batch: Batch) -> tuple[Array, Array, Array]:
         """Time first, M copies of every sequence; and which steps exist."""
@@ -197,13 +201,8 @@ class MarkovObjective:
         x, mask, _ = self._repeated(batch)
         latent = params["start"]["mean"].shape[0]
         noise = jax.random.normal(key, (*x.shape[:2], latent), x.dtype)
-        kept = None
-        if self.dropout > 0:
-            x = x * self._kept(jax.random.fold_in(key, 1), x)
         read = read_backwards(params["recognition"], x, mask)
-        if self.dropout > 0:
-            read = read * self._kept(jax.random.fold_in(key, 2), read)
-            kept = self._kept(jax.random.fold_in(key, 3), read)
+        kept = self._kept(jax.random.fold_in(key, 1), read) if self.dropout > 0 else None
         z, *rest = sample_posterior(params, read, noise)
         return Terms(emission(params["emission"], z, kept), *rest)
 
@@ -229,9 +228,21 @@ class MarkovObjective:
         total = jnp.sum(jnp.where(mask, step, 0), axis=0)
         return jnp.mean(total.reshape(-1, self.num_draws), axis=1)
 
+    def _cut(self, fn: Callable[[Batch], Any], batch: Batch) -> Any:
+        """``fn`` of a batch that is cut off behind its longest sequence: one branch is run."""
+        lengths = sorted({min(n, batch.x.shape[1]) for n in self.lengths})
+        if not lengths:
+            return fn(batch)
+        if lengths[-1] < batch.x.shape[1]:
+            lengths.append(batch.x.shape[1])
+        longest = jnp.max(batch.length)
+        index = jnp.sum(longest > jnp.asarray(lengths[:-1], longest.dtype))
+        branches = [(lambda b, n=n: fn(b._replace(x=b.x[:, :n]))) for n in lengths]
+        return jax.lax.switch(index, branches, batch)
+
     def __call__(self, params: PyTree, batch: Batch, key: PRNGKeyArray) -> Float[Array, ""]:
         """The objective on a batch."""
-        total = jnp.sum(self.per_sequence(params, batch, key))
+        total = self._cut(lambda b: jnp.sum(self.per_sequence(params, b, key)), batch)
         return total / jnp.sum(batch.length).astype(total.dtype)
 
     def gauss_newton(
