@@ -19,8 +19,10 @@ from curvi._core.memory import require_memory
 from curvi.engine import resumable
 from curvi.families import Family, FullRank, LowRank, MeanField
 from curvi.glm._design import Columns, Posterior, is_selected
-from curvi.glm._fit import LARGEST_DENSE, GLMFit, Options
+from curvi.glm._fit import LARGEST_DENSE, GLMFit
 from curvi.glm._rows import DTYPES, Block, Observations, Streaming, UserBlocks, canonical
+from curvi.glm._sparse_rows import stored_by_density
+from curvi.glm._stages import Options
 from curvi.io._objects import SavedEstimator
 from curvi.plots import plot_coefficients
 from curvi.solvers import DSVI, HFSGVI, LBFGS, Method
@@ -93,8 +95,9 @@ class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
         Parameters
         ----------
         X : array or sparse matrix, (rows, features)
-            float32 is fitted in float32, everything else in float64. A sparse table is never
-            made dense.
+            float32 is fitted in float32, everything else in float64. How it is stored does not
+            matter: Newton steps take sparse or dense products by its share of non-zeros. A wide
+            sparse table is never made dense.
         y : array, (rows,)
             Responses.
         sample_weight : array, (rows,), optional
@@ -120,7 +123,10 @@ class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
         self._check_parameters()
         on_disk = isinstance(X, np.memmap)
         X, y, weight = self._check_rows(X, y, sample_weight)
-        streamed = self._streams(X, on_disk) and self._labels(y).shape[0] <= 2
+        one_predictor = self._labels(y).shape[0] <= 2
+        streamed = self._streams(X, on_disk) and one_predictor
+        if one_predictor and not streamed and self._takes_dense_steps(X):
+            X = stored_by_density(X, self._streaming.largest_copy)
         blocks = self._streaming.blocks(X, y, weight) if streamed else [Block(X, y, weight)]
         return self._fit_observations(Observations(blocks, self._labels, streamed=streamed))
 
@@ -177,10 +183,14 @@ class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
             warnings.warn(self._failure(), ConvergenceWarning, stacklevel=3)
         return self
 
+    def _takes_dense_steps(self, X: Any) -> bool:
+        """Whether Newton steps form the whole Hessian."""
+        plain = self.method == "newton" and self.covariance == "diagonal"
+        return plain and X.shape[1] < LARGEST_DENSE // 2
+
     def _streams(self, X: Any, on_disk: bool) -> bool:
         """Whether a validated table is read in blocks where it is, instead of copied."""
-        plain = self.method == "newton" and self.covariance == "diagonal"
-        if not plain or sparse.issparse(X) or X.shape[1] >= LARGEST_DENSE // 2:
+        if not self._takes_dense_steps(X) or sparse.issparse(X):
             return False
         return on_disk or X.nbytes > self._streaming.largest_copy
 
@@ -277,7 +287,7 @@ class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
     def _options(self, columns: Columns, total: float, curvature: float) -> Options:
         """``total`` weight of the rows; ``curvature`` bounds that of one row in its predictor."""
         large = total * columns.scale.size**2 > _LARGE
-        starts = self.num_starts or (1 if self.prior == "normal" else 2 if large else 4)
+        starts = self.num_starts or (1 if self.prior == "normal" or large else 4)
         seed = int(validation.random_source(self.random_state).randint(2**31 - 1))
         return Options(
             method=self._engine(columns, total * curvature),

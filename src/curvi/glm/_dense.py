@@ -22,7 +22,8 @@ import numpy as np
 from curvi._core.threads import available_threads, one_blas_thread
 from curvi.glm._diagonal_bound import DiagonalBound, Energy
 from curvi.glm._likelihoods import Gaussian, Likelihood, RowTerms
-from curvi.glm._rows import Table, Tables, WholeTable
+from curvi.glm._rows import Tables
+from curvi.glm._sparse_rows import SparseTable
 
 COARSE_ROWS = 4000  # on which the first steps towards a solution are taken, at least
 # Hessians of a coarse stage take a share of the rows: each k-th, k at most LARGEST_STRIDE, and
@@ -87,6 +88,8 @@ class DenseBound(DiagonalBound):
     @property
     def work(self) -> float:
         """Multiplications of one Hessian, roughly."""
+        if isinstance(self.tables, SparseTable):
+            return self.tables.hessian_work
         return 3.0 * self.tables.num_rows * self.precision.shape[0] ** 2
 
     def coarser(self) -> list[DiagonalBound]:
@@ -97,14 +100,24 @@ class DenseBound(DiagonalBound):
         every = self.tables.num_rows // self.coarse_rows
         if every == 0:
             return super().coarser()
-        single = replace(self, single=True)
-        share = self.tables.num_rows // (_ROWS_PER_PARAMETER * 2 * self.precision.shape[0])
-        sparing = replace(single, every=min(max(share, 1), _LARGEST_STRIDE))
-        stages = super(DenseBound, sparing).coarser()
+        finer = self.finer()
+        stages = super(DenseBound, self._sparing(*finer)).coarser()
         if every >= 4 and not self.relevant.any():
-            few = self.tables.thinned(every)
-            stages.append(replace(single, tables=few, has_all_rows=False, rough=_ROUGH))
-        return [*stages, single]
+            few = replace(self, single=bool(finer), tables=self.tables.thinned(every))
+            stages.append(replace(few, has_all_rows=False, rough=_ROUGH))
+        return [*stages, *finer]
+
+    def finer(self) -> list[DenseBound]:
+        """All rows with single-precision Hessians, of a long table; sparse ones are exact."""
+        exact = isinstance(self.tables, SparseTable) or self.tables.num_rows < self.coarse_rows
+        return [] if exact else [replace(self, single=True)]
+
+    def _sparing(self, single: DenseBound | None = None) -> DenseBound:
+        """With Hessians of a share of the rows, where these are dense."""
+        if single is None:
+            return self
+        share = self.tables.num_rows // (_ROWS_PER_PARAMETER * 2 * self.precision.shape[0])
+        return replace(single, every=min(max(share, 1), _LARGEST_STRIDE))
 
     def energy(self, mu: np.ndarray, sd: np.ndarray) -> float:
         """Minus the expected log likelihood."""
@@ -135,12 +148,12 @@ class DenseBound(DiagonalBound):
     def _unit_energy(self, mu: np.ndarray, sd: np.ndarray) -> float:
         """The energy, of unit noise where there is noise."""
 
-        def of_rows(table: Table) -> Terms:
+        def of_rows(table: Any) -> Terms:
             return [np.asarray(-(table.weight @ self._terms(table, mu, sd).value))]
 
         return float(self._over_rows(of_rows)[0])
 
-    def _over_rows(self, function: Callable[[Table], Terms]) -> Terms:
+    def _over_rows(self, function: Callable[[Any], Terms]) -> Terms:
         """The sum of the terms of all rows, block by block."""
         return added(function(part) for table in self.tables for part in table.blocks(_AT_ONCE))
 
@@ -148,7 +161,7 @@ class DenseBound(DiagonalBound):
     def _total(self) -> float:
         return float(sum(table.weight.sum(dtype=np.float64) for table in self.tables))
 
-    def _terms(self, table: Table, mu: np.ndarray, sd: np.ndarray) -> RowTerms:
+    def _terms(self, table: Any, mu: np.ndarray, sd: np.ndarray) -> RowTerms:
         """Terms of some rows, of unit noise where there is noise.
 
         Those of the last parameters are kept: an accepted step needs its slopes after its value.
@@ -157,19 +170,18 @@ class DenseBound(DiagonalBound):
         last, terms = self._cache.get(key, (None, None))
         if last is not None and np.array_equal(last, params):
             return terms
-        terms = self.likelihood.row_terms(*_predictor(table, mu, sd), table.y)
+        mean, variance = table.predictor(mu, sd**2)
+        terms = self.likelihood.row_terms(mean, variance, table.y)
         self._cache[key] = (params, terms)
         return terms
 
     @property
     def _cache(self) -> dict[Any, Any]:
         """Where terms are kept; nowhere for rows that are many or come in a stream."""
-        tables = self.tables
-        if isinstance(tables, WholeTable) and tables.num_rows <= _CACHED_ROWS:
-            return tables.cache
-        return {}
+        kept = self.tables.cache if self.tables.num_rows <= _CACHED_ROWS else None
+        return {} if kept is None else kept
 
-    def _parts(self, table: Table, mu: np.ndarray, sd: np.ndarray) -> Terms:
+    def _parts(self, table: Any, mu: np.ndarray, sd: np.ndarray) -> Terms:
         """Value, slopes and Hessian blocks of some rows; of unit noise where there is noise.
 
         Only the Gram matrices are shared among threads: their products are long enough for it,
@@ -181,19 +193,20 @@ class DenseBound(DiagonalBound):
         pairs = list(zip(blocks, terms, strict=True))
         return [*slopes, *summed(lambda pair: self._curvature(*pair), pairs, self.threads)]
 
-    def _curvature(self, table: Table, terms: RowTerms) -> Terms:
+    def _curvature(self, table: Any, terms: RowTerms) -> Terms:
         """Hessian blocks of some rows."""
         weight = table.weight.astype(np.float64)
         second = (term for term in terms[3:] if term is not None)
         weights = [-(weight * term)[:: self.every] for term in second]
-        grams = _grams(table.thinned(self.every), weights, single=self.single)
+        rows = table if self.every == 1 else table.thinned(self.every)
+        grams = rows.grams(weights, single=self.single)
         return [self.every * gram for gram in grams] if self.every > 1 else grams
 
-    def _slopes(self, table: Table, terms: RowTerms) -> Terms:
+    def _slopes(self, table: Any, terms: RowTerms) -> Terms:
         """Value and slopes of some rows."""
         weight = table.weight.astype(np.float64)
         value = np.asarray(-(weight @ terms.value))
-        return [value, *_pull(table, weight * terms.by_mean, weight * terms.by_variance)]
+        return [value, *table.pull(weight * terms.by_mean, weight * terms.by_variance)]
 
     def _profiled(self, energy: Energy) -> Energy:
         r"""With the noise of a Gaussian likelihood put in, or maximised.
@@ -215,37 +228,3 @@ class DenseBound(DiagonalBound):
             None if energy.mean_mean is None else energy.mean_mean / noise,
             rank_one=-2 / self._total if free else 0.0,
         )
-
-
-def _predictor(table: Table, mu: np.ndarray, sd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of the predictor; one pass over a table that is its own square."""
-    dtype = table.matrix.dtype
-    moments = np.stack([mu, sd**2], axis=1).astype(dtype)
-    if table.is_binary:
-        mean, variance = (table.matrix @ moments).T
-    else:
-        mean, variance = table.matrix @ moments[:, 0], table.squares @ moments[:, 1]
-    return mean.astype(np.float64), variance.astype(np.float64)
-
-
-def _pull(table: Table, by_mean: np.ndarray, by_variance: np.ndarray) -> Terms:
-    """Minus the gradients of the weighted sum of rows in (mu, s)."""
-    slopes = np.stack([by_mean, by_variance]).astype(table.matrix.dtype)
-    if table.is_binary:
-        return list(-(slopes @ table.matrix).astype(np.float64))
-    pairs = zip(slopes, (table.matrix, table.squares), strict=True)
-    return [-(slope @ matrix).astype(np.float64) for slope, matrix in pairs]
-
-
-def _grams(table: Table, weights: list[np.ndarray], *, single: bool) -> Terms:
-    """``X'aX``, and ``X'b(X*X)`` and ``(X*X)'c(X*X)`` where there are three weights."""
-    dtype = np.float32 if single else table.matrix.dtype
-    matrix = table.matrix.astype(dtype, copy=False)
-    shared = table.is_binary or len(weights) == 1
-    squares = matrix if shared else table.squares.astype(dtype, copy=False)
-    pairs = ((matrix, matrix), (matrix, squares), (squares, squares))
-    products = (
-        left.T @ (weight.astype(dtype)[:, None] * right)
-        for weight, (left, right) in zip(weights, pairs, strict=False)
-    )
-    return [product.astype(np.float64) for product in products]

@@ -9,6 +9,7 @@ prior, :math:`\mu = a\,e^{\rho}`.
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 _FADING = 0.05  # ratio of mean to sd below which a coefficient can be switched off at the end
-_OFF = 1e-10  # its sd then
+OFF = 1e-10  # its sd then
 _ROUGH = 1.0  # nats that a start in one parameterisation may leave
 
 
@@ -90,6 +91,10 @@ class DiagonalBound(abc.ABC):
         """
         return [replace(self, well_known=np.inf, rough=_ROUGH)] if self.relevant.any() else []
 
+    def finer(self) -> Sequence[DiagonalBound]:
+        """Cheaper bounds that are good enough near a good start."""
+        return []
+
     @abc.abstractmethod
     def energy(self, mu: np.ndarray, sd: np.ndarray) -> float:
         """Minus the expected log likelihood."""
@@ -143,8 +148,8 @@ class DiagonalBound(abc.ABC):
         Newton steps come closer by a constant factor only, since the limit lies at infinity.
         """
         a, _, sd = self.split(params)
-        fading = self.relevant & (np.abs(a) < _FADING) & (sd > _OFF)
-        rho = np.where(fading, np.log(_OFF), params[a.size :])
+        fading = self.relevant & (np.abs(a) < _FADING) & (sd > OFF)
+        rho = np.where(fading, np.log(OFF), params[a.size :])
         return np.concatenate([np.where(fading, 0.0, a), rho])
 
     def metric(self, params: np.ndarray) -> np.ndarray:

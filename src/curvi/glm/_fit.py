@@ -18,26 +18,23 @@ from curvi._core.compilation import compiled
 from curvi._core.errors import InputError, Outcome
 from curvi._core.threads import one_blas_thread
 from curvi._core.trees import precision_of
-from curvi.engine import Budget, Execution, Hook, Resources, RunResult, hooks_for
+from curvi.engine import Budget, Execution, Resources, RunResult, hooks_for
 from curvi.engine import run as run_loop
 from curvi.families import Family, Params
 from curvi.glm._bound import GLMProblem, Rows, on_device, padded
-from curvi.glm._dense import COARSE_ROWS, DenseBound
+from curvi.glm._dense import DenseBound
 from curvi.glm._design import DenseDesign
 from curvi.glm._diagonal_bound import DiagonalBound
 from curvi.glm._likelihoods import Likelihood
-from curvi.glm._newton import run_newton
 from curvi.glm._rows import StreamedRows, Tables, WholeTable
-from curvi.inference._inputs import default_tolerance
-from curvi.solvers import Method, TrustRegion
+from curvi.glm._sparse_rows import SparseTable, pairs_fit
+from curvi.glm._stages import Hooks, Options, by_relevance, by_stages
+from curvi.solvers import TrustRegion
 
 LARGEST_DENSE = 1600  # parameters up to which the Hessian is formed and factorised
 _NOISE_LEFT = 0.05  # nats per root of a parameter that may be left after a stochastic run
-_HOST_STEPS = 1000
-_ROUGH_STEPS = 50  # at most, on a bound that only leads to a start
 _THREADED_WORK = 1e10  # multiplications of one step from which several threads pay
 
-Hooks = tuple[Hook, ...]
 Start = tuple[np.ndarray, np.ndarray]  # mean and sds
 
 
@@ -80,30 +77,6 @@ class GLMFit:
     def converged(self) -> bool:
         """Whether the maximum of the bound was reached."""
         return self.outcome is Outcome.CONVERGED
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a bound is maximised.
-
-    With ``method=None`` it is the exact bound, by Newton steps in a trust region; any other
-    method sees fresh draws, as in the paper, and its result is judged by the exact bound. Of a
-    long dense table the first Newton steps see ``coarse_rows`` rows or a few more.
-    """
-
-    method: Method | None = None
-    num_starts: int = 1
-    num_draws: int = 10
-    batch_size: int | None = None
-    tolerance: float | None = None
-    max_steps: int | None = None
-    seed: int = 0
-    progress: bool = False
-    coarse_rows: int = COARSE_ROWS
-
-    def accuracy(self, dtype: Any) -> float:
-        """The gain in nats that may be left."""
-        return default_tolerance(dtype) if self.tolerance is None else self.tolerance
 
 
 def fit_glm(
@@ -190,8 +163,9 @@ def fit_glm(
 
 def dense_is_cheap(family: Family, rows: Rows, size: int) -> bool:
     """Whether the whole Hessian can be formed and factorised at every step."""
-    is_dense = isinstance(rows.design, DenseDesign)
-    return is_dense and family.scale.is_diagonal and size <= LARGEST_DENSE
+    if not family.scale.is_diagonal or size > LARGEST_DENSE:
+        return False
+    return isinstance(rows.design, DenseDesign) or pairs_fit(rows.design)
 
 
 def relevant_columns(columns: int, relevance: bool, intercept: bool) -> np.ndarray:
@@ -199,9 +173,10 @@ def relevant_columns(columns: int, relevance: bool, intercept: bool) -> np.ndarr
     return np.append(np.full(columns - intercept, relevance), np.zeros(int(intercept), bool))
 
 
-def whole_table(rows: Rows) -> WholeTable:
-    """The rows of a dense design as a table on the host."""
-    assert isinstance(rows.design, DenseDesign)  # noqa: S101  for the type checker
+def whole_table(rows: Rows) -> WholeTable | SparseTable:
+    """The rows as a table on the host."""
+    if not isinstance(rows.design, DenseDesign):
+        return SparseTable.of(rows.design, rows.y, rows.weight)
     return WholeTable(*(np.asarray(x) for x in (rows.design.matrix, rows.y, rows.weight)))
 
 
@@ -233,9 +208,12 @@ def fit_on_host(
     shape = starts(0)[0].shape
 
     def run_from(index: int, hooks: Hooks) -> tuple[RunResult, float]:
-        mean, sd = starts(index)
-        start = bound.join(mean.ravel(), sd.ravel())
-        run = _from_coarse_to_fine(bound, start, dtype, options, hooks)
+        mean, sd = (part.ravel() for part in starts(index))
+        if index == 0 and bound.relevant.any() and options.max_steps != 1:
+            run = by_relevance(bound, mean, sd, dtype, options, hooks)
+        else:
+            stages = (*bound.coarser(), bound)
+            run = by_stages(stages, bound.join(mean, sd), dtype, options, hooks)
         return run, -bound.value(run.params)
 
     def moments(params: np.ndarray) -> Params:
@@ -247,38 +225,6 @@ def fit_on_host(
     # one thread needs for the work: measured 20 times on two busy cores.
     with one_blas_thread() if bound.work < _THREADED_WORK else nullcontext():
         return _best_start(family, run_from, moments, options)
-
-
-def _from_coarse_to_fine(
-    bound: DiagonalBound, start: np.ndarray, dtype: Any, options: Options, hooks: Hooks
-) -> RunResult:
-    """Newton steps on cheaper bounds first, for a good start at a fraction of the price.
-
-    The trace holds the steps on all rows, and the time of all steps; ``steps`` counts them all.
-    """
-    steps = _HOST_STEPS if options.max_steps is None else options.max_steps
-    accuracy = options.accuracy(dtype)
-    spent, used, traces = 0.0, 0, []
-    for stage in (*bound.coarser(), bound):
-        if stage is not bound and used + 1 >= steps:
-            continue  # the last step is for the bound itself
-        left = steps - used - (stage is not bound)
-        most = min(left, _ROUGH_STEPS) if stage.rough else left
-        budget = Budget(max(accuracy, stage.rough), most, hooks=hooks)
-        run = run_newton(stage, start, budget, dtype)
-        used += run.steps
-        if stage is bound or np.isfinite(bound.value(run.params)):
-            start = run.params
-        seen = slice(None if stage.has_all_rows else 0)
-        timed = {**run.trace, "seconds": run.trace["seconds"] + spent}
-        traces.append({name: column[seen] for name, column in timed.items()})
-        spent += run.seconds
-        done = run.outcome is Outcome.CONVERGED and not stage.rough
-        if done or run.outcome is Outcome.INTERRUPTED:
-            break
-    trace = {name: np.concatenate([part[name] for part in traces]) for name in traces[0]}
-    trace["step"] = np.arange(trace["step"].size)
-    return run._replace(params=start, trace=trace, steps=used, seconds=spent)
 
 
 def fit_compiled(

@@ -52,7 +52,7 @@ def _identity(
     for entry in fields(bound):
         value = getattr(bound, entry.name)
         if isinstance(value, Tables):
-            parts = (part for t in value for part in (t.matrix, t.y, t.weight))
+            parts = (part for table in value for part in table.arrays)
             data.append(digests.stream(value, parts))
         elif isinstance(value, bool | int | float) or is_dataclass(value):
             words[entry.name] = plain(repr(value)) if entry.name != "threads" else ""

@@ -24,6 +24,8 @@ from curvi.glm._design import Columns, Moments
 from curvi.glm._likelihoods import row_slices
 
 DTYPES = (np.float64, np.float32)
+_DISTANT = 30.0  # sds from zero, beyond which squares lose three digits
+_SMALL = 2**26  # numbers of a table that may be made dense
 Encode = Callable[[np.ndarray], np.ndarray]
 
 
@@ -40,6 +42,11 @@ class Table(NamedTuple):
     first: int = 0  # number of its first row in the table that it is a block of
 
     @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """What tells one table from another."""
+        return self.matrix, self.y, self.weight
+
+    @property
     def is_binary(self) -> bool:
         """Whether the design is its own square."""
         return self.squares is self.matrix
@@ -53,6 +60,36 @@ class Table(NamedTuple):
         """Each ``every``-th row."""
         return self if every == 1 else self._rows(slice(0, None, every))
 
+    def predictor(self, mu: np.ndarray, variance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the predictor; one pass over a table that is its own square."""
+        moments = np.stack([mu, variance], axis=1).astype(self.matrix.dtype)
+        if self.is_binary:
+            mean, spread = (self.matrix @ moments).T
+        else:
+            mean, spread = self.matrix @ moments[:, 0], self.squares @ moments[:, 1]
+        return mean.astype(np.float64), spread.astype(np.float64)
+
+    def pull(self, by_mean: np.ndarray, by_variance: np.ndarray) -> list[np.ndarray]:
+        """Minus the slopes of the weighted sum of rows in (mu, s)."""
+        slopes = np.stack([by_mean, by_variance]).astype(self.matrix.dtype)
+        if self.is_binary:
+            return list(-(slopes @ self.matrix).astype(np.float64))
+        pairs = zip(slopes, (self.matrix, self.squares), strict=True)
+        return [-(slope @ matrix).astype(np.float64) for slope, matrix in pairs]
+
+    def grams(self, weights: list[np.ndarray], *, single: bool) -> list[np.ndarray]:
+        """``X'aX``, and ``X'b(X*X)`` and ``(X*X)'c(X*X)`` where there are three weights."""
+        dtype = np.float32 if single else self.matrix.dtype
+        matrix = self.matrix.astype(dtype, copy=False)
+        shared = self.is_binary or len(weights) == 1
+        squares = matrix if shared else self.squares.astype(dtype, copy=False)
+        pairs = ((matrix, matrix), (matrix, squares), (squares, squares))
+        products = (
+            left.T @ (weight.astype(dtype)[:, None] * right)
+            for weight, (left, right) in zip(weights, pairs, strict=False)
+        )
+        return [product.astype(np.float64) for product in products]
+
     def _rows(self, part: slice) -> Table:
         matrix = self.matrix[part]
         squares = matrix if self.is_binary else self.squares[part]
@@ -63,12 +100,13 @@ class Tables(abc.ABC):
     """All rows, as often as they are asked for."""
 
     num_rows: int
+    cache: dict[Any, Any] | None = None  # for what a bound wants to keep
 
     @abc.abstractmethod
-    def __iter__(self) -> Iterator[Table]:
+    def __iter__(self) -> Iterator[Any]:
         """A pass over all rows."""
 
-    def thinned(self, every: int) -> WholeTable:
+    def thinned(self, every: int) -> Tables:
         """Every k-th row, with k times its weight."""
         parts, skip = [], 0
         for table in self:
@@ -262,7 +300,12 @@ class Observations:
         if self.streamed:
             return StreamedRows(StreamedTables(source, self._num_rows), prior, noise)
         (table,) = self.blocks
-        design, y = columns.design(table.X), encode(table.y)
+        X = table.X
+        # Columns far from zero lose digits if they are centred after the product.
+        distance = np.max(np.abs(columns.centre / columns.scale), initial=0.0)
+        if sparse.issparse(X) and distance > _DISTANT and X.shape[0] * X.shape[1] < _SMALL:
+            X = X.toarray()
+        design, y = columns.design(X), encode(table.y)
         return Rows(design, y, table.weight, prior, np.asarray(noise, self.dtype))
 
     def _same_rows(self) -> Iterator[Block]:

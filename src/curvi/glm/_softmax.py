@@ -36,10 +36,10 @@ from curvi.glm._bound import (
     predictor_variance,
     sampled_rows,
 )
+from curvi.glm._design import DenseDesign
 from curvi.glm._diagonal_bound import DiagonalBound, Energy
 from curvi.glm._fit import (
     GLMFit,
-    Options,
     dense_is_cheap,
     fit_compiled,
     fit_on_host,
@@ -50,6 +50,7 @@ from curvi.glm._fit import (
 )
 from curvi.glm._likelihoods import Bernoulli, row_slices
 from curvi.glm._rows import WholeTable
+from curvi.glm._stages import Options
 from curvi.linalg import FunctionMetric, Metric
 from curvi.solvers import Problem
 
@@ -110,11 +111,14 @@ def fit_softmax(
         return mean, sd
 
     work = 4.0 * rows.y.shape[0] * (num_classes * columns) ** 2
-    cheap = dense_is_cheap(family, rows, 2 * num_classes * columns) and work < _DENSE_WORK
+    dense = isinstance(rows.design, DenseDesign) and work < _DENSE_WORK
+    cheap = dense and dense_is_cheap(family, rows, 2 * num_classes * columns)
     if options.method is None and cheap:
         precision = np.tile(rows.precision, num_classes)
         relevant = np.tile(relevant_columns(columns, relevance, intercept), num_classes)
-        bound = SoftmaxBound(relevant, precision, whole_table(rows), draws)
+        table = whole_table(rows)
+        assert isinstance(table, WholeTable)  # noqa: S101  for the type checker
+        bound = SoftmaxBound(relevant, precision, table, draws)
         found = fit_on_host(bound, family, dtype, starts, options)
         params = bound.join(np.ravel(found.q.mean), np.exp(np.ravel(found.q.scale_params)))
         elbos = [-replace(bound, draws=noise).value(params) for noise in fresh]
