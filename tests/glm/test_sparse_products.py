@@ -65,9 +65,7 @@ def test_a_table_has_one_optimum_whether_its_products_are_sparse_or_dense(
     y = (random.random(300) < 0.4).astype(int)
     fits = {}
     for sparsely in (True, False):
-        monkeypatch.setattr(
-            "curvi.glm._sparse_rows.prefers_sparse", lambda _, choice=sparsely: choice
-        )
+        monkeypatch.setattr("curvi.glm._sparse_rows.prefers_sparse", lambda _, now=sparsely: now)
         for given in (X, sparse.csr_array(X)):
             model = estimator(prior_scale=0.5).fit(given, y)
             fits[sparsely, type(given)] = np.append(np.ravel(model.coef_), model.elbo_)

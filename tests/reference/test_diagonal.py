@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
+from jax.flatten_util import ravel_pytree
 
 from curvi.reference import _location_scale as ls
+from curvi.reference import _parameters as parameters
 from tests.reference.sampled import (
     BASES,
     SEEDS,
@@ -149,3 +151,69 @@ def test_a_wrong_direction_is_refused(dtype):
     for wrong in [mean, (mean,), (mean, sd[:2]), (mean, sd, sd)]:
         message = r"two vectors.*shape \(3,\)"
         refuse(product, make_function(rows), mean, sd, draws, wrong, match=message)
+
+
+def of_a_network(theta):
+    """Means and sds that share their parameters, so that no derivative of theta is simple."""
+    hidden = jnp.tanh(theta["weights"] @ theta["inputs"])
+    return theta["mean"] * hidden, jnp.exp(0.3 * hidden) + theta["mean"] ** 2
+
+
+@jax.jit
+def theta_forms(rows, theta, draws, direction):
+    """Equations (4) to (6) with a vector of sds, the printed sums, and dense autodiff."""
+    f = make_function(rows)
+    flat, unravel = ravel_pytree(theta)
+
+    def from_flat(flat):
+        return of_a_network(unravel(flat))
+
+    inputs = (f, from_flat, flat, draws)
+    found = (
+        parameters.parameter_gradient(*inputs),
+        parameters.parameter_hessian(*inputs),
+        parameters.parameter_hessian_vector_product(*inputs, direction),
+    )
+    mean, sd = from_flat(flat)
+    slope, curvature = (
+        ls.diagonal_gradient(f, mean, sd, draws),
+        ls.diagonal_hessian(f, mean, sd, draws),
+    )
+    first = jnp.concatenate(jax.jacfwd(from_flat)(flat))
+    second = jnp.concatenate(jax.hessian(from_flat)(flat))
+    printed = first.T @ curvature @ first + jnp.einsum("i,ipq->pq", jnp.concatenate(slope), second)
+
+    def value(flat):
+        mean, sd = from_flat(flat)
+        return jnp.mean(jax.vmap(lambda noise: f(mean + sd * noise))(draws))
+
+    dense = jax.hessian(value)(flat)
+    by_hand = (first.T @ jnp.concatenate(slope), printed, printed @ direction)
+    return found, by_hand, (jax.grad(value)(flat), dense, dense @ direction)
+
+
+def test_the_theta_form_of_the_diagonal_theorem_needs_no_dense_scale(key, dtype):
+    rng, d = generator(key), 3
+    rows, _, _, draws = make_inputs(rng, d, 5, dtype)
+    theta = {
+        "mean": normal(rng, (d,), dtype),
+        "weights": normal(rng, (d, 2), dtype),
+        "inputs": normal(rng, (2,), dtype),
+    }
+    direction = normal(rng, (d + 2 * d + 2,), dtype)
+    found, by_hand, autodiff = theta_forms(rows, theta, draws, direction)
+    assert_close(found, by_hand, dtype)
+    assert_close(found, autodiff, dtype)
+
+
+def test_the_theta_form_stores_vectors_and_no_matrix():
+    """Sizes of all intermediate arrays of the product, one draw of a thousand dimensions."""
+    d = 1000
+    f = lambda z: jnp.sum(jnp.cos(z)) + jnp.sum(z) ** 2  # noqa: E731
+
+    def product(theta, direction):
+        return parameters.parameter_hessian_vector_product(
+            f, lambda t: (t, jnp.exp(t)), theta, jnp.ones((1, d)), direction
+        )
+
+    assert largest_intermediate(product, jnp.ones(d), jnp.ones(d)) <= d

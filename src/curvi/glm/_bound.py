@@ -12,6 +12,7 @@ Titsias and Lazaro-Gredilla (automatic relevance determination) that the paper u
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from curvi.linalg import FunctionMetric, Metric
 from curvi.solvers import Problem
 
 _SMALLEST_PADDED = 16
+_ROWS_AT_ONCE = 1024  # whose gradients are held together
 _FINE = 6  # above 1024 rows, padding stays below 1 / 2^5 of them
 
 
@@ -291,6 +293,26 @@ class SampledGLMProblem(GLMProblem):
         precision = precision.at[self._last].min(sample.rows.precision[self._last])
         prior = _normal_energy(precision, moment) - self.family.scale.log_det(q.scale_params)
         return self._energy(params, sample) + prior
+
+    def squared_gradients(self, back: Callable[[Any], Params], point: Any, sample: Any) -> Any:
+        """Entrywise squares of the gradients of single rows, summed; the prior is no row."""
+        rows = sample.rows
+        shared_noise = isinstance(self.likelihood, Gaussian)  # which is not a sum over rows
+        if shared_noise or not isinstance(rows.design, DenseDesign):
+            return super().squared_gradients(back, point, sample)
+        matrix, noise = rows.design.matrix, sample.noise
+
+        def squared(row: tuple[Array, ...]) -> Any:
+            x, y, weight, *own = row
+            one = rows._replace(design=DenseDesign(x[None]), y=y[None], weight=weight[None])
+            seen = sample._replace(rows=one, noise=own[0][:, None] if own else noise)
+            gradient = jax.grad(lambda p: self._energy(back(p), seen))(point)
+            return jax.tree.map(jnp.square, gradient)
+
+        own = (jnp.moveaxis(noise, 1, 0),) if self.per_row else ()
+        parts = (matrix, rows.y, rows.weight, *own)
+        squares = jax.lax.map(squared, parts, batch_size=_ROWS_AT_ONCE)
+        return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), squares)
 
     def _energy(self, params: Params, sample: Any) -> Float[Array, ""]:
         """Minus the log likelihood on the draws, scaled to all rows."""

@@ -50,7 +50,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
         Rank of a low-rank covariance; at most the number of coefficients less one.
     num_starts : int, optional
         Number of starts, of which the one with the highest ELBO is kept; 1 by default, or with
-        ``prior="ard"``, whose ELBO has many maxima, 4, or 2 on large tables.
+        ``prior="ard"``, whose ELBO has many maxima, 4 unless the table is large.
     batch_size : int, optional
         Rows per step of the stochastic methods.
     max_iter, tol : int, float, optional

@@ -222,7 +222,7 @@ def diagonal_gradient(
     >>> [x.tolist() for x in diagonal_gradient(lambda z: z[0] ** 2, one, one, draws)]
     [[2.0], [2.0]]
     """
-    weights = _check_diagonal(mean, sd, draws, weights, "diagonal_gradient")
+    weights = check_diagonal(mean, sd, draws, weights, "diagonal_gradient")
     slopes = jax.vmap(jax.grad(scalar_valued(f)))(_diagonal_points(mean, sd, draws))
     return weights @ slopes, weights @ (draws * slopes)
 
@@ -245,7 +245,7 @@ def diagonal_hessian(
     array of shape (2 d, 2 d)
         Symmetric; the mean comes before the sd.
     """
-    weights = _check_diagonal(mean, sd, draws, weights, "diagonal_hessian")
+    weights = check_diagonal(mean, sd, draws, weights, "diagonal_hessian")
     hessians = jax.vmap(jax.hessian(scalar_valued(f)))(_diagonal_points(mean, sd, draws))
     factors = jnp.stack([jnp.ones_like(draws), draws], axis=1)
     blocks = jnp.einsum("m,mai,mij,mbj->aibj", weights, factors, hessians, factors)
@@ -293,7 +293,7 @@ def diagonal_hessian_vector_product(
     [[2.0], [6.0]]
     """
     where = "diagonal_hessian_vector_product"
-    weights = _check_diagonal(mean, sd, draws, weights, where)
+    weights = check_diagonal(mean, sd, draws, weights, where)
     if not isinstance(direction, tuple) or [jnp.shape(x) for x in direction] != [mean.shape] * 2:
         raise InputError(
             f"direction does not fit in {where}(); pass a tuple of two vectors, one for mean and "
@@ -305,7 +305,9 @@ def diagonal_hessian_vector_product(
 
 
 def points(mean: Array, scale: Array, draws: Array) -> Array:
-    """Return ``z_m = mean + scale @ eps_m``, one row per draw."""
+    """Return ``z_m = mean + scale @ eps_m``, one row per draw; a vector is a diagonal scale."""
+    if jnp.ndim(scale) == 1:
+        return _diagonal_points(mean, scale, draws)
     return jax.vmap(lambda noise: mean + scale @ noise)(draws)
 
 
@@ -369,7 +371,7 @@ def check_inputs(
     return _check_draws(draws, scale.shape[1], weights, where)
 
 
-def _check_diagonal(
+def check_diagonal(
     mean: Array, sd: Array, draws: Array, weights: Array | None, where: str
 ) -> Array:
     """Validate the shapes of ``z = mean + sd * eps``, and return the weights."""

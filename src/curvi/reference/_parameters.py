@@ -14,12 +14,13 @@ from curvi.reference._location_scale import (
     Function,
     Noise,
     Weights,
+    check_diagonal,
     check_inputs,
     points,
     scalar_valued,
 )
 
-LocationScale = Callable[[Any], tuple[Float[Array, "d"], Float[Array, "d k"]]]
+LocationScale = Callable[[Any], tuple[Float[Array, "d"], Float[Array, "d ..."]]]
 
 
 def parameter_gradient(
@@ -40,7 +41,8 @@ def parameter_gradient(
     f : callable
         Twice differentiable function from (d,) to a scalar.
     location_scale : callable
-        theta -> (mean, scale), of shapes (d,) and (d, k).
+        theta -> (mean, scale), of shapes (d,) and (d, k); or (mean, sd), both of shape (d,), which
+        is the diagonal form of Theorem 1 without a dense scale.
     theta : pytree of float arrays
         The parameters; the gradient has the same structure.
     draws : array of shape (M, k)
@@ -184,7 +186,8 @@ def _linearise(
                 f"location_scale(theta) returned a {type(pair).__name__} in {where}(); return the "
                 "pair (mean, scale), shapes (d,) and (d, k)"
             )
-        checked_weights = check_inputs(*pair, draws, weights, where)
+        check = check_diagonal if jnp.ndim(pair[1]) == 1 else check_inputs
+        checked_weights = check(*pair, draws, weights, where)
         return points(*pair, draws), checked_weights
 
     return jax.vjp(all_points, theta, has_aux=True)

@@ -8,6 +8,7 @@ host. :class:`Layered` is what KFAC needs to see of a network.
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -131,6 +132,13 @@ class Problem(abc.ABC):
         raise InputError(
             "this objective has no hyperparameters that are maximised analytically; use "
             "HFSGVI(curvature='exact')"
+        )
+
+    def squared_gradients(self, back: Callable[[Any], Any], point: Any, sample: Any) -> Any:
+        """Entrywise squares of the gradients of single rows at ``back(point)``, summed."""
+        raise InputError(
+            "this objective does not show the gradients of its rows; preconditioner='martens' is "
+            "for regressions with dense rows, choose 'diagonal' or None"
         )
 
     def gauss_newton(self, params: Any, sample: Any) -> tuple[Array, Any, LinearMap]:
