@@ -3,9 +3,12 @@ defaults on other data, the price of products, memory, and few labels.
 
 Stage one tunes Adam over its complete grid, and Adagrad, on the last 5,000 training images
 (:mod:`benchmarks.vae_tuning`). In stage two the contenders alternate on new seeds and are judged on
-the test images: 784-500-20-500-784, grey levels as probabilities, M = 1. Under KFAC the encoder
-reads the leading 200 principal directions, under the others all pixels. Results are kept after
-every stage. ``python -m benchmarks.bench_vae [--quick]``; about 25 minutes on two cores.
+the test images: 784-500-20-500-784, grey levels as probabilities, M = 1. Under KFAC and
+Hessian-free the encoder reads the leading 200 principal coordinates, under the others all pixels;
+the best Adam also runs on the same coordinates, and KFAC on all directions and with a horizon. A
+run lasts until its schedule ends. Finished stages and races are kept, and a run that was
+interrupted goes on with the next one as long as the commit is the same.
+``python -m benchmarks.bench_vae [--quick]``; about 60 minutes on two idle cores.
 """
 
 from __future__ import annotations
@@ -14,10 +17,12 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
 import time
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,16 +41,46 @@ from benchmarks.common import (
 )
 from benchmarks.vae_labels import accuracies, few_labels
 from benchmarks.vae_runs import TARGETS, Run, reached, splits
-from benchmarks.vae_tuning import ADAGRAD, ADAM, RUNGS, Cell, first_order, halving
+from benchmarks.vae_tuning import (
+    ADAGRAD,
+    ADAGRAD_RATES,
+    ADAM,
+    ADAM_RATES,
+    RUNGS,
+    Cell,
+    at_the_edge,
+    first_order,
+    halving,
+    last_step,
+)
+from curvi.reproduction._provenance import provenance
+from curvi.reproduction._vae_runs import (
+    CANDIDATES,
+    CASES,
+    Candidate,
+    Case,
+    Images,
+    Job,
+    Model,
+    finished,
+    images,
+    tuned,
+)
 from curvi.vae import MLPObjective, initial_params
 
 GOALS = {-110.0: 2.5, -105.0: 2.0, -102.0: 1.5}
 ADAGRAD_GOAL = 5.0
-RACE_SECONDS = 45.0
+RACE_SECONDS, LONGEST_SECONDS = 45.0, 150.0  # without a schedule, and with any
+SEEDS = 3
 PRODUCT_GOAL, MEMORY_GOAL = 3.0, 8 * 2**30
-KFAC = curvi.KFAC()
-HF = curvi.HessianFree(preconditioner="kronecker", cg_steps=10, curvature_rows=500)
-SETS = {"digits": ("bernoulli", 10), "frey": ("gaussian", 20), "olivetti": ("gaussian", 100)}
+KFAC, ALL_DIRECTIONS = curvi.KFAC(), curvi.KFAC(directions=None)
+HORIZON_EPOCHS = 10
+HF = curvi.HessianFree()
+FACES = {"digits": Case("digits", 10, 200, "bernoulli", 10.0), **CASES}
+ADAM_CANDIDATES = tuple(
+    Candidate(f"rate {rate:g}", curvi.Averaged(curvi.FirstOrder(optax.adam(rate))), 100)
+    for rate in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
+)
 
 
 def say(text: str) -> None:
@@ -64,8 +99,11 @@ def tuning(quick: bool) -> dict:
             str(target): {"cell": cell._asdict(), "averaged": averaged}
             for target, (cell, averaged) in choice.items()
         }
-        results[name] = {"choice": chosen, "grid": table, "seconds": time.perf_counter() - began}
-        say(f"{name}: {chosen}")
+        rates = ADAM_RATES if name == "adam" else ADAGRAD_RATES
+        edges = [t for t, (cell, _) in choice.items() if at_the_edge(cell, rates)]
+        results[name] = {"choice": chosen, "grid": table, "at_the_edge": edges,
+                         "seconds": time.perf_counter() - began}  # fmt: skip
+        say(f"{name}: {chosen}; at the edge of the rates: {edges or 'none'}")
     return results
 
 
@@ -75,55 +113,90 @@ def label(name: str, choice: dict) -> str:
     return f"{name} {' '.join(str(value) for value in choice['cell'].values())} {kind}"
 
 
-def contenders(tuned: dict, rows: int) -> dict:
-    """Methods with their batch size and scale of the first weights; KFAC first."""
-    found = {"kfac": (KFAC, 100, None)}
+class Contender(NamedTuple):
+    """A method, its batch size, the scale of the first weights, and when its run ends."""
+
+    method: Any
+    batch: int = 100
+    scale: float | None = None
+    steps: float = np.inf
+    seconds: float = RACE_SECONDS
+    principal: tuple | None = None
+
+
+def contenders(tuned: dict, rows: int) -> dict[str, Contender]:
+    """All of them; KFAC first."""
+    horizon = HORIZON_EPOCHS * rows // 100
+    found = {
+        "kfac": Contender(KFAC),
+        "kfac all directions": Contender(ALL_DIRECTIONS),
+        "kfac horizon": Contender(
+            curvi.KFAC(horizon=horizon), steps=horizon, seconds=LONGEST_SECONDS
+        ),
+    }
     for name, results in tuned.items():
         for choice in results["choice"].values():
             cell = Cell(**choice["cell"])
             method = first_order(name, cell, rows, averaged=choice["averaged"])
-            found.setdefault(label(name, choice), (method, cell.batch, cell.init))
-    return found | {"hessian_free": (HF, 2000, None)}
+            last = last_step(cell, rows)
+            seconds = RACE_SECONDS if last == np.inf else LONGEST_SECONDS
+            one = Contender(method, cell.batch, cell.init, last, seconds)
+            found.setdefault(label(name, choice), one)
+            if name == "adam":
+                other = one._replace(principal=KFAC.principal)
+                found.setdefault(f"principal {label(name, choice)}", other)
+    return found | {"hessian_free": Contender(HF, HF.usual_batch_size)}
 
 
 def race(tuned: dict, quick: bool) -> dict:
     """Stage two: alternating runs on new seeds, judged on test images."""
     data = curvi.datasets.load("mnist")
     X, held = data.train[0], jnp.asarray(data.test[0])
-    rounds: list[dict] = []
-    goals = _goals(tuned)
-    for seed in range(1, 2 if quick else 6):
-        row = {}
-        for name, (method, batch, scale) in contenders(tuned, len(X)).items():
-            if name.startswith(("adagrad", "hessian_free")) and seed > 1:
+    rounds: list[dict] = [] if quick else _known("vae_race").get("rounds", [])
+    for seed in range(1, 2 if quick else 1 + SEEDS):
+        if len(rounds) < seed:
+            rounds.append({})
+        row = rounds[seed - 1]
+        for name, one in contenders(tuned, len(X)).items():
+            if name in row:
                 continue
-            run = Run(method, X, held, batch=batch, scale=scale, seed=seed)
-            path = run.until(2.0 if quick else RACE_SECONDS, goal=goals.get(name, np.inf)).path
+            run = Run(one.method, X, held, batch=one.batch, scale=one.scale, seed=seed,
+                      principal=one.principal)  # fmt: skip
+            path = run.until(2.0 if quick else one.seconds, steps=one.steps).path
             row[name] = {"to": {str(t): reached(path, t) for t in TARGETS},
                          "final": path[-1].averaged, "seconds": path[-1].seconds,
                          "steps": path[-1].step,
                          "path": [[look.seconds, look.averaged] for look in path]}  # fmt: skip
             say(f"seed {seed} {name}: {row[name]['to']}, final {row[name]['final']:.2f}")
-        rounds.append(row)
-        if not quick:
-            keep("vae_race", {"rounds": rounds})
+            if not quick:
+                keep("vae_race", {"rounds": rounds})
     rivals = {
         name: {target: label(name, choice) for target, choice in results["choice"].items()}
         for name, results in tuned.items()
     }
     (RESULTS / "vae_race.json").unlink(missing_ok=True)  # all of it is in what is returned
-    rivals["hessian_free"] = {str(target): "hessian_free" for target in GOALS}
+    rivals["adam on the same coordinates"] = {
+        target: f"principal {name}" for target, name in rivals["adam"].items()
+    }
+    for name in ("kfac all directions", "kfac horizon", "hessian_free"):
+        rivals[name] = {str(target): name for target in GOALS}
     ratios = _ratios(rounds, rivals)
-    return {"rounds": rounds, "rivals": rivals, "ratios": ratios, "met": _met(rounds, ratios)}
+    return {"rounds": rounds, "rivals": rivals, "ratios": ratios, "met": _met(rounds, ratios),
+            "hessian_free": _hessian_free(rounds)}  # fmt: skip
 
 
-def _goals(tuned: dict) -> dict:
-    """Where an Adam has done what it was chosen for; the one for the last bound runs on."""
-    goals: dict[str, float] = {}
-    for target, choice in tuned["adam"]["choice"].items():
-        name, goal = label("adam", choice), float(target)
-        goals[name] = max(goals.get(name, goal), goal)
-    return {name: goal if goal < max(GOALS) else np.inf for name, goal in goals.items()}
+def _hessian_free(rounds: list[dict]) -> list[float | None]:
+    """Of every seed: seconds of the best Adagrad to its best bound over those of Hessian-free."""
+    found: list[float | None] = []
+    for row in rounds:
+        path = max((r["path"] for n, r in row.items() if n.startswith("adagrad ")),
+                   key=lambda path: max(bound for _, bound in path))  # fmt: skip
+        best = max(bound for _, bound in path)
+        needed = next(s for s, bound in path if bound >= best)
+        mine = next((s for s, b in row["hessian_free"]["path"] if b >= best), None)
+        found.append(None if mine is None else needed / mine)
+    say(f"Adagrad to its best bound / hessian_free to the same: {found}")
+    return found
 
 
 def _ratios(rounds: list[dict], rivals: dict) -> dict:
@@ -170,68 +243,63 @@ def _met(rounds: list[dict], ratios: dict) -> dict:
     return met
 
 
-def images(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Training and test images of a small data set; a tenth is for testing."""
-    if name == "digits":
-        from sklearn.datasets import load_digits
+def faces(name: str, quick: bool) -> dict:
+    """Stage three: unchanged defaults on other data; rates of the rivals tuned on a pilot seed.
 
-        X = (load_digits().data / 16).astype(np.float32)
-    else:
-        X = curvi.datasets.load(name).train[0]
-    order = np.random.default_rng(0).permutation(len(X))
-    return X[order[len(X) // 10 :]], X[order[: len(X) // 10]]
-
-
-def fitted(X, test, likelihood: str, latent: int, method, budget: float, **more) -> dict:
-    """Best validation bound, when it was reached, the path to it, and what test images say."""
-    options = {"latent": latent, "hidden": (200,), "likelihood": likelihood, "method": method,
-               "random_state": 0, **more}  # fmt: skip
-    curvi.VAE(**options, max_epochs=1).fit(X)  # compiles
-    model = curvi.VAE(**options, max_epochs=100_000, time_budget=budget, patience=50).fit(X)
-    bounds, seconds = model.history_["validation_elbo"], model.history_["seconds"]
-    finite = np.isfinite(bounds)
-    return {
-        "bound": model.elbo_,
-        "seconds_to_best": float(seconds[int(np.nanargmax(bounds))]),
-        "test_bound": float(model.score(test)),
-        "test_squared_error": float(np.mean((model.reconstruct(test) - test) ** 2)),
-        "path": np.stack([seconds, bounds], axis=1)[finite].tolist(),
+    Evaluations come by the clock. Of every method the run of each seed.
+    """
+    case, data = FACES[name], images(name) if name != "digits" else _digits()
+    seconds, folder = 1.0 if quick else 10.0, RESULTS / "vae_runs"
+    model = Model(None, 1e-4, case.hidden)
+    candidates = {**CANDIDATES, "adam": ADAM_CANDIDATES}
+    runs: dict[str, list] = {}
+    chosen = {}
+    for method in ("kfac", "hessian_free", "lbfgs", "adagrad", "adam"):
+        several = candidates[method][:1] if quick else candidates[method]
+        chosen[method] = tuned(case, model, method, data, folder, seconds, several)
+        jobs = [Job(case, model, method, chosen[method], seed, seconds)
+                for seed in range(1 if quick else SEEDS)]  # fmt: skip
+        runs[method] = [finished(job, data, folder) for job in jobs]
+        say(f"{name} {method} {chosen[method].name}: {[round(r.best, 2) for r in runs[method]]}")
+    rows = {
+        method: {
+            "setting": chosen[method].name,
+            "bound": statistics.median(run.best for run in several),
+            "seconds_to_best": statistics.median(run.seconds_to(run.best) for run in several),
+            "test_bound": statistics.median(run.test_bound for run in several),
+            "test_squared_error": statistics.median(run.test_squared_error for run in several),
+        }
+        for method, several in runs.items()
     }
-
-
-def defaults(name: str, quick: bool) -> dict:
-    """Stage three: unchanged defaults on other data; Adam and Adagrad at their best rates."""
-    (X, test), (likelihood, latent) = images(name), SETS[name]
-    budget = 1.0 if quick else 8.0 if name == "frey" else 5.0
-    rows = {}
-    for method in ("kfac", "hessian_free", "lbfgs"):
-        rows[method] = fitted(X, test, likelihood, latent, method, budget)
-    for rate in (0.01,) if quick else (0.003, 0.01, 0.03):
-        adagrad = curvi.FirstOrder(optax.adagrad(rate))
-        rows[f"adagrad {rate:g}"] = fitted(X, test, likelihood, latent, adagrad, budget)
-    for rate in (1e-3,) if quick else (1e-3, 3e-3, 1e-2):
-        adam = curvi.Averaged(curvi.FirstOrder(optax.adam(rate)))
-        for scale in (None, 0.01) if name == "frey" and not quick else (None,):
-            key = f"adam {rate:g} init {scale}"
-            rows[key] = fitted(X, test, likelihood, latent, adam, budget, init_scale=scale)
-    for key, row in rows.items():
-        say(f"{name} {key}: bound {row['bound']:.2f} at {row['seconds_to_best']:.1f} s, "
-            f"test squared error {row['test_squared_error']:.5f}")  # fmt: skip
     ratios = {
-        "adam / kfac": _times_as_long(rows, "adam", "kfac"),
-        "adagrad / kfac": _times_as_long(rows, "adagrad", "kfac"),
-        "adagrad / hessian_free": _times_as_long(rows, "adagrad", "hessian_free"),
-    }
-    say(f"{name}, seconds to the best bound of the first: {ratios}")
-    return {"runs": rows, "ratios": ratios}
+        f"{rival} / {ours}": [
+            _times_as_long(*pair) for pair in zip(runs[rival], runs[ours], strict=True)
+        ]
+        for rival, ours in (("adam", "kfac"), ("adagrad", "kfac"), ("adagrad", "hessian_free"),
+                            ("lbfgs", "hessian_free"))
+    }  # fmt: skip
+    say(f"{name}, seconds to the best bound of the first over those of the second: {ratios}")
+    return {"runs": rows, "ratios": {k: _median(v) for k, v in ratios.items()}, "by_seed": ratios}
 
 
-def _times_as_long(rows: dict, rival: str, ours: str) -> float | None:
-    """Seconds of the rival's best setting to its best bound, over ours to that; None if never."""
-    best = max((row for k, row in rows.items() if k.startswith(f"{rival} ")),
-               key=lambda row: row["bound"])  # fmt: skip
-    sooner = next((s for s, b in rows[ours]["path"] if b >= best["bound"]), None)
-    return None if sooner is None else best["seconds_to_best"] / sooner
+def _digits() -> Images:
+    from sklearn.datasets import load_digits
+
+    X = (load_digits().data / 16).astype(np.float32)
+    X = X[np.random.default_rng(0).permutation(len(X))]
+    return Images(X[360:], X[180:360], X[:180], (8, 8))
+
+
+def _times_as_long(rival, ours) -> float | None:
+    """Seconds of the rival to its best bound over ours to the same; None if never."""
+    mine = ours.seconds_to(rival.best)
+    return None if mine is None else rival.seconds_to(rival.best) / mine
+
+
+def _median(found: list[float | None]) -> float | None:
+    """The median, where never counts as zero; None if that is what it is."""
+    middle = statistics.median(0.0 if value is None else value for value in found)
+    return middle or None
 
 
 def products(quick: bool) -> dict:
@@ -289,24 +357,39 @@ def labels(quick: bool) -> dict:
     return rows
 
 
+def _known(name: str) -> dict:
+    """What an interrupted run of the same commit has kept; nothing otherwise."""
+    path = RESULTS / f"{name}.json"
+    if not path.exists():
+        return {}
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    now, then = provenance(), kept.pop("provenance", {})
+    same = all(now[key] == then.get(key) for key in ("commit", "modified"))
+    return kept if same and not now["modified"] else {}
+
+
 def main(quick: bool = False) -> dict:
-    result: dict = {"quick": quick, "cores": os.cpu_count(), "products": products(quick)}
+    known = {} if quick else _known("vae_partial")
+    result: dict = {"quick": quick, "cores": os.cpu_count()}
 
     def stage(name, call):
-        result[name] = call()
+        result[name] = known[name] if name in known else call()
         if not quick:
-            keep("vae", result)
+            keep("vae_partial", result)
 
-    stage("digits", lambda: defaults("digits", quick))
+    stage("products", lambda: products(quick))
+    stage("digits", lambda: faces("digits", quick))
     stage("memory", memory)
     if data_folder() is None:
         say(NEEDS_DATA)
         return result
+    for name in ("frey", "olivetti"):
+        stage(name, lambda name=name: faces(name, quick))
     stage("tuning", lambda: tuning(quick))
     stage("mnist", lambda: race(result["tuning"], quick))
-    for name in ("frey", "olivetti"):
-        stage(name, lambda name=name: defaults(name, quick))
     stage("labels", lambda: labels(quick))
+    (RESULTS / "vae_partial.json").unlink(missing_ok=True)
+    shutil.rmtree(RESULTS / "vae_runs", ignore_errors=True)
     return result
 
 

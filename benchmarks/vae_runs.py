@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-import curvi
 from curvi._core.errors import Outcome
 from curvi.engine import Resources
 from curvi.engine._drivers import CompiledDriver
@@ -27,7 +26,7 @@ TARGETS = (-115.0, -110.0, -105.0, -103.0, -102.0)
 L2 = 1e-4
 TOLERANCE = 1e-30  # never reached
 VALIDATION = 5000
-ROWS_PER_LOOK, EARLY_LOOKS = 10_000, 15
+SECONDS_BETWEEN_LOOKS, EARLY_LOOKS = 0.5, 15
 AVERAGED_IMAGES = 180_000  # window of the averages, in images: three epochs of MNIST
 
 
@@ -75,23 +74,26 @@ class Run:
     """A run on images as probabilities, 784-500-20-500-784 for MNIST, that can be continued.
 
     ``rate`` sets the rate of a :func:`rated` method; ``like`` is a run of the same kind and seed
-    whose images are shared.
+    whose images are shared; ``principal`` gives the encoder principal coordinates, as (directions,
+    damping), whether or not the method asks for them.
     """
 
-    def __init__(self, method, X, held, *, batch=100, scale=None, seed=0, rate=None, like=None):
+    def __init__(
+        self, method, X, held, *, batch=100, scale=None, seed=0, rate=None, like=None,
+        principal=None,
+    ):  # fmt: skip
         began = time.perf_counter()
         generator = np.random.default_rng(seed)
         params = initial_params(generator, inputs=X.shape[1], hidden=(500,), latent=20, scale=scale)
         self.restore, self.seconds = lambda p: p, 0.0
-        objective = MLPObjective(decoder_l2=L2, white=isinstance(method, curvi.KFAC))
+        principal = principal or method.principal
+        objective = MLPObjective(decoder_l2=L2, white=principal is not None)
         self.resources = None if like is None else like.resources
         if self.resources is None:
             X = X[generator.permutation(len(X))]
             rows = jnp.asarray(X)
             if objective.white:
-                rotation = principal_rotation(
-                    X, directions=method.directions, damping=method.damping
-                )
+                rotation = principal_rotation(X, directions=principal[0], damping=principal[1])
                 rows = (jnp.asarray(rotation.features(X)), rows)
                 params, self.restore = rotation.rotated(params), rotation.restored
                 self.seconds = time.perf_counter() - began
@@ -105,7 +107,7 @@ class Run:
             carry = self.driver.carry
             state = optax.tree_utils.tree_set(carry.state, rate=jnp.asarray(rate, X.dtype))
             self.driver.carry = carry._replace(state=state)
-        self.every = max(1, ROWS_PER_LOOK // batch)
+        self.chunk = 1
         self.path: list[Look] = []
         self.driver.prepare(TOLERANCE)
 
@@ -117,18 +119,15 @@ class Run:
     def until(self, budget=np.inf, *, steps=np.inf, goal=np.inf, watched=True, last=False):
         """Train for so many seconds and steps in total, at most; returns the run.
 
-        A run that is not watched is looked at in the end only. Looks are more frequent early on,
-        when the bound moves fast. ``last`` asks for the bound of the last parameters too. A bound
-        above ``goal`` ends the run.
+        A run that is not watched is looked at in the end only. Looks come by the clock, more
+        frequently early on, when the bound moves fast. ``last`` asks for the bound of the last
+        parameters too. A bound above ``goal`` ends the run.
         """
         while self.seconds < budget and self.step < steps and not self._broken():
-            left = self.every * (1 if len(self.path) < EARLY_LOOKS else 3)
-            began = time.perf_counter()
-            while left > 0:
-                count = min(left, self.driver.most_steps)
-                self.driver.advance(count, TOLERANCE)
-                left -= count
-            self.seconds += time.perf_counter() - began
+            pause = SECONDS_BETWEEN_LOOKS * (1 if len(self.path) < EARLY_LOOKS else 3)
+            due = min(self.seconds + pause, budget)
+            while self.seconds < due and self.step < steps and not self._broken():
+                self._advance(steps, due - self.seconds)
             if watched:
                 self.path.append(self._look(last=last))
                 if self.path[-1].averaged >= goal:
@@ -136,6 +135,17 @@ class Run:
         if not watched:
             self.path.append(self._look(last=True))
         return self
+
+    def _advance(self, steps, left):
+        """A chunk of steps that is not longer than the time to the next look, by what is known."""
+        count = int(min(self.chunk, steps - self.step, self.driver.most_steps))
+        began = time.perf_counter()
+        self.driver.advance(max(1, count), TOLERANCE, np.inf)
+        spent = time.perf_counter() - began
+        self.seconds += spent
+        each = spent / max(1, count)
+        self.chunk = max(1, min(2 * self.chunk, int((left - spent) / each) if spent < left else
+                                int(SECONDS_BETWEEN_LOOKS / each)))  # fmt: skip
 
     def _broken(self):
         stopped = int(self.driver.carry.outcome) != Outcome.RUNNING.value

@@ -83,7 +83,11 @@ def measured_blocks() -> Iterator[Block]:
         folder = RECORDED if (RECORDED / f"{name}.md").exists() else RECORDED / name
         text, record = folder / f"{name}.md", load(folder / f"{name}.provenance.json")
         if text.exists() and record:
-            pictures = [f"![{title}](images/{figure})" for figure, title in figures.items()]
+            pictures = [
+                f"![{title}](images/{figure})"
+                for figure, title in figures.items()
+                if (DOCS / "images" / figure).exists()
+            ]
             parts = [text.read_text().strip(), *pictures, sentence(record)]
             yield Block(DOCS / page, name, "\n\n".join(parts))
 
@@ -96,9 +100,15 @@ def load(path: Path) -> dict[str, Any] | None:
 def _faces(name: str) -> dict[str, str]:
     titles = {
         "convergence": "The bound against time and epochs",
+        "convergence_paper": "The same with the paper's settings",
         "reconstructions": "Held-out images, reconstructed by every method",
+        "reconstructions_paper": "The same with the paper's settings",
         "denoise_impute": "Denoised and imputed images",
         "manifold": "What the codes of a plane decode to",
+        "manifold_10": "The same, ten by ten",
+        "manifold_hessian_free": "What the codes of a plane decode to, by Hessian-free",
+        "manifold_hessian_free_10": "The same, ten by ten",
+        "manifold_hfsgvi_10": "The same by HFSGVI with the paper's settings",
     }
     return {f"{name}_{kind}.png": f"{title}: {name}" for kind, title in titles.items()}
 

@@ -153,7 +153,8 @@ def _vae_rest(result: Row) -> list[str]:
     small = {name: result[name] for name in ("digits", "frey", "olivetti") if name in result}
     if small:
         rows = [
-            {"data": name, "method": method, "validation bound": row["bound"],
+            {"data": name, "method": f"{method} {row.get('setting', '')}".strip(),
+             "validation bound": row["bound"],
              "at [s]": row["seconds_to_best"], "test bound": row["test_bound"],
              "test squared error": row["test_squared_error"]}
             for name, found in small.items()

@@ -44,7 +44,7 @@ METHODS = {
 EVERY_METHOD = {
     **METHODS,
     "kfac": curvi.KFAC(),
-    "hessian-free": curvi.HessianFree(),
+    "hessian-free": curvi.HessianFree(preconditioner="diagonal"),
     "hessian-free-kronecker": curvi.HessianFree(preconditioner="kronecker"),
     "averaged": curvi.Averaged(curvi.FirstOrder(optax.adam(0.05))),
 }

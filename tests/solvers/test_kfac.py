@@ -168,7 +168,7 @@ def test_the_kronecker_metric_is_the_damped_product_of_the_factors(key, likeliho
 
 METHODS = {
     "kfac": curvi.KFAC(),
-    "hessian-free": curvi.HessianFree(),
+    "hessian-free": curvi.HessianFree(preconditioner="diagonal"),
     "hessian-free-kronecker": curvi.HessianFree(preconditioner="kronecker", cg_steps=10),
     "hessian-free-hessian": curvi.HessianFree(curvature="hessian", preconditioner=None),
     "adam": curvi.Averaged(curvi.FirstOrder(optax.adam(0.01))),
@@ -222,6 +222,17 @@ def test_factors_without_memory_are_the_last_estimate_and_values_hold_the_penalt
     np.testing.assert_allclose(info.value, value, rtol=1e-12)
     found = (state.curvature.input_factors, state.curvature.output_factors)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), found, expected)
+
+
+@pytest.mark.float64_only
+def test_with_a_horizon_the_step_size_and_the_average_end_with_the_run():
+    method = curvi.KFAC(horizon=100, average_window=20)
+    steps = jnp.asarray([0.0, 50.0, 75.0, 100.0, 130.0])
+    rates = jax.vmap(method._rate)(steps)
+    np.testing.assert_allclose(rates, method.step_size * np.array([1, 1, 0.5, 0, 0]), rtol=1e-12)
+    np.testing.assert_allclose(jax.vmap(method._window)(steps), [0, 15, 7.5, 0, 0], rtol=1e-12)
+    with pytest.raises(curvi.InputError, match="horizon"):
+        curvi.KFAC(horizon=0)
 
 
 @pytest.mark.float64_only

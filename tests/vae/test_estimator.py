@@ -12,7 +12,7 @@ from curvi.engine import Progress
 from curvi.vae._methods import METHODS, method_named
 from curvi.vae._networks import principal_rotation
 from curvi.vae._semi_supervised import _is_missing
-from curvi.vae._training import EarlyStopping
+from curvi.vae._stopping import EarlyStopping
 
 SMALL = {"latent": 2, "hidden": (16,), "max_epochs": 60, "random_state": 0}
 
@@ -117,6 +117,18 @@ def test_a_first_evaluation_without_a_number_does_not_hide_later_ones():
     ]
     assert stopping.best == 2
     assert verdicts == [*[None] * 5, curvi.Outcome.CONVERGED]
+
+
+@pytest.mark.float64_only
+def test_evaluations_by_the_clock_wait_for_their_time_and_end_the_run_with_its_budget():
+    stopping = EarlyStopping(lambda _: 0.0, float, patience=100, every=1, clock=(0.4, 1.0))
+    assert stopping.next_call(3) is None
+    verdicts = [
+        stopping(Progress(step, 9, seconds, [], lambda _, step=step: step, ended=False))
+        for step, seconds in enumerate((0.3, 0.45, 0.8, 0.9, 1.1))
+    ]
+    assert verdicts == [None, None, None, None, curvi.Outcome.BUDGET]
+    assert [row[0] for row in stopping.table] == [1, 3, 4]
 
 
 @pytest.mark.float64_only

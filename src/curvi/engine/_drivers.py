@@ -92,7 +92,7 @@ def _begin(problem: Problem, method: Method, params: Any, resources: Any) -> Car
     dtype = jax.tree.leaves(params)[0].dtype
     real, flag, count = (jnp.zeros(CAPACITY, kind) for kind in (dtype, jnp.bool_, jnp.int32))
     zero = jnp.asarray(0, jnp.int32)
-    trace = Info(real, real, real, count, flag, flag, flag, count)
+    trace = Info(real, real, real, count, flag, flag, flag, count, count)
     state = method.init(problem, params, resources)
     return Carry(state, zero, Rejections(zero, zero), zero, trace)
 
@@ -215,7 +215,7 @@ class EagerDriver:
         self.counts = [Rejections(0, 0) for _ in steppers]
         self.outcomes = [Outcome.RUNNING for _ in steppers]
         real = np.dtype(dtype)
-        self.kinds = (real, real, real, np.int32, np.bool_, np.bool_, np.bool_, np.int32)
+        self.kinds = (real, real, real, np.int32, np.bool_, np.bool_, np.bool_, np.int32, np.int32)
 
     def prepare(self, tolerance: float) -> None:
         """Let steppers compile what they evaluate."""

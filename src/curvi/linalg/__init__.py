@@ -10,6 +10,7 @@ here knows about probability, data or optimisation steps.
 
 from curvi.linalg._cg import CGResult, conjugate_gradient
 from curvi.linalg._cg_iteration import CGOutcome
+from curvi.linalg._cg_path import CGPath, conjugate_gradient_path
 from curvi.linalg._lanczos import (
     condition_estimate,
     lanczos_tridiagonal,
@@ -38,6 +39,7 @@ from curvi.linalg._secant import SecantMemory, apply_inverse, empty_memory, reme
 
 __all__ = [
     "CGOutcome",
+    "CGPath",
     "CGResult",
     "Definiteness",
     "DenseMap",
@@ -51,6 +53,7 @@ __all__ = [
     "apply_inverse",
     "condition_estimate",
     "conjugate_gradient",
+    "conjugate_gradient_path",
     "damped",
     "empty_memory",
     "gauss_newton",

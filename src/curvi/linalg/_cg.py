@@ -190,7 +190,7 @@ def conjugate_gradient(
     if initial is not None:
         trees.require_same_shapes(initial, rhs, "initial", "rhs")
         guess = jax.tree.map(lambda leaf: leaf / scale, initial)
-        start, image, length_sq = _warm_start(system, metric, guess)
+        start, image, length_sq = warm_start(system, metric, guess)
         count = 1 if radius is None else 2
     state = begin(
         system,
@@ -354,7 +354,7 @@ def _check_options(
         raise InputError(f"radius is {radius}; give a number > 0, or None for no trust region")
 
 
-def _warm_start(
+def warm_start(
     system: System, metric: Metric, guess: PyTree
 ) -> tuple[PyTree, tuple[PyTree, PyTree], jax.Array]:
     """The multiple of the guess to start from, its images and x'Mx; zeros where it is dropped."""

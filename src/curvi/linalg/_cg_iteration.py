@@ -60,7 +60,7 @@ class System:
     natural: Vector  # M^-1 b
     tolerance: Scalar  # relative residual that counts as converged
     eps: float  # rounding unit of the products
-    max_steps: int
+    max_steps: Scalar
     radius: Scalar | None = None
     progress_tolerance: Scalar | None = None
     natural_norm: bool = False  # whether residuals are measured in the norm of M^-1

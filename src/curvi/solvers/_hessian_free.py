@@ -1,4 +1,4 @@
-"""HessianFree: damped, preconditioned conjugate gradients on large batches (Martens 2010)."""
+"""HessianFree: damped, preconditioned conjugate gradients on growing batches (Martens 2010)."""
 
 from __future__ import annotations
 
@@ -11,86 +11,155 @@ import optax
 from jaxtyping import Array
 
 from curvi._core import validation
+from curvi._core.errors import InputError
 from curvi.linalg import (
+    CGPath,
     Diagonal,
     LinearMap,
     Metric,
-    conjugate_gradient,
+    conjugate_gradient_path,
     damped,
     hutchinson_diagonal,
 )
-from curvi.linalg._arithmetic import all_finite, select
-from curvi.solvers._kronecker import first_sides, kronecker_metric, renewed_sides
-from curvi.solvers._method import Info, Problem, StochasticMethod, check_preconditioner, make_info
-from curvi.solvers._step import GOOD, POOR, agreement
+from curvi.linalg._arithmetic import all_finite, select, vdot
+from curvi.solvers._kronecker import first_sides, kronecker_metric, mean_curvature, renewed_sides
+from curvi.solvers._method import (
+    Info,
+    Layered,
+    Problem,
+    StochasticMethod,
+    check_preconditioner,
+    make_info,
+)
+from curvi.solvers._step import GOOD, POOR, agreement, rounding_of
 
 _PROBES = 3
 _WARM = 0.9  # how much of the last solution conjugate gradients start from
+_FEWEST = 2  # iterations with Kronecker factors while one batch serves a step
+_PER_BATCH = 2  # iterations for each batch of a step: the solve then costs what the gradients do
+_LONGEST = 1.5  # multiple of a solution that the second sample may ask for
+_NOISY, _SIGNAL = 0.4, 0.8  # multiples below which the batch grows, and above which lambda may fall
+_GROWTH = 1.25
+_LIFT = 0.01  # of small variances in the scale of principal coordinates
+_RETRIES, _SHORTER = 3, 0.25  # of a step that raises the objective
 
 
 class HessianFreeMethodState(NamedTuple):
-    """Parameters, Levenberg-Marquardt damping, last solution, what the preconditioner keeps."""
+    """Parameters, Levenberg-Marquardt damping, last solution, what the preconditioner keeps.
+
+    ``growth`` is the number of batches in a sample, ``batches`` how many were drawn so far.
+    """
 
     params: Any
     damping: Array
     direction: Any
     kept: Any
+    growth: Array
+    batches: Array
+
+
+class _Sampled(NamedTuple):
+    """Value and gradient on a sample, and the curvature on its first batch."""
+
+    value: Array
+    gradient: Any
+    operator: LinearMap
+
+
+class _Move(NamedTuple):
+    """A multiple of an iterate, what it promises on the second sample, and what it delivers."""
+
+    step: Any
+    length: Array
+    gain: Array
+    value: Array
+    retries: Array
 
 
 @dataclass(frozen=True)
 class HessianFree(StochasticMethod):
-    r"""Solve :math:`(G + \lambda I) p = -\nabla F` by conjugate gradients, and move if it pays.
+    r"""Solve :math:`(G + \lambda I) p = -\nabla F` on one sample, and measure p on a second one.
 
     G is the Gauss-Newton matrix of the objective (for an auto-encoder with the exact Hessian of
     the KL term) or the exact Hessian. It is linearised once per step; products reuse the stored
-    activations. The gradient, the products and both values that judge the step are taken on one
-    batch with one set of draws, so that the comparison sees the step and not the noise; lambda
-    rises or falls with how well the model predicted it. Conjugate gradients start from the last
-    solution and are preconditioned: by the diagonal of the curvature, estimated with random signs
-    and kept as a running mean, or by Kronecker factors of every layer.
+    activations. Conjugate gradients start from the last solution and keep the iterates
+    :math:`x_j` after 1, 3, 7, ... steps. The second sample, of the same size, has its own gradient
+    :math:`\tilde g` and curvature :math:`\tilde G`. It chooses the iterate, and how far to go,
+
+    .. math:: t = \min\Big(\frac{-\tilde g^\top x_j}{x_j^\top \tilde G x_j},\ 1.5\Big),
+
+    which is close to 1 where the solution is signal and falls to 0 where it fits the noise of the
+    first sample. Below 0.4 the sample grows by a quarter, up to ``max_growth`` batches; products
+    stay on one batch. Both values that judge the step are taken on the second sample with common
+    draws, so that the comparison sees the step and not the noise: lambda falls where the model
+    predicted the decrease well, and rises where it did not. A step that does not decrease it is
+    tried at a quarter of its length.
 
     Parameters
     ----------
     curvature : {"gauss_newton", "hessian"}
         The matrix.
     cg_steps : int
-        K, iterations at most.
-    preconditioner : {"diagonal", "kronecker", None}
-        "kronecker" needs an objective that shows its layers, as :class:`~curvi.solvers.KFAC` does.
-        None is the plain version of the paper.
+        K, iterations at most. With Kronecker factors there are two for every batch of the sample,
+        so that the solve costs about what the gradients do; otherwise always K.
+    preconditioner : {"auto", "kronecker", "diagonal", None}
+        Kronecker factors of every layer, for an objective that shows its layers, as
+        :class:`~curvi.solvers.KFAC` needs it; the diagonal of the curvature, estimated with random
+        signs and kept as a running mean; or nothing. "auto" takes the first that is possible.
     initial_damping : float
-        First lambda.
-    curvature_rows : int, optional
-        Rows of the batch that products are taken on; by default all.
+        First lambda, in units of the mean of the curvature's diagonal (without a preconditioner,
+        where that is not known, lambda itself).
+    max_growth : int
+        Largest number of batches in a sample.
+    directions : int, optional
+        For ``curvi.VAE`` and Kronecker factors: the encoder reads at most so many principal
+        coordinates of the images, as under KFAC. None keeps all.
+
+    References
+    ----------
+    Martens (2010), *Deep learning via Hessian-free optimization*.
     """
 
     curvature: str = "gauss_newton"
     cg_steps: int = 30
-    preconditioner: str | None = "diagonal"
-    initial_damping: float = 1.0
-    curvature_rows: int | None = None
+    preconditioner: str | None = "auto"
+    initial_damping: float = 0.1
+    max_growth: int = 16
+    directions: int | None = 200
 
     def __post_init__(self) -> None:
         """Validate the options."""
         validation.one_of(self.curvature, ("gauss_newton", "hessian"), "curvature")
-        validation.positive_integer(self.cg_steps, "cg_steps")
+        for name in ("cg_steps", "max_growth"):
+            validation.positive_integer(getattr(self, name), name)
         validation.positive_number(self.initial_damping, "initial_damping")
-        if self.curvature_rows is not None:
-            validation.positive_integer(self.curvature_rows, "curvature_rows")
-        check_preconditioner(self.preconditioner, "kronecker")
+        if self.directions is not None:
+            validation.positive_integer(self.directions, "directions")
+        check_preconditioner(self.preconditioner, "auto", "kronecker")
 
     @property
     def decomposes(self) -> bool:
         """Factors of every layer, where they precondition."""
-        return self.preconditioner == "kronecker"
+        return self.preconditioner in ("auto", "kronecker")
+
+    @property
+    def principal(self) -> tuple[int | None, float] | None:
+        """In principal coordinates the input factor is diagonal."""
+        return (self.directions, _LIFT) if self.decomposes else None
+
+    @property
+    def usual_batch_size(self) -> int:
+        """Curvature on fewer rows follows their noise."""
+        return 500
 
     def init(self, problem: Problem, params: Any, resources: Any) -> HessianFreeMethodState:
         """No direction yet."""
         zeros = kept = optax.tree.zeros_like(params)
-        if self.preconditioner == "kronecker":
-            kept = first_sides(problem.layered(), params)
-        damping = jnp.asarray(self.initial_damping, optax.tree.dtype(params))
-        return HessianFreeMethodState(params, damping, zeros, kept)
+        layered = self._layered(problem)
+        if layered is not None:
+            kept = first_sides(layered, params)
+        one = jnp.ones((), optax.tree.dtype(params))
+        return HessianFreeMethodState(params, one, zeros, kept, one, jnp.asarray(0, jnp.int32))
 
     def step(
         self,
@@ -100,70 +169,184 @@ class HessianFree(StochasticMethod):
         step: Array,
         tolerance: Array,
     ) -> tuple[HessianFreeMethodState, Info]:
-        """Linearise, solve, compare on common random numbers."""
-        sample = problem.sample(resources, step)
-        value, gradient, operator = self._linearised(problem, state.params, sample)
-        if self.curvature_rows is not None:
-            smaller = problem.sample(resources, step, 1, self.curvature_rows)
-            _, _, operator = self._linearised(problem, state.params, smaller)
-        metric, kept = self._metric(problem, operator, state, sample, step)
-        solved = conjugate_gradient(
-            damped(operator, state.damping),
-            optax.tree.scale(-1.0, gradient),
-            preconditioner=metric,
-            initial=optax.tree.scale(_WARM, state.direction),
-            max_steps=self.cg_steps,
-            progress_tolerance=5e-4,
+        """Linearise, solve, measure on a second sample."""
+        count = state.growth.astype(jnp.int32)
+        sample = problem.sample(resources, state.batches)
+        mine = self._sampled(problem, state.params, resources, state.batches, count)
+        second = state.batches + count
+        other = self._sampled(problem, state.params, resources, second, count)
+        state = self._begun(problem, state, mine.operator, sample, step)
+        path = self._solved(problem, state, mine, count)
+
+        def value_of(params: Any) -> Array:
+            return _mean_value(problem, params, resources, second, count)
+
+        move = _measured(path, state, mine, other, value_of)
+        trial = optax.tree.add(state.params, move.step)
+        ratio = agreement(other.value, move.value, move.gain)
+        finite = all_finite(mine.value, mine.gradient, other.value, move.value, trial)
+        accepted = finite & (ratio > 0)  # up to rounding: at an optimum nothing decreases
+        sound = accepted & (move.retries == 0)
+        fall = (ratio > GOOD) & (move.length > _SIGNAL)
+        factor = jnp.where(fall, 2 / 3, jnp.where(ratio > POOR, 1.0, 3 / 2))
+        factor = jnp.where(sound, factor, 3.0).astype(state.damping.dtype)
+        grown = jnp.where(move.length < _NOISY, _GROWTH * state.growth, state.growth)
+        after = state._replace(
+            damping=jnp.clip(state.damping * factor, 1e-8, 1e8),
+            growth=jnp.minimum(grown, self.max_growth),
+            batches=second + count,
         )
-        trial = optax.tree.add(state.params, solved.solution)
-        trial_value = problem.value(trial, sample)
-        ratio = agreement(value, trial_value, -solved.model_value)
-        finite = all_finite(value, gradient, trial_value, trial)
-        good = finite & (ratio > 0)
-        factor = jnp.where(ratio > GOOD, 2 / 3, jnp.where(ratio > POOR, 1.0, 3 / 2))
-        factor = jnp.where(good, factor, 3.0).astype(state.damping.dtype)
-        proposal = HessianFreeMethodState(
-            trial, jnp.clip(state.damping * factor, 1e-8, 1e8), solved.solution, kept
-        )
-        stay = state._replace(
-            damping=proposal.damping,
-            direction=optax.tree.zeros_like(state.params),
-            kept=select(finite, kept, state.kept),
-        )
+        moved = after._replace(params=trial, direction=move.step)
+        stay = after._replace(direction=optax.tree.zeros_like(state.params))
         info = make_info(
-            value,
-            grad_norm=optax.tree.norm(gradient),
-            gain=-solved.model_value,
-            cg_steps=solved.steps,
-            accepted=good,
+            mine.value,
+            grad_norm=optax.tree.norm(mine.gradient),
+            gain=move.gain,
+            cg_steps=path.steps,
+            accepted=accepted,
             finite=finite,
-            negative_curvature=solved.negative_curvature,
+            negative_curvature=path.negative_curvature,
+            batches=2 * count,
         )
-        return select(good, proposal, stay), info
+        return select(accepted, moved, stay), info
 
-    def _linearised(self, problem: Problem, params: Any, sample: Any) -> tuple[Any, Any, LinearMap]:
+    def _sampled(
+        self, problem: Problem, params: Any, resources: Any, first: Array, count: Array
+    ) -> _Sampled:
+        """Means over the batches ``first`` to ``first + count``; the curvature of the first."""
+        linearised = problem.linearise
         if self.curvature == "gauss_newton":
-            return problem.gauss_newton(params, sample)
-        return problem.linearise(params, sample)
+            linearised = problem.gauss_newton
+        value, gradient, operator = linearised(params, problem.sample(resources, first))
 
-    def _metric(
+        def add(index: Array, total: tuple[Array, Any]) -> tuple[Array, Any]:
+            batch = problem.sample(resources, first + index)
+            return optax.tree.add(total, jax.value_and_grad(problem.value)(params, batch))
+
+        value, gradient = jax.lax.fori_loop(1, count, add, (value, gradient))
+        share = 1 / count.astype(value.dtype)
+        return _Sampled(share * value, optax.tree.scale(share, gradient), operator)
+
+    def _begun(
         self,
         problem: Problem,
-        operator: LinearMap,
         state: HessianFreeMethodState,
+        operator: LinearMap,
         sample: Any,
         step: Array,
-    ) -> tuple[Metric | None, Any]:
-        """Kronecker factors, or (|diag| + lambda)^(3/4) with a running mean of the diagonal."""
-        if self.preconditioner is None:
-            return None, state.kept
+    ) -> HessianFreeMethodState:
+        """The state with a renewed preconditioner, and at the first step with its damping."""
+        layered = self._layered(problem)
+        unit: Any = 1.0
+        if layered is not None:
+            kept = renewed_sides(layered, state.params, state.kept, sample, step)
+            unit = mean_curvature(layered, state.params, kept)
+        elif self.preconditioner is not None:
+            key = jax.random.fold_in(jax.random.key(0), step)
+            fresh = hutchinson_diagonal(operator, key, _PROBES)
+            weight = jnp.maximum(0.1, 1 / (1 + step.astype(state.damping.dtype)))
+            kept = jax.tree.map(lambda d, f: d + weight * (f - d), state.kept, fresh)
+            kept = select(all_finite(kept), kept, state.kept)
+            size = sum(leaf.size for leaf in jax.tree.leaves(kept))
+            unit = optax.tree.sum(jax.tree.map(jnp.abs, kept)) / size
+        else:
+            kept = state.kept
+        first = jnp.asarray(self.initial_damping * unit, state.damping.dtype)
+        return state._replace(kept=kept, damping=jnp.where(step == 0, first, state.damping))
+
+    def _solved(
+        self, problem: Problem, state: HessianFreeMethodState, mine: _Sampled, count: Array
+    ) -> CGPath:
+        layered = self._layered(problem)
+        metric: Metric | None = None
+        steps: Any = self.cg_steps
+        if layered is not None:
+            metric = kronecker_metric(layered, state.kept, state.damping)
+            steps = jnp.minimum(jnp.maximum(_FEWEST, _PER_BATCH * count), self.cg_steps)
+        elif self.preconditioner is not None:
+            lifted = jax.tree.map(lambda d: (jnp.abs(d) + state.damping) ** 0.75, state.kept)
+            metric = Diagonal(lifted)
+        return conjugate_gradient_path(
+            damped(mine.operator, state.damping),
+            optax.tree.scale(-1.0, mine.gradient),
+            preconditioner=metric,
+            initial=optax.tree.scale(_WARM, state.direction),
+            max_steps=steps,
+        )
+
+    def _layered(self, problem: Problem) -> Layered | None:
+        """The layers, where they precondition."""
         if self.preconditioner == "kronecker":
-            layered = problem.layered()
-            sides = renewed_sides(layered, state.params, state.kept, sample, step)
-            return kronecker_metric(layered, sides, state.damping), sides
-        key = jax.random.fold_in(jax.random.key(0), step)
-        fresh = hutchinson_diagonal(operator, key, _PROBES)
-        weight = jnp.maximum(0.1, 1 / (1 + step.astype(state.damping.dtype)))
-        diagonal = jax.tree.map(lambda d, f: d + weight * (f - d), state.kept, fresh)
-        lifted = jax.tree.map(lambda d: (jnp.abs(d) + state.damping) ** 0.75, diagonal)
-        return Diagonal(lifted), diagonal
+            return problem.layered()
+        if self.preconditioner == "auto":
+            try:
+                return problem.layered()
+            except InputError:
+                return None
+        return None
+
+
+def _mean_value(problem: Problem, params: Any, resources: Any, first: Array, count: Array) -> Array:
+    """The objective over several batches."""
+    start = problem.value(params, problem.sample(resources, first))
+
+    def add(index: Array, total: Array) -> Array:
+        return total + problem.value(params, problem.sample(resources, first + index))
+
+    return jax.lax.fori_loop(1, count, add, start) / count.astype(start.dtype)
+
+
+def _measured(
+    path: CGPath, state: HessianFreeMethodState, mine: _Sampled, other: _Sampled, value_of: Any
+) -> _Move:
+    """The iterate that promises most on the second sample, at the length that it asks for.
+
+    Which one is decided by the second gradient and the first curvature, known for all iterates
+    without a product: x'Gx = 2 (phi + b'x) - lambda x'x. One product then gives the second
+    curvature along the chosen one.
+    """
+    squares = _along(path.iterates, path.iterates)
+    fitted = 2 * (path.models - _along(path.iterates, mine.gradient)) - state.damping * squares
+    slopes = -_along(path.iterates, other.gradient)
+    lengths = _length(slopes, fitted)
+    gains = lengths * (slopes - 0.5 * lengths * fitted)
+    chosen = jnp.argmax(jnp.where(path.used & jnp.isfinite(gains), gains, -jnp.inf))
+    iterate = jax.tree.map(lambda stack: stack[chosen], path.iterates)
+    curvature = vdot(iterate, other.operator(iterate))
+    slope = slopes[chosen]
+    length = _length(slope, curvature)
+
+    def at(share: Array) -> Array:
+        return value_of(jax.tree.map(lambda p, x: p + share * x, state.params, iterate))
+
+    ceiling = other.value + 10 * rounding_of(other.value)
+
+    def worse(carry: tuple[Array, Array, Array]) -> Array:
+        _, value, retries = carry
+        return ~(value < ceiling) & (retries < _RETRIES)
+
+    def again(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        share, _, retries = carry
+        return _SHORTER * share, at(_SHORTER * share), retries + 1
+
+    start = (length, at(length), jnp.asarray(0, jnp.int32))
+    share, value, retries = jax.lax.while_loop(worse, again, start)
+    gain = share * (slope - 0.5 * share * curvature)
+    return _Move(optax.tree.scale(share, iterate), length, gain, value, retries)
+
+
+def _length(slope: Array, curvature: Array) -> Array:
+    """The multiple that minimises the model; the whole where it has no minimum."""
+    convex = curvature > 0
+    best = slope / jnp.where(convex, curvature, 1.0)
+    return jnp.where(convex, jnp.clip(best, 0.0, _LONGEST), 1.0)
+
+
+def _along(stacked: Any, vector: Any) -> Array:
+    """Inner products of stacked vectors with one vector, or with each other pair by pair."""
+
+    def one(stack: Array, leaf: Array) -> Array:
+        other = leaf if leaf.ndim == stack.ndim else leaf[None]
+        return jnp.sum(stack * other, axis=tuple(range(1, stack.ndim)))
+
+    return jnp.sum(jnp.stack(jax.tree.leaves(jax.tree.map(one, stacked, vector))), axis=0)

@@ -82,6 +82,11 @@ class HFSGVI(StochasticMethod):
         validation.one_of(self.keep, KEEP, "keep")
         validation.one_of(self.curvature, ("exact", "plug_in"), "curvature")
 
+    @property
+    def usual_batch_size(self) -> int:
+        """The paper recommends larger batches than the 100 rows of first-order methods."""
+        return 500
+
     def init(self, problem: Problem, params: Any, resources: Any) -> HFSGVIState:
         """No state but the parameters."""
         return HFSGVIState(params, params)

@@ -83,6 +83,10 @@ class KFAC(CheapSteps):
         it, sqrt(entries / rows): the first gradients of a run are far above it.
     average_window : int
         Steps in the average that is returned, at most; 0 returns the last parameters.
+    horizon : int, optional
+        Steps of the whole run, where they are known. The step size then stays at eta for the first
+        half and falls to zero in a straight line in the second, and the average is taken over ever
+        fewer steps: at the end the noise is gone, and nothing is left to average.
     directions : int, optional
         For ``curvi.VAE``, whose images are rotated to principal coordinates: the encoder reads at
         most so many of the leading ones. None keeps all. Other objectives do not use it.
@@ -99,9 +103,12 @@ class KFAC(CheapSteps):
     clip: float = 1.5
     average_window: int = 1800
     directions: int | None = 200
+    horizon: int | None = None
 
     def __post_init__(self) -> None:
         """Validate the options."""
+        if self.horizon is not None:
+            validation.positive_integer(self.horizon, "horizon")
         for name in ("step_size", "damping", "clip"):
             validation.positive_number(getattr(self, name), name)
         for name in ("plateau", "factor_every", "root_every", "factor_rows"):
@@ -113,6 +120,11 @@ class KFAC(CheapSteps):
             validation.positive_integer(self.directions, "directions")
         if self.average_window != 0:
             validation.positive_integer(self.average_window, "average_window")
+
+    @property
+    def principal(self) -> tuple[int | None, float]:
+        """In principal coordinates the first layer needs no factor."""
+        return self.directions, self.damping
 
     @property
     def decomposes(self) -> bool:
@@ -149,7 +161,7 @@ class KFAC(CheapSteps):
         batch, key = problem.sample(resources, step)
         value, deltas, inputs = _backward(objective, state.params, batch, key)
         now = step.astype(value.dtype)
-        rate = self.step_size * jnp.sqrt(self.plateau / jnp.maximum(now, self.plateau))
+        rate = self._rate(now)
         matrices = objective.matrices(state.params)
         roots = list(zip(curvature.input_roots, curvature.output_roots, strict=True))
         updates = []
@@ -170,12 +182,24 @@ class KFAC(CheapSteps):
         params = objective.assemble(state.params, tuple(moved))
         average = params
         if self.average_window:
-            window = jnp.minimum(_AVERAGED * now, self.average_window)
-            average = average_towards(state.average, params, window)
+            average = average_towards(state.average, params, self._window(now))
         value = value + objective.penalty(state.params)
         norm = optax.tree.norm(norms)
         info = make_info(value, grad_norm=norm, accepted=finite, finite=finite)
         return KFACState(params, tuple(momentum), curvature, average), info
+
+    def _rate(self, now: Array) -> Array:
+        """Step size of a step."""
+        if self.horizon is None:
+            return self.step_size * jnp.sqrt(self.plateau / jnp.maximum(now, self.plateau))
+        return self.step_size * jnp.clip(2 * (1 - now / self.horizon), 0.0, 1.0)
+
+    def _window(self, now: Array) -> Array:
+        """Steps in the average."""
+        window = jnp.minimum(_AVERAGED * now, self.average_window)
+        if self.horizon is None:
+            return window
+        return jnp.minimum(window, _AVERAGED * jnp.maximum(self.horizon - now, 0.0))
 
     def _clipped(self, update: Array, norm: Array, rows: int) -> Array:
         """Factor that keeps an update within ``clip`` times the size that noise alone has."""
@@ -261,8 +285,13 @@ def _backward(objective: Layered, params: Any, batch: Any, key: Any) -> tuple[Ar
     return value, deltas, inputs
 
 
-def layer_factors(objective: Layered, params: Any, batch: Any, key: Any) -> tuple[Any, Any]:
-    """One estimate of both factors of every layer, from one random sign per output."""
+def layer_factors(
+    objective: Layered, params: Any, batch: Any, key: Any, *, white: bool = False
+) -> tuple[Any, Any]:
+    """One estimate of both factors of every layer, from one random sign per output.
+
+    The input factor of a white layer is empty, or with ``white`` its diagonal as a row.
+    """
     outputs, pull, inputs = _forward(objective, params, batch, key)
     weights, structure = jax.tree.flatten(objective.curvature(outputs))
     keys = jax.random.split(jax.random.fold_in(key, 2), len(weights))
@@ -274,8 +303,11 @@ def layer_factors(objective: Layered, params: Any, batch: Any, key: Any) -> tupl
     first, second = [], []
     count = inputs[0].shape[0]
     for layer, rows, delta in zip(objective.layers(params), inputs, deltas, strict=True):
-        none = jnp.zeros((0, 0), rows.dtype)
-        first.append(none if layer.white_input else rows.T @ rows / rows.shape[0])
+        if layer.white_input:
+            squares = jnp.mean(rows * rows, axis=0, keepdims=True)
+            first.append(squares if white else jnp.zeros((0, 0), rows.dtype))
+        else:
+            first.append(rows.T @ rows / rows.shape[0])
         # A row of the batch has M draws of the decoder, whose deltas carry 1/sqrt(M): its block
         # is their sum.
         diagonal = jnp.sum(delta * delta, axis=0, keepdims=True) / count

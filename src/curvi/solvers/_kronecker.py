@@ -4,6 +4,9 @@ With the factors of :mod:`curvi.solvers._kfac`, :math:`A_l = U a U^\top` and
 :math:`G_l = V g V^\top`, the damped matrix :math:`A_l \otimes G_l + \lambda I` is inverted exactly:
 
 .. math:: X \mapsto U \big[ (U^\top X V)_{ij} / (a_i g_j + \lambda) \big] V^\top.
+
+No matrix of the size of an image is formed or decomposed: the factor of independent pixels is
+diagonal, and so is that of inputs in principal coordinates, whose rows are uncorrelated.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from curvi.solvers._kfac import layer_factors
 from curvi.solvers._method import Layered
 
 _MEMORY = 0.7  # weight of the past in the factors
-_RENEWED_EVERY = 5  # steps of a Hessian-free method, each far dearer than a decomposition
+_RENEWED_EVERY = 25  # steps of a Hessian-free method, which cost less than the decompositions
 
 
 class Side(NamedTuple):
@@ -54,10 +57,10 @@ def _side(size: int, diagonal: bool, dtype: Any) -> Side:
 def renewed_sides(
     objective: Layered, params: Any, sides: Sides, sample: tuple[Any, Any], step: Array
 ) -> Sides:
-    """Sides with a new estimate mixed in, every few steps, if it is finite."""
+    """Sides with a new estimate mixed in, if it is finite: ever less often, then every 25 steps."""
 
     def renew() -> Sides:
-        first, second = layer_factors(objective, params, *sample)
+        first, second = layer_factors(objective, params, *sample, white=True)
         keep = jnp.where(step == 0, 0.0, _MEMORY).astype(second[0].dtype)
         fresh = tuple(
             (_mixed(left, a, keep), _mixed(right, g, keep))
@@ -65,12 +68,12 @@ def renewed_sides(
         )
         return select(all_finite(fresh), fresh, sides)
 
-    return jax.lax.cond(step % _RENEWED_EVERY == 0, renew, lambda: sides)
+    early = (step & (step + 1)) == 0  # steps 0, 1, 3, 7, 15, ...
+    due = jnp.where(step < _RENEWED_EVERY, early, step % _RENEWED_EVERY == 0)
+    return jax.lax.cond(due, renew, lambda: sides)
 
 
 def _mixed(side: Side, estimate: Array, keep: Array) -> Side:
-    if estimate.size == 0:  # rows that are white already
-        return side
     factor = keep * side.factor + (1 - keep) * estimate
     if side.vectors.size == 0:
         return Side(factor, factor[0], side.vectors)
@@ -79,12 +82,19 @@ def _mixed(side: Side, estimate: Array, keep: Array) -> Side:
 
 
 def kronecker_metric(objective: Layered, sides: Sides, damping: Array) -> FunctionMetric:
-    """``A x G + damping I`` of every layer, layer by layer."""
+    """``A x G + (damping + decay) I`` of every layer, layer by layer.
+
+    The last row of a layer, its bias, is not penalised; in the eigenbasis it cannot be told apart.
+    """
 
     def powered(vector: Any, power: float) -> Any:
         moved = []
-        for matrix, (left, right) in zip(objective.matrices(vector), sides, strict=True):
-            scale = (left.values[:, None] * right.values[None, :] + damping) ** power
+        layers = objective.layers(vector)
+        for matrix, layer, (left, right) in zip(
+            objective.matrices(vector), layers, sides, strict=True
+        ):
+            products = left.values[:, None] * right.values[None, :]
+            scale = (products + (damping + layer.decay)) ** power
             inner = _rotated(matrix, left.vectors.T, right.vectors) * scale
             moved.append(_rotated(inner, left.vectors, right.vectors.T))
         return objective.assemble(vector, tuple(moved))
@@ -95,3 +105,10 @@ def kronecker_metric(objective: Layered, sides: Sides, damping: Array) -> Functi
 def _rotated(matrix: Array, left: Array, right: Array) -> Array:
     matrix = left @ matrix if left.size else matrix
     return matrix @ right if right.size else matrix
+
+
+def mean_curvature(objective: Layered, params: Any, sides: Sides) -> Array:
+    """The mean of the diagonal of ``A x G`` over all parameters: the unit of the damping."""
+    matrices = objective.matrices(params)
+    traces = [jnp.sum(left.values) * jnp.sum(right.values) for left, right in sides]
+    return jnp.sum(jnp.stack(traces)) / sum(matrix.size for matrix in matrices)

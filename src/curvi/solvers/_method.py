@@ -214,6 +214,7 @@ class Info(NamedTuple):
     finite : whether everything that was computed was finite
     negative_curvature : whether a direction of negative curvature was met
     outcome : CONVERGED if the method's stopping rule is satisfied, else RUNNING
+    batches : batches that it read
     """
 
     value: Any
@@ -224,13 +225,14 @@ class Info(NamedTuple):
     finite: Any
     negative_curvature: Any
     outcome: Any
+    batches: Any = 1
 
 
 def make_info(value: Array, **entries: Any) -> Info:
     """An :class:`Info` of uniform dtypes; what is left out is zero, accepted and running."""
     real = {"grad_norm": 0.0, "gain": 0.0}
     flags = {"accepted": True, "finite": True, "negative_curvature": False}
-    counts = {"cg_steps": 0, "outcome": Outcome.RUNNING.value}
+    counts = {"cg_steps": 0, "outcome": Outcome.RUNNING.value, "batches": 1}
     return Info(
         value=value,
         **{name: jnp.asarray(entries.get(name, d), value.dtype) for name, d in real.items()},
@@ -260,6 +262,19 @@ class Method(abc.ABC):
     def default_max_steps(self) -> int:
         """Steps after which a run ends if nothing else ends it."""
         return 1000
+
+    @property
+    def principal(self) -> tuple[int | None, float] | None:
+        """How many principal coordinates the built-in auto-encoders are to be trained in.
+
+        With the damping of their scale; None for pixels as they are.
+        """
+        return None
+
+    @property
+    def usual_batch_size(self) -> int:
+        """Rows per step of an auto-encoder where the user does not say."""
+        return 100
 
     @property
     def decomposes(self) -> bool:

@@ -60,8 +60,8 @@ class VAE(TransformerMixin, AutoEncoder):
         Sd of the first weights (0.01 or 0.001 in the paper, with zero biases). By default
         1/sqrt(inputs) of each layer, and output biases at the data's mean.
     batch_size : int, optional
-        Rows per step, at most all of them: by default 100, and for "hessian_free" a twentieth of
-        the rows, 200 to 2000.
+        Rows per step, at most all of them: by default 100, and for "hessian_free" 500, of which
+        its samples hold several.
     max_epochs, time_budget : int, float
         Largest number of passes over the data, and of seconds.
     validation_fraction : float or "auto"
@@ -223,8 +223,7 @@ class VAE(TransformerMixin, AutoEncoder):
             require_same_shapes(first, params, "params_", "the network that is asked for")
             params = first
         method = self.method if isinstance(self.method, Method) else method_named(self.method)
-        usual = max(200, min(2000, len(rows) // 20)) if self.method == "hessian_free" else 100
-        batch_size = self.batch_size or min(usual, len(rows))
+        batch_size = self.batch_size or min(method.usual_batch_size, len(rows))
         schedule = self._schedule(batch_size, seed, self.patience)
         if self.num_draws == "auto":
             objective, params, schedule = with_measured_draws(

@@ -26,32 +26,47 @@ class EarlyStopping:
         Evaluations without a new best before training stops.
     every : int
         Steps between evaluations.
+    clock : pair of float, optional
+        Seconds between evaluations instead, and seconds after which the run ends; the time of
+        evaluations does not count.
     """
 
     def __init__(
-        self, elbo: Evaluator, held_out_elbo: Evaluator | None, patience: int, every: int
+        self,
+        elbo: Evaluator,
+        held_out_elbo: Evaluator | None,
+        patience: int,
+        every: int,
+        clock: tuple[float, float] | None = None,
     ) -> None:
         self.elbo, self.held_out_elbo = elbo, held_out_elbo
-        self.patience, self.every = patience, every
+        self.patience, self.every, self.clock = patience, every, clock
         self.best: Any = None
         self.table: list[tuple[int, float, float, float]] = []
 
-    def next_call(self, step: int) -> int:
-        """The next multiple of ``every``."""
-        return (step // self.every + 1) * self.every
+    def next_call(self, step: int) -> int | None:
+        """The next multiple of ``every``; by the clock, the end of the next chunk."""
+        return None if self.clock else (step // self.every + 1) * self.every
 
     def __call__(self, progress: Progress) -> Outcome | None:
         """One evaluation; the run has converged after ``patience`` of them without a new best."""
+        pause, limit = self.clock or (0.0, np.inf)
+        late = progress.seconds >= limit
+        last = self.table[-1][1] if self.table else 0.0
+        if progress.seconds < last + pause and not (late or progress.ended):
+            return None
         params = progress.params(0)
         self.evaluate(progress.step, progress.seconds, params)
         if self.held_out_elbo is None:
-            return None
+            return Outcome.BUDGET if late else None
         values = np.asarray([row[-1] for row in self.table])
         values = np.where(np.isfinite(values), values, -np.inf)
         if values[-1] > max(values[:-1], default=-np.inf):
             self.best = params
         top = int(np.argmax([-np.inf, *values]))
-        return Outcome.CONVERGED if len(values) - top >= self.patience else None
+        if len(values) - top >= self.patience:
+            return Outcome.CONVERGED
+        return Outcome.BUDGET if late else None
 
     def state(self) -> dict[str, Any]:
         """Evaluations and the best parameters, for a checkpoint."""
@@ -68,12 +83,12 @@ class EarlyStopping:
         value = float("nan") if self.held_out_elbo is None else self.held_out_elbo(params)
         self.table.append((step, seconds, self.elbo(params), value))
 
-    def history(self, per_epoch: int) -> dict[str, np.ndarray]:
-        """The evaluations as a table."""
+    def history(self, per_epoch: int, batches: np.ndarray) -> dict[str, np.ndarray]:
+        """The evaluations as a table; ``batches`` are those that every step read."""
         step, seconds, elbo, held_out = np.asarray(self.table, float).reshape(-1, 4).T
         return {
             "step": step.astype(int),
-            "epoch": step / per_epoch,
+            "epoch": np.concatenate([[0], np.cumsum(batches)])[step.astype(int)] / per_epoch,
             "seconds": seconds,
             "elbo": elbo,
             "validation_elbo": held_out,

@@ -17,13 +17,13 @@ from curvi._core.compilation import compiled
 from curvi._core.errors import InputError, Interrupted, Outcome
 from curvi.engine import Budget, ObjectiveProblem, Resources, hooks_for, run
 from curvi.engine._problems import step_key, traced_objective
-from curvi.solvers import KFAC, Method
+from curvi.solvers import Method
 from curvi.vae._networks import MLPObjective, principal_rotation
 from curvi.vae._stopping import EarlyStopping, Evaluator
 from curvi.vae._variance import best_num_draws
 
 _MULTIPLIERS = 256
-_MIN_STEPS_BETWEEN_EVALUATIONS = 50  # on small data an epoch is only a few steps
+_MIN_ROWS_BETWEEN_EVALUATIONS = 5000  # on small data an epoch is only a few steps
 _VALIDATION_FRACTION = 0.1
 _MIN_VALIDATION_ROWS = 10  # an ELBO over a handful of rows would stop at random
 _SLIGHTLY_WORSE = 0.1  # share of the first ELBO that training may lose, and a nat
@@ -49,6 +49,8 @@ class Schedule:
         Of shuffling and noise.
     progress : bool
         Draw a bar on a terminal.
+    seconds_between : float, optional
+        Seconds between evaluations, whose time then does not count; by default they go by steps.
     """
 
     batch_size: int = 100
@@ -57,6 +59,7 @@ class Schedule:
     patience: int = 10
     seed: int = 0
     progress: bool = False
+    seconds_between: float | None = None
 
 
 @dataclass(frozen=True)
@@ -195,8 +198,9 @@ def train(
 ) -> Trained:
     """Minimise an objective over epochs of rows.
 
-    The built-in networks under :class:`~curvi.solvers.KFAC` are trained in principal coordinates
-    of the images and mapped back afterwards; the encoder reads only ``method.directions`` of them.
+    The built-in networks under :class:`~curvi.solvers.KFAC` and Kronecker
+    :class:`~curvi.solvers.HessianFree` are trained in principal coordinates of the images and
+    mapped back afterwards; the encoder reads only ``method.directions`` of them.
 
     Parameters
     ----------
@@ -218,10 +222,11 @@ def train(
     Trained
     """
     began = time.perf_counter()
-    if not (isinstance(objective, MLPObjective) and isinstance(method, KFAC)) or objective.white:
+    principal = method.principal if isinstance(objective, MLPObjective) else None
+    if principal is None or objective.white:
         return _trained(objective, params, X, validation, method, schedule)
     X = np.asarray(X)
-    rotation = principal_rotation(X, directions=method.directions, damping=method.damping)
+    rotation = principal_rotation(X, directions=principal[0], damping=principal[1])
     if validation is not None:
         validation = (rotation.features(np.asarray(validation)), np.asarray(validation))
     white, rows = replace(objective, white=True), (rotation.features(X), X)
@@ -283,11 +288,15 @@ def _trained(
     if validation is not None:
         held_out = _evaluator(objective, params, validation, MOST_EVALUATED_ROWS, key)
     first = (held_out or elbo)(params)
-    every = per_epoch * max(1, -(-_MIN_STEPS_BETWEEN_EVALUATIONS // per_epoch))
-    stopping = EarlyStopping(elbo, held_out, schedule.patience, every)
+    least = _MIN_ROWS_BETWEEN_EVALUATIONS // method.usual_batch_size
+    every = per_epoch * max(1, -(-least // per_epoch))
+    pause = schedule.seconds_between
+    clock = None if pause is None else (pause, schedule.time_budget or math.inf)
+    stopping = EarlyStopping(elbo, held_out, schedule.patience, every, clock)
     max_steps = schedule.max_epochs * per_epoch
     with hooks_for(schedule.progress, "ELBO", sign=-1.0) as hooks:
-        budget = Budget(1e-30, max_steps, schedule.time_budget, (*hooks, stopping), began)
+        limit = None if schedule.seconds_between else schedule.time_budget  # the hook ends it
+        budget = Budget(1e-30, max_steps, limit, (*hooks, stopping), began)
         resources = Resources(key, ShuffledRows(rows, multipliers), None)
         fn, reads = traced_objective(objective, params, rows, [batch_size], key)
         problem = EpochProblem(fn, batch_size, reads=reads)
@@ -300,7 +309,7 @@ def _trained(
         jax.tree.map(np.asarray, best),
         schedule.seed,
         ended.outcome,
-        stopping.history(per_epoch),
+        stopping.history(per_epoch, ended.trace["batches"]),
         ended.steps,
         ended.seconds,
         ended.trace,

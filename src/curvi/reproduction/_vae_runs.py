@@ -1,0 +1,264 @@
+"""Timed training runs of auto-encoders: settings, tuning on a pilot seed, runs that are kept.
+
+Evaluations come by the clock and do not count as time, so that methods with cheap and with dear
+steps are seen equally often. A finished run is written to a file at once: an experiment that was
+interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import optax
+
+from curvi import datasets
+from curvi._core.errors import NotConvergedWarning
+from curvi._core.files import write_atomically
+from curvi.reproduction._provenance import provenance
+from curvi.solvers import HFSGVI, KFAC, LBFGS, FirstOrder, HessianFree, Method
+from curvi.vae import VAE, MLPObjective
+from curvi.vae import _use as use
+from curvi.vae._objective import likelihood_for
+from curvi.vae._training import Schedule, Trained, train
+
+PILOT_SEED = 10_000
+EVALUATIONS = 60  # of a run
+PILOT = 1 / 3  # of the seconds of a run
+_HELD_OUT = 0.1
+_DRAWS = 10  # of the code, for the bound of test images
+
+
+@dataclass(frozen=True)
+class Case:
+    """A data set with the sizes of the paper."""
+
+    name: str
+    latent: int
+    hidden: int
+    likelihood: str
+    seconds: float  # of training, for every method
+
+
+CASES = {
+    "frey": Case("frey", 20, 200, "gaussian", 15.0),
+    "olivetti": Case("olivetti", 100, 400, "gaussian", 15.0),
+    "mnist": Case("mnist", 20, 500, "bernoulli", 30.0),
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the paper and curvi choose differently: first weights, penalty, width.
+
+    ``init_scale`` None is 1/sqrt(inputs) with output biases at the mean image; a number is the sd
+    of all weights, with zero biases.
+    """
+
+    init_scale: float | None
+    decoder_l2: float
+    hidden: int
+
+
+PAPER = tuple(
+    Model(scale, penalty, hidden)
+    for hidden in (200, 500, 800)
+    for scale in (0.01, 0.001)
+    for penalty in (1e-3, 1e-4)
+)
+
+
+class Candidate(NamedTuple):
+    """A method with its batch size, and how it is named where it was tuned."""
+
+    name: str
+    method: Method
+    batch_size: int
+
+
+def _adagrad(rate: float) -> Candidate:
+    return Candidate(f"rate {rate:g}", FirstOrder(optax.adagrad(rate)), 100)
+
+
+CANDIDATES: dict[str, tuple[Candidate, ...]] = {
+    "adagrad": tuple(map(_adagrad, (0.001, 0.003, 0.01, 0.03, 0.1))),
+    "lbfgs": (
+        Candidate("10 pairs, batch 100", LBFGS(history=10), 100),
+        Candidate("15 pairs, batch 100", LBFGS(history=15), 100),
+        Candidate("10 pairs, batch 500", LBFGS(history=10), 500),
+    ),
+    "hessian_free": (Candidate("defaults", HessianFree(), 500),),
+    "kfac": (Candidate("defaults", KFAC(), 100),),
+    "hfsgvi": (
+        Candidate("K = 10, least residual, batch 500", HFSGVI(keep="least_residual"), 500),
+        Candidate("K = 10, batch 500", HFSGVI(), 500),
+    ),
+}
+
+
+class Images(NamedTuple):
+    """Rows to train on, to tune and to stop on, to test on; and the shape of an image."""
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+    shape: tuple[int, int]
+
+
+def images(name: str, *, rows: int | None = None) -> Images:
+    """Images, split at random with a fixed seed; MNIST has its own test images."""
+    data = datasets.load(name)
+    X, shape = data.train[0], data.image_shape or (1, data.train[0].shape[1])
+    order = np.random.default_rng(0).permutation(len(X))
+    held = int(_HELD_OUT * len(X))
+    test = X[order[:held]] if data.test is None else data.test[0]
+    rest = order if data.test is not None else order[held:]
+    return Images(X[rest[held:][:rows]], X[rest[:held][:rows]], test[:rows], shape)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run, with everything that decides its result."""
+
+    case: Case
+    model: Model
+    method: str
+    candidate: Candidate
+    seed: int
+    seconds: float
+
+    def described(self) -> dict[str, Any]:
+        """The settings in words."""
+        return {
+            "dataset": self.case.name, "latent": self.case.latent, **vars(self.model),
+            "method": self.method, "setting": self.candidate.name,
+            "batch_size": self.candidate.batch_size, "seed": self.seed, "seconds": self.seconds,
+        }  # fmt: skip
+
+
+def trained(job: Job, data: Images) -> Trained:
+    """Train for the seconds of the job, after a step that compiles."""
+    case, model, candidate = job.case, job.model, job.candidate
+    likelihood = likelihood_for(data.train, case.likelihood, "pixel")
+    objective = MLPObjective(likelihood=likelihood, decoder_l2=model.decoder_l2)
+    start = VAE(
+        latent=case.latent, hidden=(model.hidden,), init_scale=model.init_scale
+    )._first_params(likelihood, data.train, job.seed)
+    schedule = Schedule(
+        batch_size=min(candidate.batch_size, len(data.train)),
+        max_epochs=10**6,
+        time_budget=job.seconds,
+        patience=10**9,
+        seed=job.seed,
+        seconds_between=job.seconds / EVALUATIONS,
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "time_budget ran out", NotConvergedWarning)
+        for plan in (replace(schedule, time_budget=1e-9), schedule):
+            found = train(
+                objective, start, data.train, method=candidate.method, schedule=plan,
+                validation=data.validation,
+            )  # fmt: skip
+    return found
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What is kept of a run: its history, the test images' numbers, and pictures."""
+
+    history: dict[str, np.ndarray]
+    test_bound: float
+    test_squared_error: float
+    pictures: dict[str, np.ndarray]
+
+    @property
+    def best(self) -> float:
+        """The best validation bound."""
+        values = self.history["validation_elbo"]
+        finite = values[np.isfinite(values)]
+        return float(finite.max()) if len(finite) else -np.inf
+
+    def seconds_to(self, bound: float) -> float | None:
+        """When the validation bound was first reached; None if never."""
+        values = np.nan_to_num(self.history["validation_elbo"], nan=-np.inf)
+        above = np.flatnonzero(values >= bound)
+        return float(self.history["seconds"][above[0]]) if len(above) else None
+
+
+Painter = Callable[[Trained], dict[str, np.ndarray]]
+
+
+def finished(job: Job, data: Images, folder: Path, paint: Painter | None = None) -> Finished:
+    """The run of a job, from its file where it has finished before."""
+    commit = provenance("")["commit"]
+    text = json.dumps({**job.described(), "commit": commit, "painted": paint is not None})
+    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.npz"
+    if path.exists():
+        return _read(path)
+    model = trained(job, data)
+    bound = float(np.mean(use.elbos(model, data.test, num_draws=_DRAWS)))
+    rebuilt = rebuilt_by(model, data.test)
+    found = Finished(
+        model.history, bound, float(np.mean((rebuilt - data.test) ** 2)),
+        {} if paint is None else paint(model),
+    )  # fmt: skip
+    _write(path, found)
+    return found
+
+
+def rebuilt_by(model: Trained, X: np.ndarray) -> np.ndarray:
+    """Images through the bottleneck and back."""
+    return use.mean_images(model, use.code_means(model, X))
+
+
+def _write(path: Path, found: Finished) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stream = io.BytesIO()
+    numbers = {"test": np.asarray([found.test_bound, found.test_squared_error])}
+    histories = {f"history {name}": column for name, column in found.history.items()}
+    pictures = {f"picture {name}": sheet for name, sheet in found.pictures.items()}
+    np.savez(stream, **numbers, **histories, **pictures)  # type: ignore[arg-type]
+    write_atomically(path, stream.getvalue())
+
+
+def _read(path: Path) -> Finished:
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+
+    def part(head: str) -> dict[str, np.ndarray]:
+        return {n.removeprefix(head): a for n, a in arrays.items() if n.startswith(head)}
+
+    bound, error = map(float, arrays["test"])
+    return Finished(part("history "), bound, error, part("picture "))
+
+
+def tuned(
+    case: Case, model: Model, method: str, data: Images, folder: Path, seconds: float,
+    candidates: Sequence[Candidate] | None = None,
+) -> Candidate:  # fmt: skip
+    """The candidate with the best validation bound on the pilot seed."""
+    choices = CANDIDATES[method] if candidates is None else candidates
+    if len(choices) == 1:
+        return choices[0]
+    runs = [
+        finished(Job(case, model, method, c, PILOT_SEED, PILOT * seconds), data, folder)
+        for c in choices
+    ]
+    return choices[int(np.argmax([run.best for run in runs]))]
+
+
+def papers_model(case: Case, data: Images, folder: Path, seconds: float) -> Model:
+    """Of the paper's first weights, penalties and widths, those with which Adagrad does best."""
+    pilot = CANDIDATES["adagrad"][2]
+    runs = [
+        finished(Job(case, model, "adagrad", pilot, PILOT_SEED, PILOT * seconds), data, folder)
+        for model in PAPER
+    ]
+    return PAPER[int(np.argmax([run.best for run in runs]))]
