@@ -71,6 +71,7 @@ def conjugate_gradient_path(
     Returns
     -------
     CGPath
+        The iterates, their model values, and how the iteration ended.
     """
     dtype = trees.real_dtype(rhs, "rhs")
     metric = Identity() if preconditioner is None else preconditioner

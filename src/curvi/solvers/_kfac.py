@@ -102,8 +102,8 @@ class KFAC(CheapSteps):
     factor_memory: float = 0.9
     clip: float = 1.5
     average_window: int = 1800
-    directions: int | None = 200
     horizon: int | None = None
+    directions: int | None = 200
 
     def __post_init__(self) -> None:
         """Validate the options."""
