@@ -19,7 +19,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from curvi.plots import plot_convergence, plot_images, plot_sheet
+from curvi.plots import plot_images, plot_sheet
+from curvi.reproduction._figures import plot_convergence
 from curvi.reproduction._tables import Row, as_markdown, write_files
 from curvi.reproduction._vae_runs import (
     CANDIDATES,

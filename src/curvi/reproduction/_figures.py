@@ -1,0 +1,49 @@
+"""Figures that only the experiments draw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from curvi.plots import new_figure
+
+
+def plot_convergence(histories: dict[str, list[dict[str, np.ndarray]]], *, title: str = "") -> Any:
+    """Draw how far the validation ELBO is below the best one of all runs, on a logarithmic scale.
+
+    Parameters
+    ----------
+    histories : dict of lists of dicts of arrays
+        ``history_`` of trained models, a list of seeds by the name of the method.
+    title : str
+        Title of the figure.
+
+    Returns
+    -------
+    matplotlib Figure
+        Two panels, against seconds and against epochs, with a shared vertical axis.
+    """
+    figure = new_figure(10, 4)
+    axes = figure.subplots(1, 2, sharey=True)
+    elbos = [history["validation_elbo"] for several in histories.values() for history in several]
+    finite = np.concatenate([values[np.isfinite(values)] for values in elbos])
+    best = float(finite.max()) if len(finite) else 0.0
+    # The best run of all reaches a gap of zero, which has no place on this scale.
+    smallest = 1e-3 * (best - float(np.median(finite))) if len(finite) else 1.0
+    for number, (name, several) in enumerate(histories.items()):
+        for seed, history in enumerate(several):
+            gap = np.maximum(best - history["validation_elbo"], max(smallest, 1e-12))
+            for axis, column in zip(axes, ("seconds", "epoch"), strict=True):
+                axis.plot(
+                    history[column], gap, marker=".", markersize=3, linewidth=0.8,
+                    color=f"C{number}", label=name if seed == 0 else None,
+                )  # fmt: skip
+    axes[0].set_xlabel("training time [s], without compilation and evaluation")
+    axes[1].set_xlabel("epoch")
+    axes[1].set_xscale("log")
+    axes[0].set_yscale("log")
+    axes[0].set_ylabel(f"nats per image below {best:.4g}")
+    axes[1].legend()
+    figure.suptitle(title)
+    return figure
