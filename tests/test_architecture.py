@@ -19,11 +19,11 @@ SOURCE = Path(__file__).parents[1] / "src" / "curvi"
 STAGES = (
     "_core", "io", "linalg", "targets", "families", "objective", "reference", "concentration",
     "solvers", "engine", "plots", "diagnostics", "inference",
-    "glm", "vae", "sequences",
+    "glm", "mixed", "vae", "sequences",
     "interop", "datasets", "reproduction", "cli",
 )  # fmt: skip
-# Methods of a result export it to other libraries: imports inside functions.
-LATE = {("diagnostics", "interop")}
+# Methods of a result and of a mixed model export it to other libraries: imports inside functions.
+LATE = {("diagnostics", "interop"), ("mixed", "interop")}
 # Loading with any of these can run code from a file.
 UNSAFE_MODULES = {
     "pickle", "cPickle", "_pickle", "dill", "joblib", "cloudpickle", "shelve", "marshal",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from curvi import interop as interop
     from curvi import io as io
     from curvi import linalg as linalg
+    from curvi import mixed as mixed
     from curvi import objective as objective
     from curvi import plots as plots
     from curvi import reference as reference
@@ -59,9 +60,11 @@ if TYPE_CHECKING:
     from curvi.inference import laplace as laplace
     from curvi.inference import minimise as minimise
     from curvi.interop import SVI as SVI
+    from curvi.interop import from_bambi as from_bambi
     from curvi.interop import from_numpyro as from_numpyro
     from curvi.interop import from_pymc as from_pymc
     from curvi.io import load as load
+    from curvi.mixed import MixedModel as MixedModel
     from curvi.objective import Draws as Draws
     from curvi.sequences import DeepMarkovModel as DeepMarkovModel
     from curvi.sequences import StateSpace as StateSpace
@@ -112,17 +115,18 @@ _NAMES = {
     "inference": ("OptimiseResult", "calibrate", "fit", "laplace", "minimise"),
     "diagnostics": ("FitResult",),
     "engine": ("Checkpoint",),
-    "interop": ("SVI", "from_numpyro", "from_pymc"),
+    "interop": ("SVI", "from_bambi", "from_numpyro", "from_pymc"),
     "io": ("load",),
     "glm": ("BayesianLinearRegression", "BayesianLogisticRegression", "BayesianPoissonRegression"),
+    "mixed": ("MixedModel",),
     "vae": ("VAE", "SemiSupervisedVAE"),
     "sequences": ("DeepMarkovModel", "StateSpace"),
 }  # fmt: skip
 _HOME = {name: room for room, names in _NAMES.items() for name in names}
 _ROOMS = (
     "concentration", "datasets", "diagnostics", "engine", "families", "glm", "inference",
-    "interop", "io", "linalg", "objective", "plots", "reference", "reproduction", "sequences",
-    "solvers", "targets", "vae",
+    "interop", "io", "linalg", "mixed", "objective", "plots", "reference", "reproduction",
+    "sequences", "solvers", "targets", "vae",
 )  # fmt: skip
 
 __all__ = ["__version__", *_HOME, *_ROOMS]  # noqa: PLE0604  names are resolved by __getattr__

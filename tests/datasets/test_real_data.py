@@ -35,6 +35,16 @@ TABLES = {
     "diabetes": (8, (500, 268), None),
 }
 
+# rows, a group column, its levels, the response
+GROUPED = {
+    "sleepstudy": (180, "Subject", 18, "Reaction"),
+    "radon": (919, "county", 85, "log_radon"),
+    "epil": (236, "subject", 59, "y"),
+    "verbagg": (7584, "item", 24, "r2"),
+    "ohio": (2148, "id", 537, "resp"),
+    "penicillin": (144, "plate", 24, "diameter"),
+}
+
 
 @cache
 def load(name):
@@ -80,7 +90,8 @@ def test_every_libsvm_number_agrees_with_scikit_learn(name):
 def test_all_known_sets_are_covered_here():
     music = {"jsb", "nottingham", "piano_midi", "musedata"}  # see test_music.py
     images = {"frey", "olivetti", "mnist"}
-    assert {entry.name for entry in datasets.names()} == {*TABLES, *images, *music}
+    known = {*TABLES, *GROUPED, *images, *music}
+    assert {entry.name for entry in datasets.names()} == known
     assert all(entry.present for entry in datasets.names())
 
 
@@ -196,3 +207,13 @@ def test_a_repacked_copy_is_accepted_and_a_changed_digit_is_not(tmp_path, monkey
     copy.write_bytes(gzip.compress(text.replace(b"1:70", b"1:71", 1)))
     with pytest.raises(DataFormatError, match="the checksum of its content is sha256"):
         datasets.load("heart")
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_table_with_groups_has_its_rows_levels_and_response(name):
+    rows, group, levels, response = GROUPED[name]
+    data = load(name)
+    assert len(data.table) == rows
+    assert data.table[group].nunique() == levels
+    assert np.array_equal(data.train[1], data.table[response])
+    assert data.train[0].shape == (rows, len(data.feature_names))

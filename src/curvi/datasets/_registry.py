@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from curvi.datasets._golub import parse_intensities, parse_labels, standardise
+from curvi.datasets._grouped import as_table, parse_columns
 from curvi.datasets._images import parse_idx, parse_mat
 from curvi.datasets._libsvm import parse_libsvm
 from curvi.datasets._music import parse_cells
@@ -47,6 +48,12 @@ _SHA256 = {
     "olivettifaces": "99897e9fda3b0be84fee0fc44a357b89c970ea8b20d4cad18d5d72049079db12",
     "golub train": "9cf05a29b9116bc184bcdeb1a93bb937c04cba57c97f3f4e79cfd15d032ec315",
     "golub independent": "488c503841e2b45c410cfa84ea99535d5f8b982c30d5a0a321ba7c9fb3df8d11",
+    "sleepstudy": "adfbef0f822923f5136fc53ab903cc617673d3f4126eca5b5ec1cef831b7e639",
+    "radon": "0ccbfb443e2418cebba2c0e75cc0e193c735c97b2fc07e49ef6a02312377d128",
+    "epil": "3c2e7577839a8f9505e437ef271fea4419a26019e59cde003b028128826bb40e",
+    "VerbAgg": "c15469342bda37852f76aeac7b9d63daa9e5f0c77a8c18af95d02f5ce6dd9bb8",
+    "ohio": "d2b1f8a473c829c444cb99c0b1d6e7e55cd0288efd5d56751288cb65b011d72c",
+    "Penicillin": "c4be85f277e615f44921bad041b6c8bc52eaa9ecd9ab61b5d548a3fba2faf998",
     "golub actual": "3065db958560e151ae0fbc7f53aab91af3256ffee97980ce98e7784ca0a32f36",
     "JSB_Chorales": "7d30016107430e727e7f981c39079b56ddbb6d5126b537e070a88670d4953a7c",
     "Nottingham": "da9b04ee2b176f1940fe9f368965e2f4468a761b261d516b4937bc2825d7cd2d",
@@ -80,6 +87,9 @@ class Dataset:
         One name per column, or None where the source has none.
     image_shape
         (height, width) of an image: ``X.reshape(-1, *image_shape)`` is upright. None for tables.
+    table
+        A pandas DataFrame of data with groups, whose response and other numbers ``train`` holds.
+        None for everything else.
 
     Notes
     -----
@@ -94,6 +104,7 @@ class Dataset:
     validation: Rows | None = None
     feature_names: tuple[str, ...] | None = None
     image_shape: tuple[int, int] | None = None
+    table: Any = None
 
 
 @dataclass(frozen=True)
@@ -194,6 +205,17 @@ def _golub(part: str, patients: range) -> DataFile:
     return DataFile(f"golub/data_set_ALL_AML_{part}.csv.gz", parse, _SHA256[f"golub {part}"])
 
 
+def _grouped(
+    description: str, name: str, rows: int, columns: str, response: str | None = None
+) -> Entry:
+    """A table with groups; ``columns`` reads ``name:kind name:kind``, the response first."""
+    pairs = tuple((column, kind) for column, kind in (c.split(":") for c in columns.split()))
+    parse = partial(parse_columns, columns=pairs, num_rows=rows)
+    file = DataFile(f"mixed/{name}.csv", parse, _SHA256[name])
+    named = response or pairs[0][0].replace(".", "_")
+    return Entry(description, (file,), partial(as_table, columns=pairs, response=named))
+
+
 _parse_patients = partial(parse_labels, num_patients=72)
 ENTRIES: dict[str, Entry] = {
     "a9a": Entry(
@@ -277,3 +299,34 @@ ENTRIES: dict[str, Entry] = {
     "piano_midi": _music("Piano_midi", "Classical piano music", 87, 12, 25),
     "musedata": _music("MuseData", "Orchestral and piano music", 524, 135, 124),
 }
+    "sleepstudy": _grouped(
+        "Reaction times of 18 subjects over ten days without sleep; 180 rows",
+        "sleepstudy", 180, "Reaction:real Days:whole Subject:whole",
+    ),
+    "radon": _grouped(
+        "Radon in 919 homes of 85 counties: log level, basement, uranium in the soil",
+        "radon", 919,
+        "log.radon:real basement:whole uranium:real county:whole county.name:name",
+    ),
+    "epil": _grouped(
+        "Seizure counts of 59 epileptics in four periods under progabide or placebo; 236 rows",
+        "epil", 236,
+        "y:whole trt:name base:whole age:whole V4:whole subject:whole period:whole lbase:real "
+        "lage:real",
+    ),
+    "verbagg": _grouped(
+        "Verbal aggression: answers of 316 persons to 24 items, crossed; 7584 rows, r2 is binary",
+        "VerbAgg", 7584,
+        "Anger:whole Gender:name item:name resp:name id:whole btype:name situ:name mode:name "
+        "r2:name",
+        "r2",
+    ),
+    "ohio": _grouped(
+        "Wheezing of 537 children at four ages, and smoking of the mother; 2148 rows",
+        "ohio", 2148, "resp:whole id:whole age:whole smoke:whole",
+    ),
+    "penicillin": _grouped(
+        "Diameters of growth inhibition on 24 plates for 6 samples, crossed; 144 rows",
+        "Penicillin", 144, "diameter:whole plate:name sample:name",
+    ),
+}  # fmt: skip

@@ -4,6 +4,7 @@ Each file imports its library only when it is used; none of them is needed by th
 """
 
 from curvi.interop._arviz import to_arviz
+from curvi.interop._bambi import from_bambi
 from curvi.interop._blackjax import SamplerStart, to_blackjax
 from curvi.interop._numpyro import from_numpyro
 from curvi.interop._numpyro_svi import SVI, SVIRunResult
@@ -11,6 +12,6 @@ from curvi.interop._optax import hessian_free
 from curvi.interop._pymc import from_pymc
 
 __all__ = [
-    "SVI", "SVIRunResult", "SamplerStart", "from_numpyro", "from_pymc", "hessian_free", "to_arviz",
-    "to_blackjax",
+    "SVI", "SVIRunResult", "SamplerStart", "from_bambi", "from_numpyro", "from_pymc",
+    "hessian_free", "to_arviz", "to_blackjax",
 ]  # fmt: skip

@@ -94,6 +94,28 @@ def to_arviz(result: FitResult, num_draws: int = 1000, *, seed: int = 0) -> Any:
     return data
 
 
+def arviz_of_draws(
+    draws: dict[str, np.ndarray],
+    *,
+    log_likelihood: dict[str, np.ndarray],
+    observed: dict[str, np.ndarray],
+    dims: dict[str, list[str]],
+    coords: dict[str, list[str]],
+) -> Any:
+    """Draws by name (axis of draws first) as one chain, with log likelihoods of the rows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # ArviZ 0.x announces 1.0 once a day
+        arviz = optional_import("arviz", extra="arviz", purpose="to_arviz")
+    groups: dict[str, Any] = {
+        "posterior": {name: values[None] for name, values in draws.items()},
+        "log_likelihood": {name: values[None] for name, values in log_likelihood.items()},
+        "observed_data": observed,
+    }
+    if int(importlib.metadata.version("arviz").split(".")[0]) >= 1:
+        return arviz.from_dict(groups, coords=coords, dims=dims)
+    return arviz.from_dict(**groups, coords=coords, dims=dims)
+
+
 def _by_name(tree: PyTree) -> dict[str, np.ndarray]:
     """Leaves by name; a bare array is called x."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)

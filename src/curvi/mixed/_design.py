@@ -1,0 +1,126 @@
+"""The rows of a model: fixed columns, grouping factors, the response."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from curvi.mixed._hyper import Block
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A grouping factor: the level of each row, and the columns whose effects vary over levels."""
+
+    name: str
+    labels: tuple[str, ...]
+    codes: np.ndarray  # (rows,), -1 for a level that was not seen
+    columns: np.ndarray  # (rows, size)
+    blocks: tuple[Block, ...]
+
+    @property
+    def levels(self) -> int:
+        """Number of levels."""
+        return len(self.labels)
+
+    @property
+    def size(self) -> int:
+        """Effects per level."""
+        return self.columns.shape[1]
+
+    @property
+    def effects(self) -> tuple[str, ...]:
+        """Names of the effects of a level."""
+        return tuple(name for block in self.blocks for name in block.columns)
+
+
+@dataclass(frozen=True)
+class Design:
+    """Rows in the order of the levels of the first factor, which has the most levels.
+
+    ``weights`` counts how often a row occurs: groups with the same rows are kept once.
+    """
+
+    X: np.ndarray  # (rows, fixed effects)
+    names: tuple[str, ...]
+    scales: np.ndarray  # sds of the priors of the fixed effects
+    offset: np.ndarray
+    y: np.ndarray
+    trials: np.ndarray
+    factors: tuple[Factor, ...]
+    weights: np.ndarray
+    copies: np.ndarray  # how often a level of the first factor occurs
+    order: np.ndarray  # rows of the table in the order of this design
+    alias: np.ndarray  # for each level of the table's first factor, the level kept here
+    centre: np.ndarray | None = None  # prior means of the fixed effects; zero if absent
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that are kept."""
+        return self.X.shape[0]
+
+    @property
+    def starts(self) -> np.ndarray:
+        """First row of every level of the first factor."""
+        return np.searchsorted(self.factors[0].codes, np.arange(self.factors[0].levels))
+
+
+def arrange(
+    X: np.ndarray,
+    names: tuple[str, ...],
+    scales: np.ndarray,
+    offset: np.ndarray,
+    y: np.ndarray,
+    trials: np.ndarray,
+    factors: tuple[Factor, ...],
+) -> Design:
+    """Order rows by the levels of the factor that has the most effects."""
+    first = max(range(len(factors)), key=lambda i: factors[i].levels * factors[i].size)
+    factors = (factors[first], *factors[:first], *factors[first + 1 :])
+    order = np.argsort(factors[0].codes, kind="stable")
+    taken = tuple(_rows(factor, order) for factor in factors)
+    levels = taken[0].levels
+    return Design(
+        X[order], names, scales, offset[order], y[order], trials[order], taken,
+        np.ones(len(order)), np.ones(levels), order, np.arange(levels),
+    )  # fmt: skip
+
+
+def _rows(factor: Factor, index: np.ndarray) -> Factor:
+    return replace(factor, codes=factor.codes[index], columns=factor.columns[index])
+
+
+def merge_copies(design: Design) -> Design:
+    """Keep one of all levels of the only factor whose rows are the same; ``copies`` counts them.
+
+    Children who gave the same answers at the same ages have the same posterior, and the cost of
+    a fit is that of the distinct ones.
+    """
+    factor = design.factors[0]
+    if len(design.factors) > 1:
+        return design
+    table = np.column_stack([design.X, design.offset, design.y, design.trials, factor.columns])
+    ends = np.append(design.starts[1:], design.rows)
+    seen: dict[bytes, int] = {}
+    alias = np.empty(factor.levels, int)
+    kept: list[int] = []
+    for level, (start, end) in enumerate(zip(design.starts, ends, strict=True)):
+        rows = table[start:end]
+        key = rows[np.lexsort(rows.T)].tobytes()
+        if key not in seen:
+            seen[key] = len(kept)
+            kept.append(level)
+        alias[level] = seen[key]
+    if len(kept) == factor.levels:
+        return design
+    rows = np.concatenate([np.arange(design.starts[k], ends[k]) for k in kept])
+    codes = np.repeat(np.arange(len(kept)), [ends[k] - design.starts[k] for k in kept])
+    copies = np.bincount(alias, minlength=len(kept)).astype(np.float64)
+    labels = tuple(factor.labels[k] for k in kept)
+    merged = replace(factor, labels=labels, codes=codes, columns=factor.columns[rows])
+    return replace(
+        design, X=design.X[rows], offset=design.offset[rows], y=design.y[rows],
+        trials=design.trials[rows], factors=(merged,), weights=copies[codes], copies=copies,
+        order=design.order[rows], alias=alias,
+    )  # fmt: skip

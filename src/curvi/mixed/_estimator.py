@@ -1,0 +1,293 @@
+"""``MixedModel``: formulas with groups, as an estimator."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+
+from curvi._core import validation
+from curvi._core.errors import InputError, MisfitWarning, warn_user
+from curvi.io._objects import SavedEstimator
+from curvi.mixed import _report as report
+from curvi.mixed._design import Design
+from curvi.mixed._formula import evaluate, parse
+from curvi.mixed._hyper import Layout
+from curvi.mixed._inference import Fitted, fit_design
+from curvi.mixed._likelihoods import Likelihood, likelihood_of
+from curvi.mixed._posterior import Grouping, MixedPosterior, weighted_moments
+from curvi.mixed._response import response_of
+from curvi.mixed._table import Scales, as_frame, build, checked
+from curvi.mixed._training import stored_columns
+from curvi.mixed._use import FittedUse
+
+
+class MixedModel(FittedUse, SavedEstimator, BaseEstimator):
+    r"""A generalised linear mixed model: fixed effects, effects of groups, integrated variances.
+
+    .. math::
+
+        g(E[y_i]) = x_i'\beta + \sum_f z_{fi}' v_{f, g_f(i)} + \text{offset}_i, \qquad
+        v_{f, g} \sim N(0, \Sigma_f)
+
+    Hyperparameters (the sds and correlations in :math:`\Sigma_f`, residual sd, dispersion) are
+    integrated, not plugged in. A Gaussian response is exact given them. Otherwise the best Gaussian
+    for all effects is found by exact Newton steps (expectations of a row are one-dimensional);
+    it places quadrature nodes for the effects of each group and a proposal for everything else,
+    and importance sampling corrects what is left. Priors are independent: fixed effects
+    :math:`N(0, s^2)`, sds half-normal, correlations LKJ(2). Their default scales are in the units
+    of the data: 2.5 units of the response over the sd of the column.
+
+    Parameters
+    ----------
+    formula : str
+        ``"y ~ x + (1 + x | g)"``: as in lme4, with nested ``(1 | a/b)``, crossed ``(1 | a) +
+        (1 | b)``, uncorrelated ``(1 + x || g)``, interactions, transformations, ``offset(x)``,
+        and ``proportion(y, n)`` on the left of a binomial model. Evaluated by ``formulae``.
+        None needs an array X and ``groups`` in `fit`: all columns, an intercept for each group.
+    likelihood : str
+        ``"gaussian"``, ``"bernoulli"``, ``"binomial"``, ``"poisson"``, ``"negative-binomial"``
+        (variance :math:`\mu + \phi^2 \mu^2`) or ``"student-t"``.
+    link : str, optional
+        ``"logit"`` or ``"probit"`` for binary and binomial responses; the others have one.
+    prior_scale : float, optional
+        Sd of the prior of every fixed effect but the intercept.
+    intercept_prior_scale : float, optional
+        Sd of the prior of the intercept.
+    group_sd_scale : float, optional
+        Scale of the half-normal prior of every group sd.
+    noise_scale : float, optional
+        Scale of the half-normal prior of the residual sd (default: the sd of the response).
+    num_points : int, optional
+        Points of importance sampling (default: 1024, or 256 where each passes over many rows).
+    random_state : int
+        Seed of the points and of draws.
+
+    Attributes
+    ----------
+    coef_, coef_sd_ : arrays
+        Posterior means and sds of the fixed effects, in the order of ``feature_names_``.
+    posterior_ : MixedPosterior
+        Weighted components: everything else is computed from them.
+    converged_, message_, warnings_ : bool, str, tuple
+        The verdict. ``relative_ess_`` and ``khat_`` are those of the importance weights.
+    log_evidence_ : float
+        Estimate of :math:`\log p(y)`.
+
+    Raises
+    ------
+    InputError
+        For formulas that do not parse, unknown columns, missing values, responses that the
+        likelihood cannot give.
+
+    Warns
+    -----
+    UserWarning
+        For a single group, constant columns, slopes that do not vary within groups.
+    ConvergenceWarning, MisfitWarning
+        If the mode was not reached, or few points carry all the weight.
+
+    Examples
+    --------
+    >>> import curvi, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> group = np.repeat(np.arange(12), 6)
+    >>> x = rng.standard_normal(72)
+    >>> y = 1.0 + 2.0 * x + rng.standard_normal(12)[group] + 0.5 * rng.standard_normal(72)
+    >>> model = curvi.MixedModel("y ~ x + (1 | group)").fit({"y": y, "x": x, "group": group})
+    >>> bool(abs(model.coef_[1] - 2.0) < 0.3)
+    True
+    """
+
+    def __init__(
+        self,
+        formula: str | None = None,
+        *,
+        likelihood: str = "gaussian",
+        link: str | None = None,
+        prior_scale: float | None = None,
+        intercept_prior_scale: float | None = None,
+        group_sd_scale: float | None = None,
+        noise_scale: float | None = None,
+        num_points: int | None = None,
+        random_state: int = 0,
+    ) -> None:
+        self.formula = formula
+        self.likelihood = likelihood
+        self.link = link
+        self.prior_scale = prior_scale
+        self.intercept_prior_scale = intercept_prior_scale
+        self.group_sd_scale = group_sd_scale
+        self.noise_scale = noise_scale
+        self.num_points = num_points
+        self.random_state = random_state
+
+    def fit(self, table: Any, y: Any = None, *, groups: Any = None) -> MixedModel:
+        """Fit the posterior.
+
+        Parameters
+        ----------
+        table : DataFrame, dict of columns, or array (rows, features)
+            With an array, give ``y`` and ``groups``: its columns are x0, x1, ...
+        y : array, optional
+            The response, where the table is an array.
+        groups : dict of arrays, optional
+            Group columns by name, where the table is an array.
+
+        Returns
+        -------
+        self
+        """
+        frame, text = self._frame(table, y, groups)
+        self.formula_ = text
+        design, layout = self._learn(frame)
+        fitted = fit_design(
+            design,
+            layout,
+            self._likelihood(),
+            points=self.num_points,
+            seed=validation.checked_seed(self.random_state),
+        )
+        self._publish(design, layout, fitted)
+        return self
+
+    def design(self, table: Any) -> tuple[Design, Layout]:
+        """Rows, factors and priors that a table gives, without fitting.
+
+        Parameters
+        ----------
+        table : DataFrame or dict of columns
+            As for `fit`.
+
+        Returns
+        -------
+        Design, Layout
+            Rows in the order of the levels of the largest factor; hyperparameters and priors.
+        """
+        self.formula_ = str(self.formula)
+        return self._learn(as_frame(table))
+
+    def _frame(self, table: Any, y: Any, groups: Any) -> tuple[Any, str]:
+        """The table, and the formula, which an array with groups has by default."""
+        if y is None and groups is None:
+            return as_frame(table), str(self.formula) if self.formula is not None else ""
+        if not isinstance(groups, Mapping) or not groups or y is None:
+            raise InputError("an array needs y and groups, a dict of group columns by name")
+        X = np.asarray(table)
+        if X.ndim != 2:
+            raise InputError(f"X has shape {X.shape}; give (rows, features)")
+        columns = {f"x{i}": X[:, i] for i in range(X.shape[1])}
+        taken = {
+            **columns,
+            "y": np.asarray(y),
+            **{str(k): np.asarray(v) for k, v in groups.items()},
+        }
+        bars = [f"(1 | {name})" for name in groups]
+        text = self.formula or f"y ~ {' + '.join(['1', *columns, *bars])}"
+        return as_frame(taken), text
+
+    def _likelihood(self) -> Likelihood:
+        return likelihood_of(self.likelihood, self.link)
+
+    def _check_parameters(self) -> None:
+        self._likelihood()
+        for name in ("prior_scale", "intercept_prior_scale", "group_sd_scale", "noise_scale"):
+            if getattr(self, name) is not None:
+                validation.positive_number(getattr(self, name), name)
+        if (
+            self.num_points is not None
+            and validation.positive_integer(self.num_points, "num_points") < 64
+        ):
+            raise InputError(f"num_points is {self.num_points}; give at least 64")
+
+    def _learn(self, frame: Any) -> tuple[Design, Layout]:
+        """Evaluate the formula on its table, and keep what later calls need."""
+        self._check_parameters()
+        formula = parse(self.formula_)
+        part = checked(formula, frame, response=True)
+        matrices = evaluate(formula, part)
+        column = part[formula.response] if formula.response in part.columns else None
+        likelihood = self._likelihood()
+        y, trials, classes = response_of(likelihood, matrices.response, column, formula.response)
+        scales = Scales(
+            self.prior_scale, self.intercept_prior_scale, self.group_sd_scale, self.noise_scale
+        )
+        design, layout = build(formula, matrices, part, likelihood, (y, trials), scales)
+        self._columns = stored_columns(part)
+        self.classes_ = classes
+        self._scales = design.scales
+        self._memory = matrices
+        return design, layout
+
+    def _publish(self, design: Design, layout: Layout, fitted: Fitted) -> None:
+        bars = {bar.factor: bar.columns for bar in parse(self.formula_).bars}
+        groupings = tuple(
+            Grouping(factor.name, bars[factor.name], factor.labels, factor.blocks)
+            for factor in design.factors
+        )
+        self.posterior_ = MixedPosterior(
+            design.names, groupings, layout, fitted.theta, fitted.weights, fitted.rest,
+            fitted.level_mean, fitted.level_covariance, fitted.alias,
+        )  # fmt: skip
+        self.feature_names_ = list(design.names)
+        self.coef_, self.coef_sd_ = weighted_moments(self.posterior_.fixed(), fitted.weights)
+        self.n_rows_ = len(design.order)
+        self.relative_ess_ = float(1 / np.sum(fitted.weights**2) / len(fitted.weights))
+        self._log_ratios = fitted.log_ratios
+        self.log_evidence_ = fitted.log_evidence
+        self.n_iter_ = fitted.steps
+        finite = bool(np.all(np.isfinite(self.coef_)) and np.isfinite(fitted.log_evidence))
+        self.converged_ = bool(fitted.converged and finite)
+        self.message_ = report.verdict(self.converged_, self.relative_ess_, fitted.method)
+        alarms = report.cautions(
+            self.posterior_, self._scales, fitted.log_ratios, self.relative_ess_
+        )
+        self.warnings_ = (*fitted.warnings, *alarms)
+        if not self.converged_:
+            warnings.warn(f"MixedModel: {self.message_}", ConvergenceWarning, stacklevel=3)
+        for sentence in alarms:
+            warn_user(MisfitWarning(sentence, None))
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        try:
+            likelihood = self._likelihood()
+        except InputError:
+            return super().__repr__(N_CHAR_MAX)
+        text = str(getattr(self, "formula_", "") or self.formula)
+        return report.description(text, likelihood, self._priors())
+
+    def _priors(self) -> list[tuple[str, str]]:
+        return priors_of(self)
+
+
+def priors_of(model: MixedModel) -> list[tuple[str, str]]:
+    """Names of parameters and their priors: numbers where the data are known, rules before."""
+    if not hasattr(model, "posterior_"):
+        given = [
+            ("fixed effects", "N(0, {}^2)", model.prior_scale, "2.5 sd(y) / sd(x)"),
+            ("intercept", "N(0, {}^2)", model.intercept_prior_scale, "2.5 units of the response"),
+            ("group sds", "half-normal({})", model.group_sd_scale, "2.5 sd(y) / sd(x)"),
+        ]
+        if "residual sd" in [extra.name for extra in model._likelihood().extras]:
+            given.append(("residual sd", "half-normal({})", model.noise_scale, "sd(y)"))
+        out = [
+            (name, text.format(rule if v is None else f"{v:g}")) for name, text, v, rule in given
+        ]
+        return [*out, ("correlations", "LKJ(2)")]
+    posterior = model.posterior_
+    out = [(n, f"N(0, {s:.3g}^2)") for n, s in zip(posterior.names, model._scales, strict=True)]
+    for grouping in posterior.groupings:
+        for block in grouping.blocks:
+            for column, scale in zip(block.columns, block.scales, strict=True):
+                out.append((f"sd {column}|{grouping.name}", f"half-normal({scale:.3g})"))
+            if block.correlations:
+                out.append((f"correlations |{grouping.name}", "LKJ(2)"))
+    for extra in posterior.layout.extras:
+        rule = "gamma(2, {:.3g})" if extra.prior == "gamma" else "half-normal({:.3g})"
+        value = 1 / extra.scale if extra.prior == "gamma" else extra.scale
+        out.append((extra.name, rule.format(value)))
+    return out

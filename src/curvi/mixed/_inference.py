@@ -1,0 +1,142 @@
+"""From a design to a posterior: which way of integrating suits it, and what it reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from curvi._core.threads import one_blas_thread
+from curvi.mixed._conditional import integrate
+from curvi.mixed._design import Design, merge_copies
+from curvi.mixed._exact import GaussianMarginal
+from curvi.mixed._hyper import Layout
+from curvi.mixed._integrate import Weighted, explore, find_mode, two_piece, weigh, white_points
+from curvi.mixed._large import fit_large
+from curvi.mixed._likelihoods import Likelihood
+from curvi.mixed._marginal import quadrature_possible
+from curvi.mixed._system import whitened
+from curvi.mixed._variational import Problem, find_hyper
+
+LARGE_REST = 400  # remaining effects from which systems are sparse
+_LARGEST_QUADRATURE = 80  # remaining effects that importance sampling can correct
+_POINTS = 1024
+_FEWER = 256  # where one evaluation passes over many rows
+_ROWS = 4000
+LEAST_ESS, ENOUGH_ESS = 0.05, 0.3
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Components and their weights, and what the verdict says of them."""
+
+    theta: np.ndarray
+    weights: np.ndarray
+    rest: np.ndarray
+    level_mean: np.ndarray
+    level_covariance: np.ndarray
+    alias: np.ndarray
+    log_ratios: np.ndarray
+    log_evidence: float
+    converged: bool
+    steps: int
+    method: str
+    warnings: tuple[str, ...] = ()
+
+
+def fit_design(
+    design: Design, layout: Layout, likelihood: Likelihood, *, points: int | None, seed: int
+) -> Fitted:
+    """The posterior of a model, by the most exact way that its size allows."""
+    rest = len(design.names) + sum(f.levels * f.size for f in design.factors[1:])
+    if rest > LARGE_REST:
+        return _large(design, layout, likelihood, seed)
+    with one_blas_thread():
+        merged = merge_copies(design)
+        if likelihood.name == "gaussian":
+            return _gaussian(merged, layout, likelihood, points or _POINTS, seed)
+        problem = Problem.of(merged, layout, likelihood)
+        if rest > _LARGEST_QUADRATURE or not quadrature_possible(problem):
+            return _large(design, layout, likelihood, seed)
+        return _quadrature(problem, points, seed)
+
+
+def _gaussian(
+    design: Design, layout: Layout, likelihood: Likelihood, points: int, seed: int
+) -> Fitted:
+    marginal = GaussianMarginal.of(design, layout)
+    start = layout.start(likelihood.extra_start(design.y))
+    mode, hessian, reached = find_mode(marginal, start)
+    proposal = explore(marginal, two_piece(marginal, mode, -hessian), seed=seed)
+    size = marginal.prior.size
+    x = white_points(points, len(mode) + size, seed + 1)
+    theta, log_q = proposal.at(x[:, : len(mode)])
+    parts = []
+    for start_at in range(0, points, marginal.at_once):
+        some = slice(start_at, start_at + marginal.at_once)
+        solved = marginal.system(np.clip(theta[some], -30.0, 30.0))
+        value = marginal.value(theta[some], solved)
+        inverse = np.linalg.inv(solved.rest_root)
+        noise = np.einsum("dij,di->dj", inverse, x[some, len(mode) :])
+        white = solved.rest_mean + noise
+        # E[xi | u] = level mean - H^-1 C (u - mean), its covariance the inverse block
+        pulled = np.einsum("dgkp,dp->dgk", solved.coupling, noise)
+        turned = np.swapaxes(solved.level_root, -1, -2)
+        xi = solved.level_mean - (turned @ pulled[..., None])[..., 0]
+        roots = layout.scale_factors(theta[some])
+        lead = theta[some].shape[:1]
+        rest = whitened(white, [np.swapaxes(r, -1, -2) for r in roots[1:]], marginal.prior, lead)
+        scaled = roots[0][:, None] @ turned
+        parts.append(
+            (value, rest, xi @ np.swapaxes(roots[0], -1, -2), scaled @ np.swapaxes(scaled, -1, -2))
+        )
+    value, rest, mean, covariance = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    found = weigh(theta, value, log_q)
+    return Fitted(
+        theta, found.weights, rest, mean, covariance, design.alias, found.log_ratios,
+        found.log_mean_ratio, _settled(found, reached), 0,
+        "exact given hyperparameters, which are importance-sampled",
+    )  # fmt: skip
+
+
+def _settled(found: Weighted, reached: bool) -> bool:
+    """Whether the answer stands: weights judge it better than the search for a mode."""
+    share = found.ess / len(found.weights)
+    return bool(share > ENOUGH_ESS or (reached and share > LEAST_ESS))
+
+
+def _quadrature(problem: Problem, points: int | None, seed: int) -> Fitted:
+    layout, likelihood, design = problem.layout, problem.likelihood, problem.design
+    start = layout.start(likelihood.extra_start(design.y))
+    theta, fitted, reached = find_hyper(problem, start)
+    count = points or (_FEWER if design.rows > _ROWS else _POINTS)
+    found = integrate(problem, theta, fitted, count=count, seed=seed)
+    size = layout.size
+    at, levels = found.weighted.points, found.levels
+    assert levels.mean is not None  # noqa: S101  for type checkers
+    assert levels.covariance is not None  # noqa: S101
+    return Fitted(
+        at[:, :size], found.weighted.weights, at[:, size:], levels.mean, levels.covariance,
+        design.alias, found.weighted.log_ratios, found.weighted.log_mean_ratio,
+        _settled(found.weighted, reached and found.converged), fitted.steps,
+        "quadrature over groups; importance sampling of all other parameters",
+    )  # fmt: skip
+
+
+def _large(design: Design, layout: Layout, likelihood: Likelihood, seed: int) -> Fitted:
+    exact = likelihood.name == "gaussian"
+    method = "exact" if exact else "the best Gaussian for the effects"
+    found = fit_large(design, layout, likelihood, seed=seed)
+    notes = (
+        ()
+        if exact
+        else (
+            f"The model has {found['rest'].shape[1]} effects beside those of "
+            f"{design.factors[0].name}, too many for importance sampling: their posterior is a "
+            "Gaussian, whose sds may be a few per cent too small where groups have few rows.",
+        )
+    )
+    return Fitted(
+        **found, method=f"{method} given hyperparameters; a design of points for them",
+        warnings=notes,
+    )  # fmt: skip

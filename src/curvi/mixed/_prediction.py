@@ -1,0 +1,116 @@
+"""Predictors and responses of rows under the posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from curvi.mixed._likelihoods import Likelihood, normal_rule
+from curvi.mixed._posterior import MixedPosterior, mixture_quantile, weighted_quantile
+
+_NUMBERS_AT_ONCE = 2**22
+_NODES = 9
+_DRAWS = 4000  # of new responses per row
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """Rows as the fitted formula sees them."""
+
+    X: np.ndarray
+    offset: np.ndarray
+    trials: np.ndarray
+    codes: tuple[np.ndarray, ...]  # by factor
+    columns: tuple[np.ndarray, ...]
+
+    def blocks(self, points: int) -> Iterator[slice]:
+        """Rows a few at a time."""
+        size = max(1, _NUMBERS_AT_ONCE // (8 * points))
+        return (slice(start, start + size) for start in range(0, len(self.X), size))
+
+
+def predictor(
+    posterior: MixedPosterior, rows: NewRows, part: slice, points: slice = slice(None)
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of the linear predictor per component and row."""
+    mean = posterior.fixed()[points] @ rows.X[part].T + rows.offset[part]
+    variance = np.zeros_like(mean)
+    for index, (codes, columns) in enumerate(zip(rows.codes, rows.columns, strict=True)):
+        m, v = posterior.conditional(index, codes[part], columns[part], points)
+        mean, variance = mean + m, variance + v
+    return mean, variance
+
+
+def expected_response(
+    posterior: MixedPosterior, likelihood: Likelihood, rows: NewRows
+) -> np.ndarray:
+    """``E[y]`` of every row."""
+    nodes, weights = normal_rule(_NODES)
+    out = np.empty(len(rows.X))
+    for part in rows.blocks(len(posterior.weights)):
+        mean, variance = predictor(posterior, rows, part)
+        if likelihood.link == "identity":
+            out[part] = posterior.weights @ mean
+            continue
+        sd = np.sqrt(variance)
+        value = sum(
+            w * likelihood.mean(mean + x * sd, rows.trials[part])
+            for x, w in zip(nodes, weights, strict=True)
+        )
+        out[part] = posterior.weights @ value
+    return out
+
+
+def intervals(
+    posterior: MixedPosterior, likelihood: Likelihood, rows: NewRows, level: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lower and upper ends for ``E[y | predictor]``, and the sd of the predictor."""
+    ends = np.empty((3, len(rows.X)))
+    for part in rows.blocks(len(posterior.weights)):
+        mean, variance = predictor(posterior, rows, part)
+        sd, w = np.sqrt(variance), posterior.weights
+        for row, q in enumerate((0.5 - level / 2, 0.5 + level / 2)):
+            t = mixture_quantile(mean, sd, w, q)
+            ends[row, part] = likelihood.mean(t, rows.trials[part])
+        centre = w @ mean
+        ends[2, part] = np.sqrt(w @ (variance + (mean - centre) ** 2))
+    return ends[0], ends[1], ends[2]
+
+
+def response_intervals(
+    posterior: MixedPosterior,
+    likelihood: Likelihood,
+    rows: NewRows,
+    level: float,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper ends for new responses, from draws."""
+    low, high = np.empty(len(rows.X)), np.empty(len(rows.X))
+    chosen = posterior.resampled(_DRAWS, rng)
+    extra = posterior.layout.extra_values(posterior.theta)[chosen]
+    for part in rows.blocks(_DRAWS):
+        mean, variance = predictor(posterior, rows, part)
+        t = mean[chosen] + np.sqrt(variance)[chosen] * rng.standard_normal(mean[chosen].shape)
+        y = likelihood.sample(t, rows.trials[part], extra[:, None, :], rng)
+        equal = np.full(_DRAWS, 1 / _DRAWS)
+        low[part] = weighted_quantile(y, equal, 0.5 - level / 2)
+        high[part] = weighted_quantile(y, equal, 0.5 + level / 2)
+    return low, high
+
+
+def row_log_likelihood(
+    posterior: MixedPosterior,
+    likelihood: Likelihood,
+    rows: NewRows,
+    y: np.ndarray,
+    draws: dict[str, Any],
+) -> np.ndarray:
+    """``log p(y_i | draw)``: (draws, rows), for known levels."""
+    t = draws["fixed"] @ rows.X.T + rows.offset
+    for effects, codes, columns in zip(draws["effects"], rows.codes, rows.columns, strict=True):
+        t = t + np.einsum("nk,snk->sn", columns, effects[:, codes])
+    extra = posterior.layout.extra_values(draws["theta"])[:, None, :]
+    return np.asarray(likelihood.log_density(t, y, rows.trials, extra))

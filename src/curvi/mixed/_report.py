@@ -1,0 +1,121 @@
+"""What a fitted model says of itself: tables of effects, the verdict, the text of a summary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from curvi._core.text import printable
+from curvi.diagnostics._evaluation import smoothed_weights
+from curvi.mixed._inference import ENOUGH_ESS, LEAST_ESS
+from curvi.mixed._likelihoods import Likelihood
+from curvi.mixed._posterior import MixedPosterior, weighted_moments, weighted_quantile
+
+_INTERVAL = 0.9
+_WORST_K = 0.7
+_MOST_PRIOR = 0.95  # of the prior's sd: above it the data say next to nothing
+
+
+def rows_of_summary(posterior: MixedPosterior) -> list[tuple[str, str, np.ndarray]]:
+    """Every quantity of a summary: its kind, its name, its value in all components."""
+    out: list[tuple[str, str, np.ndarray]] = [
+        ("fixed effect", name, values)
+        for name, values in zip(posterior.names, posterior.fixed().T, strict=True)
+    ]
+    blocks = [
+        (grouping.name, block) for grouping in posterior.groupings for block in grouping.blocks
+    ]
+    natural = posterior.layout.natural(posterior.theta)
+    for (factor, block), (sds, matrix) in zip(blocks, natural, strict=True):
+        for column, name in enumerate(block.columns):
+            out.append(("group sd", f"{name}|{factor}", sds[:, column]))
+        if block.correlations:
+            for i in range(block.size):
+                for j in range(i):
+                    name = f"{block.columns[j]},{block.columns[i]}|{factor}"
+                    out.append(("correlation", name, matrix[:, i, j]))
+    extras = posterior.layout.extra_values(posterior.theta)
+    for index, extra in enumerate(posterior.layout.extras):
+        out.append((extra.name, "", extras[:, index]))
+    return out
+
+
+def table_of(posterior: MixedPosterior) -> list[dict[str, Any]]:
+    """Mean, sd and the central 90 % interval of every quantity of a summary."""
+    out = []
+    for kind, name, values in rows_of_summary(posterior):
+        mean, sd = weighted_moments(values, posterior.weights)
+        low, high = (
+            float(weighted_quantile(values, posterior.weights, 0.5 + side * _INTERVAL / 2))
+            for side in (-1, 1)
+        )
+        entry = {"kind": kind, "name": name, "mean": float(mean), "sd": float(sd)}
+        out.append({**entry, "lower": low, "upper": high})
+    return out
+
+
+def cautions(
+    posterior: MixedPosterior, scales: np.ndarray, log_ratios: np.ndarray, relative_ess: float
+) -> tuple[str, ...]:
+    """Sentences about what should not be trusted, or is known from the prior alone."""
+    found = []
+    if relative_ess < LEAST_ESS:
+        found.append(
+            f"The importance weights keep {relative_ess:.1%} of the points: the posterior is not "
+            "what the approximation takes it for, and means and sds may be wrong. Raise "
+            "num_points, simplify the group terms, or use a sampler."
+        )
+    elif relative_ess < ENOUGH_ESS and (khat := smoothed_weights(log_ratios).khat) > _WORST_K:
+        found.append(
+            f"The importance weights have heavy tails (Pareto k = {khat:.2f}, {relative_ess:.0%} "
+            "of the points are effective); raise num_points."
+        )
+    _, sds = weighted_moments(posterior.fixed(), posterior.weights)
+    decided = [
+        name
+        for name, sd, scale in zip(posterior.names, sds, scales, strict=True)
+        if sd > _MOST_PRIOR * scale
+    ]
+    if decided:
+        listed = ", ".join(decided[:4])
+        found.append(
+            f"The data say next to nothing about {listed}: the posterior sd is that of the prior."
+        )
+    return tuple(found)
+
+
+def verdict(converged: bool, relative_ess: float, method: str) -> str:
+    """One sentence on how far the answer can be trusted."""
+    if not converged:
+        return (
+            "The mode of the hyperparameters was not reached; rescale columns of very different "
+            "sizes, or simplify the group terms."
+        )
+    return (
+        f"Converged: {method}; {relative_ess:.0%} of the points of importance sampling are "
+        "effective."
+    )
+
+
+def description(
+    formula: str, likelihood: Likelihood, priors: list[tuple[str, str]], head: str = "MixedModel"
+) -> str:
+    """Formula, likelihood, link and priors, one per line."""
+    lines = [head, f"  formula     {printable(formula)}"]
+    lines.append(f"  likelihood  {likelihood.name}, {likelihood.link} link")
+    width = max((len(name) for name, _ in priors), default=0)
+    lines += [f"  {'priors' if not i else '':<10}  {name:<{width}}  ~ {text}"
+              for i, (name, text) in enumerate(priors)]  # fmt: skip
+    return "\n".join(lines)
+
+
+def text_table(rows: list[dict[str, Any]]) -> str:
+    """The table of a summary as text."""
+    names = [f"{row['kind']} {row['name']}".strip() for row in rows]
+    width = max(len(printable(name)) for name in names)
+    lines = [f"{'':<{width}}  {'mean':>10}  {'sd':>9}  {'5 %':>10}  {'95 %':>10}"]
+    for name, row in zip(names, rows, strict=True):
+        numbers = f"{row['mean']:>10.4g}  {row['sd']:>9.3g}  {row['lower']:>10.4g}"
+        lines.append(f"{printable(name):<{width}}  {numbers}  {row['upper']:>10.4g}")
+    return "\n".join(lines)

@@ -1,0 +1,64 @@
+"""The response of a formula as numbers, refused where the likelihood cannot give it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from curvi._core.errors import InputError
+from curvi._core.text import quoted
+from curvi.mixed._likelihoods import Likelihood
+
+
+def response_of(
+    likelihood: Likelihood, matrix: Any, column: Any, text: str
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Responses and trials as numbers, and the two classes of a binary one."""
+    values = np.asarray(matrix.design_matrix)
+    classes: tuple[str, ...] = ()
+    if likelihood.name == "binomial":
+        if matrix.kind != "proportion":
+            raise InputError(
+                f"the response of a binomial model is proportion(successes, trials), not {text}"
+            )
+        y, trials = values[:, 0].astype(np.float64), values[:, 1].astype(np.float64)
+    elif matrix.kind == "categoric":
+        if likelihood.name != "bernoulli":
+            raise InputError(
+                f"the response {quoted(text)} holds text; a {likelihood.name} model needs numbers"
+            )
+        y, classes = _binary(column if column is not None else values, matrix, text)
+        trials = np.ones(len(y))
+    else:
+        y = values.astype(np.float64).reshape(len(values), -1)
+        if y.shape[1] != 1:
+            raise InputError(
+                f"the response {quoted(text)} has {y.shape[1]} columns; only a binomial model "
+                "takes proportion(successes, trials)"
+            )
+        y, trials = y[:, 0], np.ones(len(y))
+        if likelihood.name == "bernoulli":
+            y, classes = _binary(column if column is not None else y, matrix, text)
+    bad = np.flatnonzero(~np.isfinite(y))
+    if len(bad):
+        raise InputError(f"the response {quoted(text)} is {y[bad[0]]} in row {bad[0]}")
+    likelihood.check(y, trials)
+    if likelihood.name == "gaussian" and np.ptp(y) == 0:
+        raise InputError(f"the response {quoted(text)} is {y[0]:g} in every row; nothing varies")
+    return y, trials, classes
+
+
+def _binary(column: Any, matrix: Any, text: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The second of two classes, in sorted order, is a success."""
+    values = np.asarray(column)
+    if values.ndim == 2:  # a level was chosen in the formula: y['yes']
+        levels = [str(level) for level in (matrix.levels or ())]
+        return values[:, 0].astype(np.float64), tuple(levels)
+    classes, codes = np.unique(values, return_inverse=True)
+    if len(classes) != 2:
+        raise InputError(
+            f"the response {quoted(text)} has {len(classes)} different values "
+            f"({', '.join(str(c) for c in classes[:5])}); a bernoulli model needs two"
+        )
+    return codes.astype(np.float64), (str(classes[0]), str(classes[1]))

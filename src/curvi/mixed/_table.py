@@ -1,0 +1,231 @@
+"""From a user's table to a design: validation, default priors, levels of groups."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from curvi._core.errors import InputError, warn_user
+from curvi._core.text import quoted
+from curvi.mixed._design import Design, Factor, arrange
+from curvi.mixed._formula import Formula, Matrices, column_names
+from curvi.mixed._hyper import Block, Extra, Layout
+from curvi.mixed._likelihoods import Likelihood
+
+WIDE = 2.5  # default prior scales in units of the response over those of a column
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Prior scales as a user gives them; None is replaced by a default in the units of the data."""
+
+    fixed: float | None = None
+    intercept: float | None = None
+    group_sd: float | None = None
+    noise: float | None = None
+
+
+def as_frame(table: Any) -> Any:
+    """A pandas table from a pandas table or a mapping of names to columns."""
+    import pandas as pd
+
+    if isinstance(table, pd.DataFrame):
+        frame = table
+    elif isinstance(table, Mapping):
+        lengths = {str(name): np.shape(values) for name, values in table.items()}
+        for name, shape in lengths.items():
+            if len(shape) != 1 or shape != next(iter(lengths.values())):
+                raise InputError(
+                    f"column {quoted(name)} has shape {shape}; give columns of one length"
+                )
+        frame = pd.DataFrame({str(name): np.asarray(v) for name, v in table.items()})
+    else:
+        raise InputError(
+            f"table is a {type(table).__name__}; give a pandas DataFrame or a dict of columns"
+        )
+    if not len(frame):
+        raise InputError("the table has no rows")
+    return frame.reset_index(drop=True)
+
+
+def checked(formula: Formula, frame: Any, *, response: bool, groups_may_miss: bool = False) -> Any:
+    """The columns of the table that the formula names; missing values and names are refused."""
+    groups = {name for bar in formula.bars for name in bar.columns}
+    needed = groups | _plain(formula.response if response else "")
+    known = [str(name) for name in frame.columns]
+    for name in sorted(needed):
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = (
+                f"did you mean {quoted(near[0])}?" if near else f"it has: {', '.join(known[:10])}"
+            )
+            raise InputError(f"the table has no column {quoted(name)}; {hint}")
+    used = [name for name in known if name in column_names(formula)]
+    if not response:
+        used = [name for name in used if name not in _plain(formula.response) or name in groups]
+    part = frame[used]
+    for name in used:
+        missing = np.flatnonzero(part[name].isna().to_numpy())
+        if len(missing) and not (groups_may_miss and name in groups):
+            kind = "group column" if name in groups else "column"
+            raise InputError(
+                f"{kind} {quoted(name)} is missing in row {missing[0]} ({len(missing)} rows in "
+                "all); drop these rows, or fill them"
+            )
+    return part
+
+
+def _plain(text: str) -> set[str]:
+    """The name of a column, if a text is no more than that."""
+    name = text.strip().strip("`")
+    return {name} if name and not set(name) & set("()[]+*:") else set()
+
+
+def factors_of(
+    formula: Formula, matrices: Matrices, frame: Any, lefts: list[np.ndarray], scale: float | None,
+    unit: float,
+) -> tuple[Factor, ...]:  # fmt: skip
+    """Grouping factors in the order of the formula; bars over the same groups share one."""
+    found: dict[str, list[int]] = {}
+    for index, bar in enumerate(formula.bars):
+        found.setdefault(bar.factor, []).append(index)
+    factors = []
+    for name, indices in found.items():
+        codes, labels = _levels(frame, formula.bars[indices[0]].columns)
+        blocks = []
+        for index in indices:
+            columns = tuple(matrices.bar_columns(index))
+            scales = tuple(
+                scale if scale is not None else WIDE * unit / spread(values, column)
+                for values, column in zip(lefts[index].T, columns, strict=True)
+            )
+            blocks.append(Block(columns, scales, formula.bars[index].correlated))
+        stacked = np.column_stack([lefts[index] for index in indices])
+        _inspect(name, codes, len(labels), stacked, [c for b in blocks for c in b.columns])
+        factors.append(Factor(name, labels, codes, stacked, tuple(blocks)))
+    return tuple(factors)
+
+
+def _levels(frame: Any, columns: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Codes and labels of the levels: combinations of values that occur."""
+    import pandas as pd
+
+    codes, labels = np.zeros(len(frame), np.int64), [""]
+    for depth, column in enumerate(columns):
+        part, values = pd.factorize(frame[column], sort=True)
+        pairs = codes * len(values) + part
+        present, codes = np.unique(pairs, return_inverse=True)
+        texts = [str(value) for value in values]
+        join = ":" if depth else ""
+        labels = [labels[p // len(values)] + join + texts[p % len(values)] for p in present]
+    return codes, tuple(labels)
+
+
+def codes_of(labels: tuple[str, ...], frame: Any, columns: tuple[str, ...]) -> np.ndarray:
+    """Codes of the levels of new rows: -1 where a level was not seen, -2 where it is missing."""
+    missing = frame[list(columns)].isna().any(axis=1).to_numpy()
+    texts = frame[columns[0]].astype(str)
+    for column in columns[1:]:
+        texts = texts + ":" + frame[column].astype(str)
+    place = {label: code for code, label in enumerate(labels)}
+    codes = np.array([place.get(text, -1) for text in texts], np.int64)
+    codes[missing] = -2
+    return codes
+
+
+def _inspect(
+    name: str, codes: np.ndarray, levels: int, columns: np.ndarray, names: list[str]
+) -> None:
+    """Warn of a factor that the data say little about."""
+    if levels == 1:
+        warn_user(
+            f"{name} has a single level: its sd is known from the prior alone; leave the term out, "
+            "or give it more groups"
+        )
+    counts = np.maximum(np.bincount(codes, minlength=levels), 1)
+    for values, column in zip(columns.T, names, strict=True):
+        if column == "Intercept" or levels == len(codes):
+            continue
+        mean = np.bincount(codes, values, levels) / counts
+        if np.max(np.abs(values - mean[codes])) <= 1e-12 * (1 + np.max(np.abs(values))):
+            warn_user(
+                f"{column} does not vary within any level of {name}: its effect per level is told "
+                "from the intercept of the level by the prior alone"
+            )
+
+
+def spread(values: np.ndarray, name: str) -> float:
+    """The unit of a column: one for an intercept, its sd, or its size where it is constant."""
+    if name == "Intercept":
+        return 1.0
+    sd = float(np.std(values))
+    size = float(np.max(np.abs(values))) if len(values) else 0.0
+    return sd if sd > 1e-9 * max(size, 1e-300) else (size or 1.0)
+
+
+def build(
+    formula: Formula,
+    matrices: Matrices,
+    frame: Any,
+    likelihood: Likelihood,
+    response: tuple[np.ndarray, np.ndarray],
+    scales: Scales,
+) -> tuple[Design, Layout]:
+    """The design of a table, and the layout of its hyperparameters, with their priors."""
+    X, offset, lefts = matrices.evaluate(frame)
+    names = matrices.common_columns()
+    for values, name in [*zip(X.T, names, strict=True), (offset, "offset")]:
+        bad = np.flatnonzero(~np.isfinite(values))
+        if len(bad):
+            raise InputError(f"column {quoted(name)} is {values[bad[0]]} in row {bad[0]}")
+    for left, bar in zip(lefts, formula.bars, strict=True):
+        bad = np.flatnonzero(~np.isfinite(left).all(axis=1))
+        if len(bad):
+            raise InputError(f"({bar.left} | {bar.factor}) is not finite in row {bad[0]}")
+    if not formula.bars:
+        raise InputError(
+            f"formula {quoted(formula.text)} has no group term; add one such as (1 | group), or "
+            "use curvi.BayesianLinearRegression, -LogisticRegression or -PoissonRegression"
+        )
+    y, trials = response
+    unit, centre = likelihood.units(y, trials)
+    fixed = _fixed_scales(X, names, scales, unit, centre)
+    factors = factors_of(formula, matrices, frame, lefts, scales.group_sd, unit)
+    design = arrange(X, tuple(names), fixed, offset, y, trials, factors)
+    extras = tuple(
+        Extra(extra.name, scales.noise or extra.scale * unit, extra.prior)
+        if extra.name == "residual sd"
+        else extra
+        for extra in likelihood.extras
+    )
+    return design, Layout(tuple(f.blocks for f in design.factors), extras)
+
+
+def _fixed_scales(
+    X: np.ndarray, names: list[str], scales: Scales, unit: float, centre: float
+) -> np.ndarray:
+    out = np.empty(len(names))
+    others = 0.0
+    for index, name in enumerate(names):
+        if name == "Intercept":
+            continue
+        values = X[:, index]
+        if np.ptp(values) <= 1e-12 * (1 + np.max(np.abs(values))) and "Intercept" in names:
+            warn_user(
+                f"column {quoted(name)} is constant ({values[0]:.6g}): its effect is told from the "
+                "intercept by the prior alone; leave it out"
+            )
+        default = WIDE * unit / spread(values, name)
+        out[index] = scales.fixed if scales.fixed is not None else default
+        others += (out[index] * float(np.mean(values))) ** 2
+    if "Intercept" in names:
+        # The value at the mean of all columns is of the size of the response; the intercept is
+        # the value where they are zero, which may be far away.
+        default = np.sqrt((WIDE * unit) ** 2 + (WIDE * centre) ** 2 + others)
+        given = scales.intercept
+        out[names.index("Intercept")] = given if given is not None else default
+    return out

@@ -1,0 +1,133 @@
+"""Hostile tables and formulas: a clear sentence, or a treatment that the manual describes."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import curvi
+from curvi.mixed import MixedModel
+from tests.mixed.tables import table
+
+pytestmark = pytest.mark.float64_only
+
+
+@pytest.fixture
+def frame():
+    """A table without faults."""
+    return table(np.random.default_rng(0), groups=8, rows=5)
+
+
+def refused(frame, formula, sentence, **options):
+    with pytest.raises(curvi.InputError, match=sentence):
+        MixedModel(formula, **options).fit(frame)
+
+
+@pytest.mark.parametrize(
+    ("formula", "sentence"),
+    [
+        ("y", "0 signs ~"),
+        ("y ~ x ~ g", "2 signs ~"),
+        ("y ~ ", "nothing on the right"),
+        ("y ~ x + (1 | g", "does not close"),
+        ("y ~ x) + (1 | g)", "not open"),
+        ("y ~ x | g", "outside of parentheses"),
+        ("y ~ x + ( | g)", "not of the form"),
+        ("y ~ x + (1 | log(g))", "not the name of a column"),
+        ("y ~ x + (1 | g) + (1 | g)", "twice"),
+        ("y ~ x", "no group term"),
+        ("y ~ x + (0 | g)", "has no columns"),
+        ("y ~ z + (1 | g)", "cannot be evaluated"),
+        ("y ~ x + (1 | gg)", "did you mean 'g'"),
+        ("why ~ x + (1 | g)", "no column 'why'"),
+        ("y ~ __import__('os') + (1 | g)", "cannot be evaluated"),
+        ("y ~ open(x) + (1 | g)", "cannot be evaluated"),
+    ],
+)
+def test_a_formula_that_cannot_be_used_is_refused_with_the_reason(frame, formula, sentence):
+    refused(frame, formula, sentence)
+
+
+def test_missing_values_are_refused_with_their_column_and_row(frame):
+    gap = frame.assign(g=frame["g"].where(frame.index != 7))
+    refused(gap, "y ~ x + (1 | g)", "group column 'g' is missing in row 7")
+    gap = frame.assign(x=frame["x"].where(frame.index != 3))
+    refused(gap, "y ~ x + (1 | g)", "column 'x' is missing in row 3")
+    refused(frame.assign(x=np.inf), "y ~ x + (1 | g)", "'x' is inf in row 0")
+    refused(frame.iloc[:0], "y ~ x + (1 | g)", "no rows")
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "values", "sentence"),
+    [
+        ("poisson", 0.5, "counts are whole numbers"),
+        ("poisson", -1.0, "counts are whole numbers"),
+        ("negative-binomial", 1.5, "counts are whole numbers"),
+        ("bernoulli", 1.0, "needs two"),
+        ("gaussian", 2.0, "nothing varies"),
+        ("binomial", 1.0, "proportion"),
+    ],
+)
+def test_a_response_that_the_likelihood_cannot_give_is_refused(frame, likelihood, values, sentence):
+    refused(frame.assign(y=values), "y ~ x + (1 | g)", sentence, likelihood=likelihood)
+
+
+def test_more_successes_than_trials_are_refused(frame):
+    bad = frame.assign(y=7, n=5)
+    refused(bad, "proportion(y, n) ~ x + (1 | g)", "cannot be evaluated", likelihood="binomial")
+
+
+def test_options_that_do_not_exist_are_refused(frame):
+    refused(frame, "y ~ x + (1 | g)", "choose one of", likelihood="gamma")
+    refused(frame, "y ~ x + (1 | g)", "link is", link="logit")
+    refused(frame, "y ~ x + (1 | g)", "prior_scale", prior_scale=-1.0)
+    refused(frame, "y ~ x + (1 | g)", "at least 64", num_points=3)
+    refused(np.zeros((3, 2)), "y ~ x + (1 | g)", "DataFrame or a dict")
+
+
+@pytest.mark.parametrize(
+    ("change", "formula", "sentence"),
+    [
+        ({"g": "one"}, "y ~ x + (1 | g)", "single level"),
+        ({"z": 3.0}, "y ~ x + z + (1 | g)", "is constant"),
+        ({}, "y ~ x + (1 + n | g)", "does not vary within"),
+    ],
+)
+def test_what_the_data_cannot_tell_is_announced_and_fitted(frame, change, formula, sentence):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = MixedModel(formula, num_points=256).fit(frame.assign(**change))
+    assert any(sentence in str(warning.message) for warning in caught)
+    assert model.converged_
+    assert np.all(np.isfinite(model.coef_sd_))
+
+
+def test_groups_that_are_seen_once_are_fitted(frame):
+    single = frame.assign(g=np.arange(len(frame)))
+    model = MixedModel("y ~ x + (1 | g)", num_points=256).fit(single)
+    assert model.converged_
+    assert len(model.group_effects_["g"]) == len(frame)
+
+
+def test_perfect_separation_is_held_by_the_prior(frame):
+    split = frame.assign(y=(frame["x"] > 0).astype(int))
+    model = MixedModel("y ~ x + (1 | g)", likelihood="bernoulli", num_points=256).fit(split)
+    assert model.converged_
+    assert 0 < model.coef_[1] < 20
+    assert model.score(split) == 1.0
+
+
+def test_new_rows_without_a_column_or_with_a_new_category_are_refused(frame):
+    model = MixedModel("y ~ x + c + (1 | g)", num_points=128).fit(
+        frame.assign(c=np.where(frame["x"] > 0, "high", "low"))
+    )
+    with pytest.raises(curvi.InputError, match="new rows"):
+        model.predict(frame)
+    with pytest.raises(curvi.InputError, match="new rows"):
+        model.predict(frame.assign(c="middle"))
+    with pytest.raises(curvi.InputError, match="no column 'g'"):
+        model.predict(frame.drop(columns="g").assign(c="low"))
+    with pytest.raises(curvi.InputError, match="level"):
+        model.predict(frame.assign(c="low"), interval=1.5)
