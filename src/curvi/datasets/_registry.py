@@ -298,7 +298,6 @@ ENTRIES: dict[str, Entry] = {
     "nottingham": _music("Nottingham", "Folk tunes of Nottingham", 694, 173, 170),
     "piano_midi": _music("Piano_midi", "Classical piano music", 87, 12, 25),
     "musedata": _music("MuseData", "Orchestral and piano music", 524, 135, 124),
-}
     "sleepstudy": _grouped(
         "Reaction times of 18 subjects over ten days without sleep; 180 rows",
         "sleepstudy", 180, "Reaction:real Days:whole Subject:whole",

@@ -11,7 +11,7 @@ from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi._core.memory import require_memory
 from curvi.diagnostics._evaluation import smoothed_weights
-from curvi.glm._base import checked_level
+from curvi.glm._regressors import checked_level
 from curvi.mixed import _report as report
 from curvi.mixed._figures import plot_estimates, plot_groups
 from curvi.mixed._formula import Matrices, evaluate, parse
