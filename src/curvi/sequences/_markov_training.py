@@ -20,7 +20,8 @@ from curvi.engine import Budget, ObjectiveProblem, Resources, hooks_for, run
 from curvi.engine._problems import step_key, traced_objective
 from curvi.sequences._markov import Batch, MarkovObjective
 from curvi.solvers import Method
-from curvi.vae._training import EarlyStopping, Schedule, Trained
+from curvi.vae._stopping import EarlyStopping
+from curvi.vae._training import Schedule, Trained
 
 _FIRST_WEIGHT = 0.02  # of the divergence, at the first step
 _LENGTHS = 5  # at which batches are cut off; each is compiled

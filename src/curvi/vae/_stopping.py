@@ -83,12 +83,15 @@ class EarlyStopping:
         value = float("nan") if self.held_out_elbo is None else self.held_out_elbo(params)
         self.table.append((step, seconds, self.elbo(params), value))
 
-    def history(self, per_epoch: int, batches: np.ndarray) -> dict[str, np.ndarray]:
-        """The evaluations as a table; ``batches`` are those that every step read."""
+    def history(self, per_epoch: int, batches: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """The evaluations as a table; ``batches`` are those that every step read, one each."""
         step, seconds, elbo, held_out = np.asarray(self.table, float).reshape(-1, 4).T
+        read = step
+        if batches is not None:
+            read = np.concatenate([[0], np.cumsum(batches)])[step.astype(int)]
         return {
             "step": step.astype(int),
-            "epoch": np.concatenate([[0], np.cumsum(batches)])[step.astype(int)] / per_epoch,
+            "epoch": read / per_epoch,
             "seconds": seconds,
             "elbo": elbo,
             "validation_elbo": held_out,
