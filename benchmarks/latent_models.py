@@ -87,34 +87,31 @@ def volatility_noncentred() -> Built:
     return with_data(model, y=_returns())
 
 
-def volatility_whitened() -> Built:
-    """The same in coordinates that are nearly uncorrelated, for its reference; D = 303.
+def volatility_levelled() -> Built:
+    """The same with the average state in the place of mu, for its reference; D = 303.
 
-    Given phi and sigma, (mu, h) is close to normal with the precision of its prior plus 1/2 for
-    each observation (the information of a log variance); its factor at phi = 0.95 and sigma = 0.3
-    whitens level and states together.
+    The data know the average of h well and mu badly: in innovations mu and the sum of all z are
+    nearly collinear. A shift by a function of the other coordinates has no Jacobian.
     """
-    phi_0, sigma_0, size = 0.95, 0.3, 300
-    steps = np.eye(size) - phi_0 * np.eye(size, k=-1)
-    steps[0, 0] = np.sqrt(1 - phi_0**2)
-    prior = steps.T @ steps / sigma_0**2
-    row = prior.sum(axis=0)
-    precision = np.block([[np.array([[row.sum() + 1 / 9]]), -row[None]], [-row[:, None], prior]])
-    precision[1:, 1:] += 0.5 * np.eye(size)
-    back = jnp.asarray(np.linalg.inv(np.linalg.cholesky(precision)).T)
-    centre = np.full(size + 1, -1.0)
 
     def model(y):
-        phi, sigma = sample("phi", dist.Beta(20, 1.5)), sample("sigma", dist.HalfNormal(0.5))
-        white = sample("white", dist.Normal(0, 1).expand([size + 1]).mask(False).to_event(1))
-        both = centre + back @ white
-        mu, h = deterministic("mu", both[0]), deterministic("h", both[1:])
+        level = sample("average", dist.Normal(0, 1).mask(False))
+        phi = sample("phi", dist.Beta(20, 1.5))
+        sigma = sample("sigma", dist.HalfNormal(0.5))
+        z = sample("z", dist.Normal(0, 1).expand([300]).to_event(1))
+        first = z[0] * sigma / jnp.sqrt(1 - phi**2)
+
+        def day(before, shock):
+            now = phi * before + sigma * shock
+            return now, now
+
+        _, later = jax.lax.scan(day, first, z[1:])
+        apart = jnp.append(first, later)
+        mu = deterministic("mu", level - jnp.mean(apart))
+        factor("level", dist.Normal(0, 3).log_prob(mu))
+        h = deterministic("h", mu + apart)
         deterministic("h_first", h[0])
         deterministic("h_later", h[1:])
-        first = (h[0] - mu) * jnp.sqrt(1 - phi**2) / sigma
-        z = deterministic("z", jnp.append(first, (h[1:] - mu - phi * (h[:-1] - mu)) / sigma))
-        jacobian = 0.5 * jnp.log1p(-(phi**2)) - size * jnp.log(sigma)
-        factor("states", dist.Normal(0, 3).log_prob(mu) - 0.5 * jnp.sum(z**2) + jacobian)
         sample("y", dist.Normal(0, jnp.exp(h / 2)).to_event(1), obs=y)
 
     return with_data(model, y=_returns())
