@@ -12,9 +12,19 @@ from curvi.cli import main
 from curvi.families import MeanField, Params
 from curvi.glm._bound import SampledGLMProblem
 from curvi.glm._likelihoods import Bernoulli
+from curvi.reproduction import _cg_steps as cg_steps
 from curvi.reproduction import _concentration as concentration
 from curvi.reproduction import _regression as regression
-from curvi.reproduction._methods import NEWTON, PAPER_METHODS, SMALL, Comparison, newton_run
+from curvi.reproduction._methods import (
+    NEWTON,
+    PAPER_METHODS,
+    SMALL,
+    Comparison,
+    Options,
+    Pilot,
+    best_of,
+    newton_run,
+)
 from curvi.reproduction._runs import (
     Run,
     Setting,
@@ -106,7 +116,8 @@ def recorded(monkeypatch):
         methods = (*PAPER_METHODS, NEWTON)
         runs = {method: some_runs(options.seeds) for method in methods}
         settings = {method: SMALL[method][0] for method in PAPER_METHODS}
-        return Comparison(name, options.seeds, (X, y), (X, y), runs, settings)
+        pilots = {method: [Pilot(settings[method], -1.0)] for method in PAPER_METHODS}
+        return Comparison(name, options.seeds, (X, y), (X, y), runs, settings, pilots)
 
     monkeypatch.setattr(regression, "compare", compare)
     monkeypatch.setattr(regression, "load_rows", lambda name, *, quick: ((X, y), (X, y)))
@@ -125,6 +136,7 @@ def test_the_regressions_write_their_numbers_beside_the_papers(tmp_path, capsys,
     assert f"| duke | HFSGVI | 0 / 0 | {recorded} | {recorded} | {elbo} |" in printed
     assert "1 errors" in printed
     assert f"| duke | HFSGVI | {elbo} | 2.00 | 2 | 0 |" in printed
+    assert "| duke | DSVI | 4 |" in printed
     lines = list(csv.DictReader((tmp_path / "table1.csv").read_text().splitlines()))
     assert {line["seed"] for line in lines} == {"7", "8"}
     assert [line["method"] for line in lines if line["data"] == "leukemia-raw"] == [NEWTON] * 2
@@ -135,6 +147,60 @@ def test_the_regressions_write_their_numbers_beside_the_papers(tmp_path, capsys,
     }  # fmt: skip
     record = json.loads((tmp_path / "table1.provenance.json").read_text())
     assert (record["experiment"], record["seeds"]) == ("table1", [7, 8])
+
+
+def test_settings_are_named_by_what_is_not_usual():
+    method = HFSGVI(parameters="log_scale", keep="least_residual")
+    named = str(Setting(method, 30, num_draws=10, per_row=True, batch_size=50))
+    assert named == (
+        "HFSGVI(parameters='log_scale', keep='least_residual'), 10 draws per row, batches of 50"
+    )
+
+
+def test_epochs_count_the_rows_that_gradients_have_seen():
+    steps = np.array([0, 10])
+    assert Setting(LBFGS(), 10).epochs(steps, 200).tolist() == [0, 10]
+    assert Setting(LBFGS(), 10, batch_size=50).epochs(steps, 200).tolist() == [0, 2.5]
+
+
+def test_steps_are_an_option_that_no_clock_ends():
+    options = Options((0,), steps=1000)
+    assert options.seconds_for("a9a") == float("inf")
+    assert options.limited(Setting(LBFGS(), 10)).max_steps == 1000
+    assert Options((0,), seconds=3.0, steps=7).seconds_for("a9a") == 3.0
+
+
+def test_the_candidate_with_the_highest_pilot_bound_is_chosen():
+    slow, quick, lost = (Setting(LBFGS(history=k), 10) for k in (2, 3, 4))
+    tried = [Pilot(slow, -9.0), Pilot(quick, -3.0), Pilot(lost, float("-inf"))]
+    assert best_of(tried) == quick
+    assert best_of([Pilot(slow, float("nan"))]) == slow
+
+
+def test_the_table_of_cg_iterations_runs_every_k_for_as_many_steps(tmp_path, monkeypatch, capsys):
+    X, y = table(30)
+    monkeypatch.setattr(cg_steps, "load_rows", lambda name, *, quick: ((X, y), (X, y)))
+    monkeypatch.setattr(cg_steps, "DATA", ("duke",))
+    monkeypatch.setattr(
+        cg_steps, "pilots", lambda *_: [Pilot(Setting(HFSGVI(curvature="plug_in"), 5, 4), -1.0)]
+    )
+    monkeypatch.setattr(cg_steps, "COUNTS", (2, 10, 20))
+    command = ["reproduce", "cg_steps", "--seeds", "1", "--steps", "5", "--out", str(tmp_path)]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert "nats" in printed
+    assert "HFSGVI(curvature='plug_in'), 4 draws" in printed
+    rows = list(csv.DictReader((tmp_path / "cg_steps.csv").read_text().splitlines()))
+    assert [row["K"] for row in rows] == ["2", "10", "20"]
+    # Three coefficients and a constant, each with its sd: conjugate gradients end by the eighth.
+    assert len({row["bound"] for row in rows}) == 2
+
+
+@pytest.mark.parametrize("option", ["--steps", "--seconds"])
+def test_an_option_of_runs_is_refused_where_there_are_none(tmp_path, capsys, option):
+    command = ["reproduce", "concentration", option, "5", "--out", str(tmp_path)]
+    assert main(command) == 2
+    assert f"leave {option} out" in capsys.readouterr().err
 
 
 def test_an_unknown_experiment_is_refused(tmp_path, capsys):
@@ -172,9 +238,22 @@ def test_the_concentration_figures_are_written_with_their_numbers(tmp_path, caps
 
 @pytest.mark.slow
 @pytest.mark.data
-def test_the_sparsity_figure_is_written_with_its_numbers(data_dir, tmp_path, capsys):
-    command = ["reproduce", "coefficients", "--quick", "--seeds", "1", "--out", str(tmp_path)]
-    assert main(command) == 0
-    assert "| duke | 7130 |" in capsys.readouterr().out
-    assert (tmp_path / "coefficients.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".csv", ".json", ".md", ".png"]
+@pytest.mark.parametrize("name", ["table1", "logistic", "coefficients", "cg_steps"])
+def test_an_experiment_runs_end_to_end(data_dir, tmp_path, capsys, name):
+    options = ["--quick", "--seeds", "2", "--seconds", "1"]
+    assert main(["reproduce", name, *options, "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    for data in regression.DATA:
+        assert f"| {data} | " in printed
+    assert "Quick settings" in printed
+    expected = {".csv", ".md", ".json"} | (
+        {".png"} if name in ("logistic", "coefficients") else set()
+    )
+    assert {path.suffix for path in tmp_path.iterdir()} == expected
+    if name == "coefficients":
+        assert "| duke | Newton (curvi) | 7130 |" in printed
+    if name == "table1":  # a method that learns is far below the share of the smaller class
+        rows = list(csv.DictReader((tmp_path / "table1.csv").read_text().splitlines()))
+        newton = [row for row in rows if row["method"] == NEWTON and row["data"] == "a9a"]
+        assert all(int(row["test_errors"]) < 3000 for row in newton)
+        assert {row["seed"] for row in rows} == {"0", "1"}

@@ -20,7 +20,7 @@ class ReproduceCommand:
     """Reproduce tables and figures of the paper, its numbers beside ours."""
 
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """table1, logistic, coefficients, frey, olivetti, mnist, concentration, or all."""
+    """table1, logistic, coefficients, cg_steps, frey, olivetti, mnist, concentration, or all."""
     seeds: int = 5
     """Number of seeds per method; medians and ranges are reported."""
     seed: int = 0
@@ -33,6 +33,8 @@ class ReproduceCommand:
     """Seconds of every run of a stochastic method or an auto-encoder, instead of the usual ones."""
     checkpoint: bool = False
     """Keep what is done in a hidden file of the folder, from which the same command goes on."""
+    steps: int | None = None
+    """Steps of every stochastic run of a regression, however long they take."""
     quick: bool = False
     """Short runs on fewer rows, to see that everything works."""
 
@@ -60,6 +62,7 @@ class ReproduceCommand:
                     quick=self.quick,
                     report=report,
                     seconds=self.seconds if chosen == name or name in experiments.TIMED else None,
+                    steps=self.steps if chosen == name or name in experiments.STEPPED else None,
                 )
             if kept is not None:
                 kept.unlink()

@@ -11,11 +11,12 @@ from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi.reproduction._provenance import provenance, write_provenance
 
-# name -> module and its function of (out, *, seeds, quick, report), timed ones also of seconds
+# name -> module and its function of (out, *, seeds, quick, report), some also of seconds and steps
 REGISTRY = {
     "table1": "_regression:table1",
     "logistic": "_regression:logistic",
     "coefficients": "_regression:coefficients",
+    "cg_steps": "_cg_steps:cg_steps",
     "frey": "_vae:frey",
     "olivetti": "_vae:olivetti",
     "mnist": "_vae:mnist",
@@ -23,7 +24,8 @@ REGISTRY = {
 }
 
 
-TIMED = ("table1", "logistic", "frey", "olivetti", "mnist")
+STEPPED = ("table1", "logistic", "coefficients", "cg_steps")
+TIMED = (*STEPPED, "frey", "olivetti", "mnist")
 
 
 def run(
@@ -34,6 +36,7 @@ def run(
     quick: bool,
     report: Callable[[str], None],
     seconds: float | None = None,
+    steps: int | None = None,
 ) -> list[Path]:
     """Run one experiment and return the files it wrote.
 
@@ -51,6 +54,8 @@ def run(
         Receives a line about what is being done.
     seconds : float, optional
         Of every run of a stochastic method or an auto-encoder, instead of the usual number.
+    steps : int, optional
+        Of every run of a stochastic method of a regression, however long they take.
 
     Returns
     -------
@@ -59,9 +64,15 @@ def run(
     Raises
     ------
     InputError
-        If the experiment has no runs that a number of seconds could end.
+        If the experiment has no runs that a number of seconds, or of steps, could end.
     """
-    options = {}
+    options: dict[str, Any] = {}
+    if steps is not None:
+        if name not in STEPPED:
+            raise InputError(
+                f"{name} has no number of steps; leave --steps out, or choose {', '.join(STEPPED)}"
+            )
+        options["steps"] = validation.positive_integer(steps, "--steps")
     if seconds is not None:
         if name not in TIMED:
             raise InputError(
@@ -71,7 +82,7 @@ def run(
     module, _, function = REGISTRY[name].partition(":")
     experiment: Any = getattr(importlib.import_module(f"{__name__}.{module}"), function)
     written: list[Path] = experiment(out, seeds=seeds, quick=quick, report=report, **options)
-    settings = {"seeds": list(seeds), "seconds": seconds, "quick": quick}
+    settings = {"seeds": list(seeds), "seconds": seconds, "steps": steps, "quick": quick}
     record = {**provenance(), "experiment": name, **settings}
     place = written[0].parent / f"{name}.provenance.json"
     return [*written, write_provenance(place, record)]

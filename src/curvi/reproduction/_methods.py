@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +26,7 @@ _MANY_ROWS = 1000
 
 
 def _hfsgvi_settings(steps: int) -> tuple[Setting, ...]:
-    """What the paper leaves open: parameters, the iterate of CG, draws shared or per row.
+    """What the paper leaves open: parameters, iterate and preconditioner of CG, draws, curvature.
 
     The first is the one that quick runs use.
     """
@@ -36,6 +37,7 @@ def _hfsgvi_settings(steps: int) -> tuple[Setting, ...]:
         Setting(HFSGVI(keep="least_residual"), steps, num_draws=10),
         Setting(HFSGVI(curvature="plug_in"), steps, num_draws=10),
         Setting(HFSGVI(preconditioner="diagonal", keep="least_residual"), steps, num_draws=10),
+        Setting(replace(held_back, preconditioner="martens"), steps, num_draws=10),
         Setting(HFSGVI(), steps, num_draws=10),
     )
 
@@ -62,9 +64,19 @@ LARGE: dict[str, tuple[Setting, ...]] = {
 }
 
 
+class Pilot(NamedTuple):
+    """A candidate and the ELBO at the end of its run with the pilot seed."""
+
+    setting: Setting
+    bound: float
+
+
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """All runs on one data set, by method and seed, and the settings that were kept."""
+    """All runs on one data set, by method and seed, and the settings that were kept.
+
+    ``pilots`` holds the candidates of every method with the bound at the end of their pilot run.
+    """
 
     name: str
     seeds: tuple[int, ...]
@@ -72,6 +84,7 @@ class Comparison:
     test: tuple[np.ndarray, np.ndarray]
     runs: dict[str, list[Run]]
     settings: dict[str, Setting]
+    pilots: dict[str, list[Pilot]] = field(default_factory=dict)
 
 
 def load_rows(
@@ -115,30 +128,31 @@ def newton_run(X: np.ndarray, y: np.ndarray, *, seed: int, num_starts: int | Non
     )
 
 
-def _chosen(
-    candidates: tuple[Setting, ...], X: np.ndarray, y: np.ndarray, seconds: float
-) -> Setting:
-    """The candidate whose pilot run ends with the highest ELBO."""
-    if len(candidates) == 1:
-        return candidates[0]
-    ends = [run_setting(s, X, y, seed=_PILOT_SEED, seconds=seconds).last for s in candidates]
-    return candidates[int(np.argmax(ends))]
-
-
 @dataclass(frozen=True)
 class Options:
-    """The seeds of a comparison, whether it is quick, and the seconds of each stochastic run."""
+    """The seeds of a comparison, whether it is quick, and how long a stochastic run may be.
+
+    ``seconds`` ends a run instead of the usual number of them; ``steps`` are taken whatever the
+    time, unless ``seconds`` are given too.
+    """
 
     seeds: tuple[int, ...]
     quick: bool = False
     seconds: float | None = None
+    steps: int | None = None
 
     def seconds_for(self, name: str) -> float:
         """Seconds of one run of a stochastic method; the large table gets more of them."""
         if self.seconds is not None:
             return self.seconds
+        if self.steps is not None:
+            return float("inf")
         small, large = (1.0, 2.0) if self.quick else (4.0, 16.0)
         return large if name == "a9a" else small
+
+    def limited(self, setting: Setting) -> Setting:
+        """The setting with the number of steps that was asked for."""
+        return setting if self.steps is None else replace(setting, max_steps=self.steps)
 
 
 _FOUND: dict[tuple[str, Options], Comparison] = {}
@@ -154,22 +168,38 @@ def compare(name: str, options: Options, report: Callable[[str], None]) -> Compa
     return _FOUND[name, options]
 
 
+def pilots(name: str, method: str, options: Options, report: Callable[[str], None]) -> list[Pilot]:
+    """Every candidate of a method, run once with a seed that is not used again."""
+    (X, y), _ = load_rows(name, quick=options.quick)
+    candidates = (LARGE if len(X) > _MANY_ROWS else SMALL)[method]
+    settings = [options.limited(s) for s in candidates[: 1 if options.quick else None]]
+    if len(settings) == 1:
+        return [Pilot(settings[0], float("nan"))]
+    report(f"{name}: choosing the settings of {method}")
+    seconds = options.seconds_for(name)
+    ends = [run_setting(s, X, y, seed=_PILOT_SEED, seconds=seconds).last for s in settings]
+    return [Pilot(setting, end) for setting, end in zip(settings, ends, strict=True)]
+
+
+def best_of(tried: list[Pilot]) -> Setting:
+    """The candidate whose pilot run ends with the highest ELBO."""
+    return max(tried, key=lambda one: np.nan_to_num(one.bound, nan=-np.inf)).setting
+
+
 def _compared(name: str, options: Options, report: Callable[[str], None]) -> Comparison:
     seeds, quick = options.seeds, options.quick
     (X, y), test = load_rows(name, quick=quick)
     seconds = options.seconds_for(name)
-    candidates = LARGE if len(X) > _MANY_ROWS else SMALL
     runs: dict[str, list[Run]] = {}
-    settings: dict[str, Setting] = {}
+    tried = {method: pilots(name, method, options, report) for method in PAPER_METHODS}
+    settings = {method: best_of(found) for method, found in tried.items()}
     for method in PAPER_METHODS:
-        report(f"{name}: choosing the settings of {method}")
-        settings[method] = _chosen(candidates[method][: 1 if quick else None], X, y, seconds)
         runs[method] = []
         for seed in seeds:
             report(f"{name}: {method}, seed {seed}")
             runs[method].append(run_setting(settings[method], X, y, seed=seed, seconds=seconds))
     runs[NEWTON] = newton_runs(name, (X, y), seeds=seeds, quick=quick, report=report)
-    return Comparison(name, seeds, (X, y), test, runs, settings)
+    return Comparison(name, seeds, (X, y), test, runs, settings, tried)
 
 
 def newton_runs(

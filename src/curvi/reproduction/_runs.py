@@ -15,7 +15,7 @@ one-dimensional expectations by quadrature, and the clock stops while it is comp
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
@@ -50,6 +50,24 @@ class Setting:
     per_row: bool = False
     batch_size: int | None = None
     width: float = 1.0
+
+    def __str__(self) -> str:
+        """Everything that is not usual, in a few words."""
+        used: Any = self.method
+        method = ", ".join(
+            f"{one.name}={value!r}"
+            for one in fields(used)
+            if (value := getattr(used, one.name)) != one.default
+        )
+        draws = f"{self.num_draws} draw{'s' * (self.num_draws > 1)}"
+        words = [f"{type(used).__name__}({method})", draws + " per row" * self.per_row]
+        words += [f"batches of {self.batch_size}"] * (self.batch_size is not None)
+        words += [f"width {self.width:g}"] * (self.width != 1.0)
+        return ", ".join(words)
+
+    def epochs(self, steps: np.ndarray, rows: int) -> np.ndarray:
+        """Passes over the data for gradients; products with the Hessian are not counted."""
+        return steps * (1.0 if self.batch_size is None else self.batch_size / rows)
 
 
 @dataclass(frozen=True, eq=False)

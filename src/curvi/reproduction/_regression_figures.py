@@ -1,0 +1,82 @@
+"""Figures of the logistic regressions: how far from the best bound, and the coefficients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from curvi.plots import new_figure
+from curvi.reproduction._methods import NEWTON, Comparison
+from curvi.reproduction._runs import Run
+
+_COLOURS = {"DSVI": "tab:gray", "L-BFGS-SGVI": "tab:blue", "HFSGVI": "tab:orange",
+            NEWTON: "tab:red"}  # fmt: skip
+_SMALLEST_GAP = 1e-2  # nats
+_SMALLEST_TIME = 1e-2  # seconds
+
+
+def draw_convergence(found: list[Comparison]) -> Any:
+    """Nats below the best bound of all runs, against running time and against epochs.
+
+    Both axes are logarithmic: on the scale of the bound itself all ends look alike.
+    """
+    page = new_figure(4.3 * len(found), 7.2)
+    panels = page.subplots(2, len(found), squeeze=False)
+    for column, one in enumerate(found):
+        best = max(run.last for runs in one.runs.values() for run in runs)
+        upper, lower = panels[0, column], panels[1, column]
+        for method, runs in one.runs.items():
+            for place, run in enumerate(runs):
+                style = {
+                    "color": _COLOURS[method],
+                    "label": method if place == 0 else None,
+                    "linewidth": 1.3,
+                    "alpha": 0.8,
+                    "marker": "." if len(run.step) < _FEW else None,
+                }
+                gap = np.maximum(best - run.bound, _SMALLEST_GAP)
+                gap = np.where(np.isfinite(gap), gap, np.nan)
+                upper.plot(np.maximum(run.seconds, _SMALLEST_TIME), gap, **style)
+                lower.plot(np.maximum(_epochs(one, method, run), 0.5), gap, **style)
+        first = min(run.bound[0] for runs in one.runs.values() for run in runs)
+        for panel, label in ((upper, "running time [s], without compilation"),
+                             (lower, "epochs (gradients of all rows)")):  # fmt: skip
+            panel.set(xscale="log", yscale="log", xlabel=label)
+            panel.set_ylim(_SMALLEST_GAP, 4 * (best - first))
+        upper.set_title(f"{one.name}, best bound {best:.2f} nats", fontsize=10)
+    for row in panels:
+        row[0].set_ylabel("nats below the best bound")
+    panels[0, 0].legend(fontsize=8, loc="lower left")
+    return page
+
+
+_FEW = 40  # points of a curve that are drawn one by one
+
+
+def _epochs(one: Comparison, method: str, run: Run) -> np.ndarray:
+    setting = one.settings.get(method)
+    return run.step if setting is None else setting.epochs(run.step, len(one.train[1]))
+
+
+def draw_coefficients(means: dict[str, dict[str, np.ndarray]]) -> Any:
+    """Stems of the posterior means, zero where switched off: data by rows, methods by columns."""
+    methods = list(next(iter(means.values())))
+    page = new_figure(3.4 * len(methods), 2.1 * len(means))
+    panels = page.subplots(len(means), len(methods), squeeze=False, sharey="row")
+    for row, (name, found) in zip(panels, means.items(), strict=True):
+        for panel, method in zip(row, methods, strict=True):
+            mean = found[method]
+            place = np.arange(len(mean))
+            panel.axhline(0, color="0.8", linewidth=0.8)
+            panel.vlines(place, 0, mean, color=_COLOURS[method], linewidth=1.2)
+            large = np.abs(mean) > _MARKED * np.abs(mean).max(initial=0.0)
+            panel.plot(place[large], mean[large], "o", markersize=2.5, color=_COLOURS[method])
+            panel.set_title(f"{name}, {method}", fontsize=9)
+        row[0].set_ylabel("coefficient")
+    for panel in panels[-1]:
+        panel.set_xlabel("index (the last is the intercept)", fontsize=9)
+    return page
+
+
+_MARKED = 0.1  # of the largest coefficient, from which on a stem has a head
