@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from curvi._core.errors import Outcome as Outcome
     from curvi._core.errors import Terminated as Terminated
     from curvi._core.memory import memory_budget as memory_budget
+    from curvi._core.meshes import data_mesh as data_mesh
     from curvi._core.validation import PrecisionWarning as PrecisionWarning
     from curvi.diagnostics import FitResult as FitResult
     from curvi.engine import Checkpoint as Checkpoint
@@ -98,6 +99,7 @@ _NAMES = {
     ),
     "_core.compilation": ("clear_caches",),
     "_core.memory": ("memory_budget",),
+    "_core.meshes": ("data_mesh",),
     "_core.validation": ("PrecisionWarning",),
     "targets": ("DataTarget", "Target"),
     "families": ("Chain", "FullRank", "LocationScale", "LowRank", "MeanField", "StudentT"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import os
 import re
@@ -51,15 +52,25 @@ def _parsed(arguments: list[str] | None) -> Any:
 
     from curvi.cli._data import DataCommand
     from curvi.cli._fit import FitCommand
+    from curvi.cli._launch import LaunchCommand
     from curvi.cli._reproduce import ReproduceCommand
 
+    given = sys.argv[1:] if arguments is None else arguments
+    # What stands behind two dashes is launched, and not ours to read.
+    place = given.index("--") if given[:1] == ["launch"] and "--" in given else len(given)
+    own, launched = given[:place], given[place + 1 :]
     message = io.StringIO()
     try:
         with contextlib.redirect_stderr(message):
-            return tyro.extras.subcommand_cli_from_dict(
-                {"fit": FitCommand, "data": DataCommand, "reproduce": ReproduceCommand},
+            found: Any = tyro.extras.subcommand_cli_from_dict(
+                {
+                    "fit": FitCommand,
+                    "data": DataCommand,
+                    "reproduce": ReproduceCommand,
+                    "launch": LaunchCommand,
+                },
                 prog="curvi",
-                args=arguments,
+                args=own,
                 description="Second-order stochastic variational inference (--version: which).",
                 config=(tyro.conf.OmitSubcommandPrefixes,),
             )
@@ -68,6 +79,7 @@ def _parsed(arguments: list[str] | None) -> Any:
         if ended.code:
             complain(one_sentence(message.getvalue()))
         raise
+    return dataclasses.replace(found, command=tuple(launched)) if launched else found
 
 
 def one_sentence(box: str) -> str:

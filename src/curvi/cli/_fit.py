@@ -13,6 +13,7 @@ import tyro
 
 from curvi._core.errors import InputError, MisfitWarning, NotConvergedWarning
 from curvi._core.files import output_folder
+from curvi.cli._launch import is_first_process, shared_mesh
 from curvi.cli._terminal import say
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class FitCommand:
     def run(self) -> int:
         """Fit, print, and write the files asked for; 1 means that the fit did not converge."""
         self._check()
-        if (out := self.out) is not None:
+        if (out := self.out) is not None and is_first_process():
             names = _BUNDLED_FILES if self.table is None else _TABLE_FILES
             output_folder(out, [out / name for name in names], overwrite=self.overwrite)
         return self._run_bundled() if self.table is None else self._run_table(self.table)
@@ -98,9 +99,9 @@ class FitCommand:
                     warnings.simplefilter("ignore", category)
                 result = fit(
                     target, family=family(), seed=self.seed, on_failure="return",
-                    checkpoint=self.checkpoint,
+                    checkpoint=self.checkpoint, mesh=shared_mesh(),
                 )  # fmt: skip
-            if self.save is not None:
+            if self.save is not None and is_first_process():
                 result.save(self.save)
             summary = result.summary(names)
             say(summary)
@@ -128,8 +129,9 @@ class FitCommand:
             rank=self.rank,
             random_state=self.seed,
             checkpoint=self.checkpoint,
+            mesh=shared_mesh(),
         )
-        if self.save is not None:
+        if self.save is not None and is_first_process():
             fitted.estimator.save(self.save)
         say(fitted.text())
         if self.out is not None:
@@ -143,7 +145,7 @@ class FitCommand:
     def _write(self, files: dict[str, Any]) -> None:
         from curvi.reproduction._tables import write_files
 
-        if self.out is not None:
+        if self.out is not None and is_first_process():
             written = write_files(self.out, {"config.json": self.config(), **files})
             names = ", ".join(sorted(path.name for path in written))
             say(f"\nwritten to {self.out}: {names}")

@@ -152,7 +152,13 @@ def render(fitted: FittedTable, *, title: str, config: str, picture: bytes) -> s
 
 
 def fit_table(
-    table: Table, *, target: str, model: str, checkpoint: Any = None, **options: Any
+    table: Table,
+    *,
+    target: str,
+    model: str,
+    mesh: Any = None,
+    checkpoint: Any = None,
+    **options: Any,
 ) -> FittedTable:
     """Choose the model, fit it, and keep what is reported.
 
@@ -176,7 +182,7 @@ def fit_table(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the verdict says it
         try:
-            estimator.fit(table.X, y, checkpoint=checkpoint)
+            estimator.fit(table.X, y, mesh=mesh, checkpoint=checkpoint)
         except ValueError as error:
             raise InputError(" ".join(str(error).split())) from error
     return FittedTable(

@@ -28,6 +28,7 @@ import numpy as np
 
 from curvi._core import validation
 from curvi._core.errors import InputError, Terminated, warn_user
+from curvi._core.meshes import agreed, largest
 from curvi.engine._identity import Identities, described, plain
 from curvi.io._format import FORMAT, read_file, write_file
 from curvi.io._objects import CHECKPOINT, versions
@@ -144,8 +145,10 @@ class Session:
         self.stopped_by = self.stopped_by or number
 
     def is_due(self) -> bool:
-        """Whether it is time for a checkpoint."""
-        return time.perf_counter() - self.saved_at >= self.policy.every_seconds
+        """Whether it is time for a checkpoint, or for the end; all processes find the same."""
+        self.stopped_by = largest(self.stopped_by)
+        late = time.perf_counter() - self.saved_at >= self.policy.every_seconds
+        return bool(self.stopped_by or agreed(late))
 
     def save(self) -> None:
         """Write the log; only one of several processes does.

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import jax
 import numpy as np
 
 from curvi._core.deadline import OutOfTime
 from curvi._core.errors import Outcome, keep_result
 from curvi._core.leaving import settle_at_exit
+from curvi._core.meshes import agreed, beat
 from curvi.engine._drivers import Chunk, Driver, make_driver
 from curvi.engine._execution import Execution
 from curvi.engine._recording import NOT_RECORDED, Position, Recording
@@ -117,7 +119,7 @@ class Budget:
         """Seconds that are left; infinite without a budget of time."""
         if self.time_budget is None:
             return float("inf")
-        return self.time_budget - (time.perf_counter() - self.began - sum(self.compiling))
+        return agreed(self.time_budget - (time.perf_counter() - self.began - sum(self.compiling)))
 
 
 def run(
@@ -257,7 +259,7 @@ def run_driver(
         while Outcome.RUNNING in outcomes:
             wishes = [hook.next_call(step) for hook in budget.hooks]
             due_at = [max(wish, step + 1) for wish in wishes if wish is not None]
-            last = min([step + length, max_steps, *due_at])
+            last = int(agreed(min([step + length, max_steps, *due_at])))
             chunks = _advance(driver, last - step, budget, outcomes, is_first=step == 0)
             now = time.perf_counter() - clock
             _record(tables, chunks, step, seconds, now)
@@ -295,7 +297,10 @@ def _advance(
     driver: Driver, count: int, budget: Budget, outcomes: list[Outcome], *, is_first: bool
 ) -> list[Chunk]:
     """Ask for steps; a chunk that the clock overtakes has none."""
+    beat()
     limit = max(budget.left(), _FIRST_STEP_SECONDS if is_first else 0.0)
+    if jax.process_count() > 1:
+        limit = float("inf")  # a chunk that one process leaves is waited for by the others
     try:
         return driver.advance(count, budget.tolerance, limit)
     except OutOfTime:

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
 from curvi._core.compilation import Cost, cost_of
+from curvi._core.meshes import split_batch
 from curvi._core.programs import Program, read_by, trace
 from curvi.families import Family, Params
 from curvi.linalg import LinearMap, Metric
@@ -52,10 +53,10 @@ def step_key(resources: Resources, step: Array, stream: int) -> PRNGKeyArray:
     return jax.random.fold_in(jax.random.fold_in(resources.key, stream), step)
 
 
-def pick_rows(key: PRNGKeyArray, rows: PyTree, size: int) -> PyTree:
-    """``size`` rows drawn at random, with replacement."""
-    num_rows = jax.tree.leaves(rows)[0].shape[0]
-    index = jax.random.randint(key, (size,), 0, num_rows)
+def pick_rows(key: PRNGKeyArray, rows: PyTree, size: int, num_rows: int | None = None) -> PyTree:
+    """``size`` rows drawn at random, with replacement, from the first ``num_rows`` or all."""
+    count = jax.tree.leaves(rows)[0].shape[0] if num_rows is None else num_rows
+    index = split_batch(jax.random.randint(key, (size,), 0, count))
     return jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0), rows)
 
 
@@ -106,7 +107,8 @@ class VariationalProblem(Problem):
             return Sample(resources.noise, rows)
         key = step_key(resources, step, stream)
         if self.batch_size is not None:
-            rows = pick_rows(jax.random.fold_in(key, 1), rows, size or self.batch_size)
+            row_key, total = jax.random.fold_in(key, 1), self.density.num_rows
+            rows = pick_rows(row_key, rows, size or self.batch_size, total)
         if resources.noise is not None:
             return Sample(resources.noise, rows)
         count = None if rows is None else jax.tree.leaves(rows)[0].shape[0]

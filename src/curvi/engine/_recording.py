@@ -90,7 +90,7 @@ class Recording:
     def after_chunk(self, driver: Any, hooks: tuple[Any, ...], position: Position) -> list[Outcome]:
         """Save where it is time; the outcomes, INTERRUPTED where a signal asks the runs to end."""
         session, outcomes = self.session, position.outcomes
-        if session is None or not (session.stopped_by or session.is_due()):
+        if session is None or not session.is_due():
             return outcomes
         self._write(session, self._under_way(driver, hooks, position))
         session.save()

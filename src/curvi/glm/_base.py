@@ -16,6 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from curvi._core import validation
 from curvi._core.errors import InputError, Interrupted, Outcome
 from curvi._core.memory import require_memory
+from curvi._core.meshes import current_mesh, sharded
 from curvi.engine import resumable
 from curvi.families import Family, FullRank, LowRank, MeanField
 from curvi.glm._design import Columns, Posterior, is_selected
@@ -86,10 +87,12 @@ class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
     def _learn(self, labels: np.ndarray) -> None:
         """Keep the classes of a classifier."""
 
+    @sharded
     @resumable
     def fit(
-        self: Model, X: Any, y: Any, sample_weight: Any = None, *, checkpoint: Any = None
-    ) -> Model:
+        self: Model, X: Any, y: Any, sample_weight: Any = None, *, mesh: Any = None,
+        checkpoint: Any = None,
+    ) -> Model:  # fmt: skip
         """Fit the posterior.
 
         Parameters
@@ -102,6 +105,8 @@ class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
             Responses.
         sample_weight : array, (rows,), optional
             A weight of two is a row that occurs twice; rows of weight zero change nothing.
+        mesh : jax.sharding.Mesh, optional
+            Devices that share the rows (:func:`curvi.data_mesh`); of diagonal covariances.
         checkpoint : path or Checkpoint, optional
             A file from which the same call resumes (:class:`curvi.Checkpoint`).
 
@@ -112,8 +117,7 @@ class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
         Raises
         ------
         KeyboardInterrupt
-            At Ctrl-C, after the attributes of what was fitted until then are set: ``converged_`` is
-            False, and cross-validation stops.
+            At Ctrl-C, with the attributes of what was fitted until then; cross-validation stops.
 
         Warns
         -----
@@ -184,9 +188,9 @@ class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
         return self
 
     def _takes_dense_steps(self, X: Any) -> bool:
-        """Whether Newton steps form the whole Hessian."""
+        """Whether Newton steps form the whole Hessian, on the host."""
         plain = self.method == "newton" and self.covariance == "diagonal"
-        return plain and X.shape[1] < LARGEST_DENSE // 2
+        return plain and X.shape[1] < LARGEST_DENSE // 2 and current_mesh() is None
 
     def _streams(self, X: Any, on_disk: bool) -> bool:
         """Whether a validated table is read in blocks where it is, instead of copied."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from curvi._core.compilation import compiled
 from curvi._core.errors import InputError, Outcome
+from curvi._core.meshes import current_mesh, padded_count, place_rows, replicate
 from curvi._core.threads import one_blas_thread
 from curvi._core.trees import precision_of
 from curvi.engine import Budget, Execution, Resources, RunResult, hooks_for
@@ -133,7 +134,7 @@ def fit_glm(
     def compiled(rows: Rows) -> GLMFit:
         exact = GLMProblem(likelihood, family, relevance, intercept=intercept)
         with precision_of(dtype), one_blas_thread():  # whose number would change the last bits
-            device = on_device(padded(rows) if options.batch_size is None else rows)
+            device = _placed(rows, options)
             found = fit_compiled(exact, device, device, starts, options)
             return replace(found, noise=float(_noise(exact, found.q, device)))
 
@@ -147,18 +148,36 @@ def fit_glm(
         sd = np.exp(found.q.scale_params)
         return replace(found, noise=bound.noise_variance(np.asarray(found.q.mean), sd))
 
+    mesh = current_mesh()
     if isinstance(rows, StreamedRows):
+        if mesh is not None:
+            raise InputError("rows in blocks have no mesh; give the table itself, on disk perhaps")
         if 2 * columns > LARGEST_DENSE:
             raise InputError(
                 f"rows in blocks can have {LARGEST_DENSE // 2} columns at most, the intercept "
                 f"included, and there are {columns}; give a sparse or in-memory table instead"
             )
         found = on_host(rows.tables)
-    elif options.method is None and dense_is_cheap(family, rows, 2 * columns):
+    elif options.method is None and dense_is_cheap(family, rows, 2 * columns) and not mesh:
         found = on_host(whole_table(rows))
     else:
         found = compiled(rows)
     return replace(found, seconds=time.perf_counter() - began)
+
+
+def _placed(rows: Rows, options: Options) -> Rows:
+    """Rows on the device, or over the devices of the mesh, filled up by rows of weight zero."""
+    mesh = current_mesh()
+    if mesh is None:
+        return on_device(padded(rows) if options.batch_size is None else rows)
+    if not isinstance(rows.design, DenseDesign) or options.method is not None:
+        raise InputError("mesh needs a dense X and method='newton'; leave it out otherwise")
+    extra = padded_count(rows.y.shape[0], mesh) - rows.y.shape[0]
+    matrix = np.pad(rows.design.matrix, ((0, extra), (0, 0)))
+    y, weight = np.pad(rows.y, (0, extra)), np.pad(rows.weight, (0, extra))
+    parts = place_rows((matrix, y, weight), mesh)
+    rest = replicate((rows.precision, np.asarray(rows.noise)), mesh)
+    return Rows(DenseDesign(parts[0]), *parts[1:], *rest)
 
 
 def dense_is_cheap(family: Family, rows: Rows, size: int) -> bool:
@@ -239,7 +258,8 @@ def fit_compiled(
     method = TrustRegion() if options.method is None else options.method
     problem, resources = exact, sample
     # Under a relevance prior a run takes hundreds of steps, which pay for their compilation.
-    execution = Execution("compiled" if exact.relevance else "auto")
+    is_long = exact.relevance or current_mesh() is not None
+    execution = Execution("compiled" if is_long else "auto")
     if options.method is not None:
         problem = exact.sampled(options.num_draws, options.batch_size)
         resources = Resources(jax.random.key(options.seed), rows, noise=None)

@@ -21,6 +21,7 @@ from curvi._core.errors import (
     keep_result,
     warn_user,
 )
+from curvi._core.meshes import sharded
 from curvi.diagnostics import FitResult
 from curvi.diagnostics._evaluation import Evaluation, evaluate_all
 from curvi.diagnostics._flat_directions import improper_sentence
@@ -70,6 +71,7 @@ _MANY_STEPS = 100  # in which any width that a proper posterior has is reached
 
 
 @in_precision_of_target
+@sharded
 @resumable
 def fit(
     target: AbstractTarget | Callable[[PyTree], Any],
@@ -84,7 +86,8 @@ def fit(
     init: str | FitResult = "position",
     batch_size: int | None = None,
     execution: str | Execution = "auto",
-    checkpoint: Any = None,  # noqa: ARG001  opened by the decorator
+    mesh: Any = None,  # noqa: ARG001  both are opened by decorators
+    checkpoint: Any = None,  # noqa: ARG001
     seed: int = 0,
     tolerance: float | None = None,
     max_steps: int | None = None,
@@ -124,6 +127,8 @@ def fit(
     execution : {"auto", "eager", "compiled"}
         Where steps are taken: on the host, one by one, which compiles little, or in one compiled
         loop, which runs at full speed. "auto" decides by the size of the problem.
+    mesh : jax.sharding.Mesh, optional
+        Devices that share the rows of a DataTarget (:func:`curvi.data_mesh`).
     checkpoint : path or Checkpoint, optional
         A file (:class:`curvi.Checkpoint`) from which the same call resumes to the same bits.
     seed : int
@@ -298,7 +303,7 @@ class _Call(NamedTuple):
         trace = {name: column for name, column in ended.trace.items() if name != "value"}
         trace["elbo"] = -ended.trace["value"]
         return FitResult(
-            target=self.target,
+            target=getattr(self.target, "whole", self.target),  # not its shards
             family=problem.family,
             method=self.method,
             params=ended.params,

@@ -15,6 +15,7 @@ from jaxtyping import PyTree
 from curvi._core import validation
 from curvi._core.errors import InputError, NotConvergedWarning, NumericalError, Outcome, warn_user
 from curvi._core.leaving import settle_at_exit
+from curvi._core.meshes import current_mesh
 from curvi._core.trees import precision_of
 from curvi.engine import Execution
 from curvi.solvers import FirstOrder, Method, TrustRegion
@@ -39,7 +40,12 @@ def as_target(
     """
     if isinstance(target, AbstractTarget):
         found = target if position is None else target.with_position(position)
-        return found.with_batches(size for size in batches if size is not None)
+        sizes = [size for size in batches if size is not None]
+        mesh = current_mesh()
+        if mesh is not None and isinstance(found, DataTarget):
+            return found.on_mesh(mesh, sizes)
+        _refuse_mesh()
+        return found.with_batches(sizes)
     if not callable(target):
         raise InputError(
             f"target is a {type(target).__name__}; give a curvi.Target, a curvi.DataTarget or a "
@@ -47,7 +53,13 @@ def as_target(
         )
     if position is None:
         raise InputError("position is missing; a plain log density needs position= to start from")
+    _refuse_mesh()
     return Target(target, position)
+
+
+def _refuse_mesh() -> None:
+    if current_mesh() is not None:
+        raise InputError("mesh needs a DataTarget: a plain log density has no rows to share")
 
 
 def in_precision_of_target(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -106,7 +118,9 @@ def instance_of(value: Any, kind: type, name: str, example: str) -> Any:
 
 def as_execution(execution: Any) -> Execution:
     """A policy from the name of a mode."""
-    return execution if isinstance(execution, Execution) else Execution(execution)
+    policy = execution if isinstance(execution, Execution) else Execution(execution)
+    # Steps on the host would wait for all devices at every product.
+    return Execution("compiled") if current_mesh() is not None else policy
 
 
 def check_options(on_failure: Any, tolerance: Any, time_budget: Any) -> None:

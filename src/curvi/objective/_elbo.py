@@ -108,8 +108,10 @@ def _energies_per_row(
 
     def one_set(epsilons: Float[Array, "rows noise"]) -> Float[Array, ""]:
         log_likelihood, log_prior = jax.vmap(one)(rows, epsilons)
-        weight = density.num_rows / epsilons.shape[0]
-        return -weight * stable_sum(log_likelihood) - jnp.mean(log_prior)
+        count = min(epsilons.shape[0], density.num_rows)
+        weight = density.num_rows / count
+        prior = jnp.sum(density.counted(log_prior)) / count
+        return -weight * stable_sum(density.counted(log_likelihood)) - prior
 
     return jax.vmap(one_set)(noise)
 

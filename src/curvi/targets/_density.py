@@ -96,8 +96,14 @@ class Density:
         if not self.num_rows:
             return self.log_prior_prob(z)
         log_likelihood = self.log_likelihood_rows(z, rows)
-        weight = self.num_rows / log_likelihood.shape[0]
-        return weight * stable_sum(log_likelihood) + self.log_prior_prob(z)
+        weight = self.num_rows / min(log_likelihood.shape[0], self.num_rows)
+        return weight * stable_sum(self.counted(log_likelihood)) + self.log_prior_prob(z)
+
+    def counted(self, values: Float[Array, " rows"]) -> Float[Array, " rows"]:
+        """Values of rows; zero for those that only fill up the shards of a mesh."""
+        if values.shape[0] <= self.num_rows:
+            return values
+        return jnp.where(jnp.arange(values.shape[0]) < self.num_rows, values, 0)
 
     @property
     def cost(self) -> Cost:

@@ -10,10 +10,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, PyTree
 
 from curvi._core import validation
 from curvi._core.errors import InputError
+from curvi._core.meshes import padded_count, place_rows
 from curvi._core.programs import Program, trace
 from curvi._core.trees import Unravel, precision_of
 from curvi.targets._density import Density, traced_likelihoods, traced_prior
@@ -261,7 +263,8 @@ class DataTarget(AbstractTarget):
         self._set_density()
 
     def _traced(self, unravel: Unravel, batches: Iterable[int]) -> Density:
-        num_rows = jax.tree.leaves(self.data)[0].shape[0]
+        known = self.__dict__.get("density")  # rows that fill up a mesh do not count
+        num_rows = jax.tree.leaves(self.data)[0].shape[0] if known is None else known.num_rows
         prior = traced_prior(self.log_prior, "log_prior", self.start, unravel)
         # One row and all rows: a likelihood that sums its rows, or that reads all the data
         # instead of the rows it is given, shows itself here and not in a wrong answer.
@@ -275,6 +278,12 @@ class DataTarget(AbstractTarget):
     def rows(self) -> PyTree:
         """All rows of data."""
         return self.data
+
+    def on_mesh(self, mesh: Mesh, batches: Iterable[int] = ()) -> DataTarget:
+        """The same target with its rows over the devices of a mesh, also for such batches."""
+        found = self.with_batches([padded_count(self.num_rows, mesh), *batches])
+        found.__dict__.update(data=place_rows(self.data, mesh), whole=self)
+        return found  # type: ignore[return-value]
 
     def check_start(self) -> None:
         """Evaluate prior and likelihood at the start; raise InputError unless they are finite."""

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi._core.memory import require_memory
+from curvi._core.meshes import sharded
 from curvi._core.trees import precision_of, require_same_shapes
 from curvi.engine import resumable
 from curvi.plots import plot_images, plot_sheet, plot_training
@@ -141,10 +142,12 @@ class VAE(TransformerMixin, AutoEncoder):
         self.random_state = random_state
         self.verbose = verbose
 
+    @sharded
     @resumable
     def fit(
-        self: Model, X: Any, y: Any = None, *, warm_start: bool = False, checkpoint: Any = None
-    ) -> Model:
+        self: Model, X: Any, y: Any = None, *, warm_start: bool = False, mesh: Any = None,
+        checkpoint: Any = None,
+    ) -> Model:  # fmt: skip
         """Train on rows.
 
         Parameters
@@ -155,8 +158,10 @@ class VAE(TransformerMixin, AutoEncoder):
             For the interface of scikit-learn.
         warm_start : bool
             Start from the weights of the last fit, or of a file, instead of random ones.
+        mesh : jax.sharding.Mesh, optional
+            Devices that share every batch (:func:`curvi.data_mesh`); each holds all rows.
         checkpoint : path or Checkpoint, optional
-            A file from which the same call resumes (:class:`curvi.Checkpoint`).
+            A file from which the same call resumes.
 
         Returns
         -------

@@ -15,6 +15,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from curvi._core.compilation import compiled
 from curvi._core.errors import InputError, Interrupted, Outcome
+from curvi._core.meshes import current_mesh, replicate, split_batch
 from curvi.engine import Budget, ObjectiveProblem, Resources, hooks_for, run
 from curvi.engine._problems import step_key, traced_objective
 from curvi.solvers import Method
@@ -156,6 +157,7 @@ class EpochProblem(ObjectiveProblem):
         if stream != 0 or size is not None:
             return super().sample(plain, step, stream, size)
         index = self._visited(resources.key, multipliers, step, jax.tree.leaves(rows)[0].shape[0])
+        index = split_batch(index)
         batch = jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0), rows)
         return batch, step_key(plain, step, stream)
 
@@ -278,7 +280,7 @@ def _trained(
     generator = np.random.default_rng(schedule.seed)
     num_rows = jax.tree.leaves(X)[0].shape[0]
     order = generator.permutation(num_rows)
-    rows = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[order]), X)
+    rows = jax.tree.map(lambda leaf: _placed(np.asarray(leaf)[order]), X)
     multipliers = jnp.asarray(shuffling_multipliers(num_rows, generator))
     key = jax.random.key(schedule.seed)
     batch_size = min(schedule.batch_size, num_rows)
@@ -317,6 +319,12 @@ def _trained(
     )
     # The draws of both ELBOs are the same: what lies between them is due to the weights.
     return trained.judged(first, 1 + _SLIGHTLY_WORSE * abs(first))
+
+
+def _placed(rows: np.ndarray) -> Array:
+    """On the device, or on every device of the mesh, which share the batches."""
+    mesh = current_mesh()
+    return jnp.asarray(rows) if mesh is None else replicate(rows, mesh)
 
 
 def _evaluator(

@@ -1,0 +1,164 @@
+"""Rows over several devices: how they are placed, and how processes agree on what comes next.
+
+Every process of a job runs the same program on the same arguments. Rows are cut along the axis
+"data" of a mesh, everything else is on every device, and XLA adds up what the shards give. What
+depends on a clock or a signal is decided by all processes together: two of them that take different
+numbers of steps would wait for each other for ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+from curvi._core.errors import InputError
+
+AXIS = "data"
+_BLOCK = 64  # rows of the innermost sum, which no shard cuts through
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+_current: ContextVar[Mesh | None] = ContextVar("curvi_mesh", default=None)
+
+
+def data_mesh(num_devices: int | None = None) -> Mesh:
+    """A mesh of one axis, "data", over the devices of all processes.
+
+    Parameters
+    ----------
+    num_devices : int, optional
+        How many of them, from the first; all by default.
+
+    Returns
+    -------
+    jax.sharding.Mesh
+        To be given as ``mesh=``.
+
+    Raises
+    ------
+    InputError
+        If there are fewer devices.
+
+    Examples
+    --------
+    >>> import curvi
+    >>> curvi.data_mesh(1).axis_names
+    ('data',)
+    """
+    devices = jax.devices()
+    count = len(devices) if num_devices is None else num_devices
+    if not 1 <= count <= len(devices):
+        raise InputError(
+            f"num_devices is {count} and JAX sees {len(devices)}; on a CPU set XLA_FLAGS="
+            "--xla_force_host_platform_device_count, or start several processes"
+        )
+    return Mesh(np.asarray(devices[:count]), (AXIS,))
+
+
+def checked_mesh(mesh: Any) -> Mesh:
+    """Validate a mesh: it has the axis that rows are cut along."""
+    if not isinstance(mesh, Mesh) or AXIS not in mesh.axis_names:
+        raise InputError(
+            f"mesh is {mesh!r}; give a jax.sharding.Mesh with an axis {AXIS!r}, such as "
+            "curvi.data_mesh()"
+        )
+    return mesh
+
+
+def sharded(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Give a function a keyword ``mesh``: inside, :func:`current_mesh` returns it."""
+
+    @functools.wraps(call)
+    def inside(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        mesh: Any = kwargs.pop("mesh", None)
+        if mesh is None:
+            return call(*args, **kwargs)
+        token = _current.set(checked_mesh(mesh))
+        try:
+            return call(*args, **kwargs)
+        finally:
+            _current.reset(token)
+
+    return inside
+
+
+def current_mesh() -> Mesh | None:
+    """The mesh of the call that is under way, if it has one."""
+    return _current.get()
+
+
+def padded_count(count: int, mesh: Mesh) -> int:
+    """Rows that fill every shard with whole blocks."""
+    unit = _BLOCK * mesh.shape[AXIS]
+    return -(-count // unit) * unit
+
+
+def place_rows(rows: PyTree, mesh: Mesh) -> PyTree:
+    """Cut arrays of rows over the mesh; the last row is repeated until all shards are full.
+
+    Every process is given all rows, on disk perhaps, and reads its own.
+    """
+    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+
+    def placed(leaf: Any) -> jax.Array:
+        count, total = leaf.shape[0], padded_count(leaf.shape[0], mesh)
+
+        def part(index: Any) -> np.ndarray:
+            first, last, _ = index[0].indices(total)
+            return np.asarray(leaf[np.minimum(np.arange(first, last), count - 1)])
+
+        return jax.make_array_from_callback((total, *leaf.shape[1:]), sharding, part)
+
+    return jax.tree.map(placed, jax.tree.map(np.asarray, rows))
+
+
+def split_batch(index: Any) -> Any:
+    """Let the devices of the current mesh share a batch, where its rows divide evenly."""
+    mesh = current_mesh()
+    if mesh is None or index.shape[0] % mesh.shape[AXIS]:
+        return index
+    return jax.lax.with_sharding_constraint(index, NamedSharding(mesh, PartitionSpec(AXIS)))
+
+
+def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Arrays on every device of the mesh."""
+    everywhere = NamedSharding(mesh, PartitionSpec())
+
+    def placed(leaf: Any) -> jax.Array:
+        values = np.asarray(leaf)
+        return jax.make_array_from_callback(values.shape, everywhere, lambda index: values[index])
+
+    return jax.tree.map(placed, tree)
+
+
+def beat() -> None:
+    """Tell a launcher that watches this process that it is about to take steps."""
+    if pulse := os.environ.get("CURVI_LAUNCH_PULSE"):
+        Path(pulse).touch()
+
+
+def agreed(value: float) -> float:
+    """The value of the first process, in all of them; called by all at the same point."""
+    if jax.process_count() == 1:
+        return value
+    from jax.experimental import multihost_utils
+
+    bits = np.frombuffer(np.float64(value).tobytes(), np.uint32)  # whatever JAX's precision is
+    return float(np.asarray(multihost_utils.broadcast_one_to_all(bits)).view(np.float64)[0])
+
+
+def largest(value: int) -> int:
+    """The largest value of any process, in all of them; called by all at the same point."""
+    if jax.process_count() == 1:
+        return value
+    from jax.experimental import multihost_utils
+
+    return int(np.max(multihost_utils.process_allgather(np.asarray(value, np.int32))))

@@ -1,0 +1,186 @@
+"""``curvi launch``: one command in several processes of this machine, and a watch over them.
+
+JAX waits for ever for a process that is alive and stuck, so somebody outside has to look at the
+clock. Every worker writes down when it last finished a chunk of steps; the one that is behind is
+named, and the run is ended. With ``--checkpoint`` the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from curvi._core import validation
+from curvi._core.errors import InputError
+from curvi.cli._terminal import complain
+
+_LOOK = 0.1  # seconds between two looks at the workers
+_PATIENCE = 5.0  # seconds between SIGTERM and SIGKILL
+_HEARTBEAT = 10  # seconds after which JAX misses a worker that died
+worker_program = ["-m", "curvi.cli._launch"]
+_VARIABLES = ("CURVI_LAUNCH_RANK", "CURVI_LAUNCH_COUNT", "CURVI_LAUNCH_PORT", "CURVI_LAUNCH_PULSE")
+
+
+@dataclass(frozen=True)
+class LaunchCommand:
+    """Run a command of curvi, or a script: curvi launch --processes 2 -- fit table.csv ...
+
+    What stands after two dashes runs in several processes of this machine, with one device each,
+    which share the rows. On a cluster no launcher is needed: JAX finds the other processes of
+    SLURM, Kubernetes or Open MPI by itself.
+    """
+
+    processes: int = 2
+    """Number of processes."""
+    step_seconds: float = 300.0
+    """Longest time without progress of a worker, after which the run is ended."""
+    command: tyro.conf.Suppress[tuple[str, ...]] = ()
+    """What stands after two dashes: "fit ..." of curvi, or a script that ends in .py."""
+
+    def run(self) -> int:
+        """Start the workers and watch them; the code of the first one that fails."""
+        validation.positive_integer(self.processes, "--processes")
+        validation.positive_number(self.step_seconds, "--step-seconds")
+        if not self.command:
+            raise InputError("nothing to launch; write the command after two dashes")
+        with tempfile.TemporaryDirectory() as folder:
+            workers = self._started(Path(folder))
+            try:
+                return self._watched(workers, Path(folder))
+            except KeyboardInterrupt:
+                end(workers, signal.SIGINT)
+                return 130
+            finally:
+                end(workers, signal.SIGTERM)
+
+    def _started(self, folder: Path) -> list[subprocess.Popen[bytes]]:
+        shared, started = [str(self.processes), str(free_port())], []
+        for rank in range(self.processes):
+            values = [str(rank), *shared, str(folder / str(rank))]
+            started.append(
+                subprocess.Popen(  # noqa: S603  the command is the user's own
+                    [sys.executable, *worker_program, *self.command],
+                    env={**os.environ, **dict(zip(_VARIABLES, values, strict=True))},
+                    stdout=None if rank == 0 else subprocess.DEVNULL,
+                )
+            )
+        return started
+
+    def _watched(self, workers: list[subprocess.Popen[bytes]], folder: Path) -> int:
+        began = time.time()
+        while True:
+            codes = [worker.poll() for worker in workers]
+            if all(code == 0 for code in codes):
+                return 0
+            failed = [rank for rank, code in enumerate(codes) if code not in (0, None)]
+            if failed:
+                code = int(codes[failed[0]] or 1)
+                complain(f"process {failed[0]} of {self.processes} ended with code {code}")
+                return code if code > 0 else 128 - code
+            late = slowest(folder, workers, began)
+            if late is not None and late[1] > self.step_seconds:
+                complain(
+                    f"process {late[0]} of {self.processes} has made no progress for "
+                    f"{late[1]:.0f} s; the run is ended. With --checkpoint the same command goes "
+                    "on from the last one"
+                )
+                return 1
+            time.sleep(_LOOK)
+
+
+def slowest(
+    folder: Path, workers: list[subprocess.Popen[bytes]], began: float
+) -> tuple[int, float] | None:
+    """The worker that keeps the others waiting, and for how many seconds nobody has moved.
+
+    All wait for the one that is stuck: it was quiet first, or the system has stopped it.
+    """
+    pulses = {}
+    for rank, found in enumerate(workers):
+        path = folder / str(rank)
+        if found.poll() is None:
+            pulses[rank] = path.stat().st_mtime if path.exists() else began
+    if not pulses:
+        return None
+    rank = min(pulses, key=lambda r: (not is_stopped(workers[r].pid), pulses[r]))
+    return rank, time.time() - max(pulses.values())
+
+
+def is_stopped(number: int) -> bool:
+    """Whether a process is stopped, on systems that tell."""
+    try:
+        text = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] in ("T", "t")
+
+
+def end(workers: list[subprocess.Popen[bytes]], number: int) -> None:
+    """Ask workers to end, and end those that do not."""
+    alive = [found for found in workers if found.poll() is None]
+    for found in alive:
+        found.send_signal(number)
+    limit = time.monotonic() + _PATIENCE
+    for found in alive:
+        try:
+            found.wait(max(0.0, limit - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            found.kill()
+            found.wait()
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def worker(command: list[str]) -> int:
+    """One process: join the others before anything is computed, then run the command."""
+    import jax
+
+    rank, count, port, _ = (os.environ[name] for name in _VARIABLES)
+    jax.distributed.initialize(
+        f"127.0.0.1:{port}",
+        int(count),
+        int(rank),
+        cluster_detection_method="deactivate",  # it would fill in what belongs to another job
+        heartbeat_timeout_seconds=_HEARTBEAT,
+    )
+    if command[0].endswith(".py"):
+        sys.argv = command
+        runpy.run_path(command[0], run_name="__main__")
+        return 0
+    from curvi.cli import main
+
+    return main(command)
+
+
+def is_first_process() -> bool:
+    """Whether this process writes the files; without a launcher it is the only one."""
+    return os.environ.get(_VARIABLES[0], "0") == "0"
+
+
+def shared_mesh() -> Any:
+    """The mesh over all processes of a launch; None without one."""
+    if _VARIABLES[0] not in os.environ:
+        return None
+    from curvi._core.meshes import data_mesh
+
+    return data_mesh()
+
+
+if __name__ == "__main__":
+    sys.exit(worker(sys.argv[1:]))
