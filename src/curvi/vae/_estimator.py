@@ -155,9 +155,8 @@ class VAE(TransformerMixin, AutoEncoder):
         X : array, (rows, pixels)
             Training rows.
         y : ignored
-            For the interface of scikit-learn.
         warm_start : bool
-            Start from the weights of the last fit, or of a file, instead of random ones.
+            Start from the weights of the last fit, or of a file.
         mesh : jax.sharding.Mesh, optional
             Devices that share every batch (:func:`curvi.data_mesh`); each holds all rows.
         checkpoint : path or Checkpoint, optional
@@ -228,8 +227,8 @@ class VAE(TransformerMixin, AutoEncoder):
             require_same_shapes(first, params, "params_", "the network that is asked for")
             params = first
         method = self.method if isinstance(self.method, Method) else method_named(self.method)
-        batch_size = self.batch_size or min(method.usual_batch_size, len(rows))
-        schedule = self._schedule(batch_size, seed, self.patience)
+        size = self.batch_size or min(method.usual_batch_size, len(rows))
+        schedule = self._schedule(size, seed, self.patience)
         if self.num_draws == "auto":
             objective, params, schedule = with_measured_draws(
                 objective, params, rows, method, schedule
