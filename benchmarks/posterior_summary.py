@@ -65,7 +65,7 @@ def _loss(row: Row) -> float:
 def headline(rows: list[Row]) -> Row:
     """Counts, and medians over the posteriors with an answer."""
     finite = [row for row in rows if row.get("mean_error") is not None]
-    shares = [row["of_nuts"] for row in rows if row.get("of_nuts") is not None]
+    shares = [row["of_nuts"] for row in finite if row.get("of_nuts") is not None]
     seconds = [row["seconds"] for row in rows if row.get("seconds") is not None]
     again = [row["seconds_warm"] for row in rows if row.get("seconds_warm") is not None]
     return {

@@ -8,7 +8,7 @@ from earlier_posteriors import earlier_line, earlier_table
 from markdown import as_table
 
 Row = dict[str, Any]
-OURS = "curvi"
+OURS, SAMPLERS = "curvi", ("NumPyro NUTS", "nutpie")
 
 
 def posteriors_table(result: Row) -> str:
@@ -18,7 +18,7 @@ def posteriors_table(result: Row) -> str:
     parts = []
     for group, heads in result["headlines"].items():
         if heads:
-            parts += [f"*{group.capitalize()}*", headlines(heads)]
+            parts += [f"*{group[0].upper()}{group[1:]}*", headlines(heads)]
     parts += ["curvi with nothing chosen, every posterior:", own_rows(result)]
     hard = [name for name in result["hard"] if name in result["rows"]]
     if hard:
@@ -101,7 +101,7 @@ def readme_lines(result: Row) -> list[str]:
         if OURS not in heads:
             continue
         ours = heads[OURS]
-        peers = {w: h for w, h in heads.items() if not w.startswith(("curvi", "NumPyro NUTS"))}
+        peers = {w: h for w, h in heads.items() if not w.startswith(("curvi", *SAMPLERS))}
         text = (
             f"- {ours['models']} {group} posteriors, nothing chosen: {ours['right']} right, "
             f"{ours['silent']} silently wrong"
