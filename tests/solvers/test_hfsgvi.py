@@ -12,7 +12,10 @@ from jax.flatten_util import ravel_pytree
 
 import curvi
 from curvi._core.errors import InputError
+from curvi.engine import ObjectiveProblem, Resources
 from curvi.families import Params
+from curvi.linalg import conjugate_gradient
+from curvi.vae import MLPObjective, initial_params
 from tests.solvers.problems import generator, linear, variational
 
 SHARED = curvi.Draws("iid", 64, fresh=True)
@@ -153,3 +156,29 @@ def test_options_that_are_none_are_refused():
         curvi.HFSGVI(preconditioner="jacobi")
     with pytest.raises(InputError, match="cg_steps is 0; it must be a positive integer"):
         curvi.HFSGVI(cg_steps=0)
+
+
+@pytest.mark.float64_only
+def test_a_step_on_an_auto_encoder_is_ten_iterations_on_its_dense_hessian(key):
+    """The paper's first weights: N(0, 0.01^2), zero biases; full step, no damping."""
+    rng = generator(key)
+    params = initial_params(rng, inputs=4, hidden=(3,), latent=1, scale=0.01, dtype=np.float64)
+    rows = jnp.asarray(rng.random((20, 4)))
+    objective = MLPObjective(decoder_l2=1e-3)
+    problem = ObjectiveProblem(objective, None, fixed_key=False)
+    resources, zero = Resources(key, rows, None), jnp.asarray(0, jnp.int32)
+    method = curvi.HFSGVI(cg_steps=10)
+    state = method.init(problem, params, resources)
+    after, info = jax.jit(lambda s: method.step(problem, s, resources, zero, jnp.asarray(0.0)))(
+        state
+    )
+
+    flat, unravel = ravel_pytree(params)
+    batch, draws = problem.sample(resources, zero)
+    dense = jax.jit(jax.hessian(lambda p: objective(unravel(p), batch, draws)))(flat)
+    gradient = jax.grad(lambda p: objective(unravel(p), batch, draws))(flat)
+    solved = conjugate_gradient(lambda v: dense @ v, -gradient, max_steps=10)
+    np.testing.assert_allclose(
+        ravel_pytree(after.params)[0] - flat, solved.solution, rtol=1e-5, atol=1e-9
+    )
+    assert int(info.cg_steps) == int(solved.steps)

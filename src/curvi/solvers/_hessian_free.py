@@ -35,11 +35,13 @@ from curvi.solvers._step import GOOD, POOR, agreement, rounding_of
 
 _PROBES = 3
 _WARM = 0.9  # how much of the last solution conjugate gradients start from
-_FEWEST = 2  # iterations with Kronecker factors while one batch serves a step
-_PER_BATCH = 2  # iterations for each batch of a step: the solve then costs what the gradients do
+_FEWEST = 3  # iterations with Kronecker factors while few batches serve a step; then one for each
 _LONGEST = 1.5  # multiple of a solution that the second sample may ask for
-_NOISY, _SIGNAL = 0.4, 0.8  # multiples below which the batch grows, and above which lambda may fall
-_GROWTH = 1.25
+_SIGNAL = 0.8  # multiple above which lambda may fall
+# What a step costs whatever its batches (products, preconditioner), in units of a batch of both
+# samples. With m batches and t = m / (m + n) for noise n, gain per cost t / (c + m) is greatest at
+# m^2 = c n: below it, t < c / (c + m).
+_FIXED_COST, _GROWTH = 3.0, 1.25
 _LIFT = 0.01  # of small variances in the scale of principal coordinates
 _RETRIES, _SHORTER = 3, 0.25  # of a step that raises the objective
 
@@ -89,19 +91,20 @@ class HessianFree(StochasticMethod):
     .. math:: t = \min\Big(\frac{-\tilde g^\top x_j}{x_j^\top \tilde G x_j},\ 1.5\Big),
 
     which is close to 1 where the solution is signal and falls to 0 where it fits the noise of the
-    first sample. Below 0.4 the sample grows by a quarter, up to ``max_growth`` batches; products
-    stay on one batch. Both values that judge the step are taken on the second sample with common
-    draws, so that the comparison sees the step and not the noise: lambda falls where the model
-    predicted the decrease well, and rises where it did not. A step that does not decrease it is
-    tried at a quarter of its length.
+    first sample. Where t is below 3 / (3 + m) for a sample of m batches, more of them would gain
+    more for what they cost, and the sample grows by a quarter, up to ``max_growth`` batches;
+    products stay on one batch. Both values that judge the step are taken on the second sample
+    with common draws, so that the comparison sees the step and not the noise: lambda falls where
+    the model predicted the decrease well, and rises where it did not. A step that does not
+    decrease it is tried at a quarter of its length.
 
     Parameters
     ----------
     curvature : {"gauss_newton", "hessian"}
         The matrix.
     cg_steps : int
-        K, iterations at most. With Kronecker factors there are two for every batch of the sample,
-        so that the solve costs about what the gradients do; otherwise always K.
+        K, iterations at most. With Kronecker factors there are as many as batches in the sample,
+        and at least three; otherwise always K.
     preconditioner : {"auto", "kronecker", "diagonal", None}
         Kronecker factors of every layer, for an objective that shows its layers, as
         :class:`~curvi.solvers.KFAC` needs it; the diagonal of the curvature, estimated with random
@@ -190,7 +193,8 @@ class HessianFree(StochasticMethod):
         fall = (ratio > GOOD) & (move.length > _SIGNAL)
         factor = jnp.where(fall, 2 / 3, jnp.where(ratio > POOR, 1.0, 3 / 2))
         factor = jnp.where(sound, factor, 3.0).astype(state.damping.dtype)
-        grown = jnp.where(move.length < _NOISY, _GROWTH * state.growth, state.growth)
+        noisy = move.length < _FIXED_COST / (_FIXED_COST + state.growth)
+        grown = jnp.where(noisy, _GROWTH * state.growth, state.growth)
         after = state._replace(
             damping=jnp.clip(state.damping * factor, 1e-8, 1e8),
             growth=jnp.minimum(grown, self.max_growth),
@@ -262,7 +266,7 @@ class HessianFree(StochasticMethod):
         steps: Any = self.cg_steps
         if layered is not None:
             metric = kronecker_metric(layered, state.kept, state.damping)
-            steps = jnp.minimum(jnp.maximum(_FEWEST, _PER_BATCH * count), self.cg_steps)
+            steps = jnp.minimum(jnp.maximum(_FEWEST, count), self.cg_steps)
         elif self.preconditioner is not None:
             lifted = jax.tree.map(lambda d: (jnp.abs(d) + state.damping) ** 0.75, state.kept)
             metric = Diagonal(lifted)
