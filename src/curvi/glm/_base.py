@@ -21,7 +21,7 @@ from curvi.engine import resumable
 from curvi.families import Family, FullRank, LowRank, MeanField
 from curvi.glm._design import Columns, Posterior, is_selected
 from curvi.glm._fit import LARGEST_DENSE, GLMFit
-from curvi.glm._rows import DTYPES, Block, Observations, Streaming, UserBlocks, canonical
+from curvi.glm._rows import DTYPES, Block, Observations, Streaming, UserBlocks, canonical, in_chunks
 from curvi.glm._sparse_rows import stored_by_density
 from curvi.glm._stages import Options
 from curvi.io._objects import SavedEstimator
@@ -394,6 +394,7 @@ class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
         check_is_fitted(self)
         validation.refuse_masked(X, "X")
         X = validate_data(self, X, accept_sparse="csr", dtype=DTYPES, reset=False)
-        mean, sd = self._posterior.predictor(canonical(X) if sparse.issparse(X) else X)
+        table = canonical(X) if sparse.issparse(X) else X
+        mean, sd = in_chunks(self._posterior.predictor, table)
         shift, scale = self._response_units
         return shift + scale * mean, scale * sd

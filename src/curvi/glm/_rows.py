@@ -26,6 +26,7 @@ from curvi.glm._likelihoods import row_slices
 DTYPES = (np.float64, np.float32)
 _DISTANT = 30.0  # sds from zero, beyond which squares lose three digits
 _SMALL = 2**26  # numbers of a table that may be made dense
+_NUMBERS_PER_CHUNK = 2**22
 Encode = Callable[[np.ndarray], np.ndarray]
 
 
@@ -328,3 +329,12 @@ def canonical(X: Any) -> Any:
     X = X.copy()
     X.sum_duplicates()
     return X
+
+
+def in_chunks(moments: Callable[[Any], tuple[np.ndarray, np.ndarray]], X: Any) -> Any:
+    """Mean and sd of predictors, of a long dense table some rows at a time, not copied whole."""
+    size = max(1, _NUMBERS_PER_CHUNK // max(X.shape[1], 1))
+    if sparse.issparse(X) or X.shape[0] <= size:
+        return moments(X)
+    parts = [moments(X[part]) for part in row_slices(X.shape[0], size)]
+    return tuple(np.concatenate(column) for column in zip(*parts, strict=True))

@@ -1,6 +1,7 @@
-"""Files: save and load what was computed, never with pickle."""
+"""Files: save and load what was computed, never with pickle; rows beyond memory in blocks."""
 
 from curvi.io._objects import load
+from curvi.io._rows import RowBlocks, rows
 from curvi.io._values import NotStored
 
-__all__ = ["NotStored", "load"]
+__all__ = ["NotStored", "RowBlocks", "load", "rows"]

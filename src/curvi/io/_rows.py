@@ -1,0 +1,204 @@
+"""Rows beyond memory: blocks that are read one after another, and the next one while one is used.
+
+Blocks are what ``fit_blocks`` of an estimator takes: an object that gives a fresh iterator of
+``(X, y)`` whenever it is called. How rows are cut does not matter to the answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from curvi._core import validation
+from curvi._core.errors import InputError, optional_import
+
+_AHEAD = 2  # blocks that are read before they are asked for
+_NUMBERS = 2**22  # of a block
+_SUFFIXES = {".npy": "npy", ".parquet": "parquet", ".svm": "libsvm", ".libsvm": "libsvm"}
+
+Blocks = Callable[[], Iterator[tuple[np.ndarray, ...]]]
+
+
+@dataclass(frozen=True)
+class RowBlocks:
+    """Blocks of rows from a file or a function; each call reads them from the beginning.
+
+    Parameters
+    ----------
+    source : callable
+        Returns a fresh iterator of blocks ``(X, y)`` or ``(X, y, weight)``.
+    num_rows : int, optional
+        Rows of all blocks together, where it is known without reading them.
+    columns : tuple of str
+        Names of the columns of X, in their order; empty where they have none.
+    prefetch : bool
+        Whether a thread reads the next blocks while one is used.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from curvi.io import RowBlocks
+    >>> X, y = np.arange(6.0).reshape(3, 2), np.arange(3.0)
+    >>> blocks = RowBlocks(lambda: iter([(X[:2], y[:2]), (X[2:], y[2:])]))
+    >>> sum(len(part[1]) for part in blocks())
+    3
+    """
+
+    source: Blocks
+    num_rows: int | None = None
+    columns: tuple[str, ...] = ()
+    prefetch: bool = True
+
+    def __post_init__(self) -> None:
+        """Validate the source."""
+        validation.require_callable(self.source, "source", "source() -> iterator of blocks")
+
+    def __call__(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """One pass over all rows."""
+        return prefetched(self.source) if self.prefetch else self.source()
+
+
+def prefetched(source: Blocks) -> Iterator[tuple[np.ndarray, ...]]:
+    """The blocks of a source, read ahead by a thread; an error in it is raised here."""
+    blocks = source()
+    with ThreadPoolExecutor(1) as reader:
+        ahead = deque(reader.submit(next, blocks, None) for _ in range(_AHEAD))
+        while (block := ahead.popleft().result()) is not None:
+            ahead.append(reader.submit(next, blocks, None))
+            yield block
+
+
+def rows(
+    path: str | os.PathLike[str],
+    *,
+    target: str | os.PathLike[str] | None = None,
+    columns: Sequence[str] | None = None,
+    num_features: int | None = None,
+) -> RowBlocks:
+    """Blocks of the rows of a file, which may be larger than memory.
+
+    Parameters
+    ----------
+    path : path
+        A table of numbers: ``.npy`` (memory-mapped), ``.parquet`` (by row group, with pyarrow),
+        ``.svm`` or ``.libsvm`` (LIBSVM text).
+    target : str
+        Of Parquet: the column of responses. Of ``.npy``: the file of responses.
+    columns : sequence of str, optional
+        Of Parquet: the features, in their order; all other columns by default, as they stand.
+    num_features : int, optional
+        Of LIBSVM text: the number of features, which the text itself does not tell.
+
+    Returns
+    -------
+    RowBlocks
+        For ``fit_blocks`` of an estimator.
+
+    Raises
+    ------
+    InputError
+        For a file of another kind, or options that do not belong to it.
+    MissingDependencyError
+        For Parquet without pyarrow.
+    """
+    place = Path(path)
+    kind = _SUFFIXES.get(place.suffix)
+    if kind is None:
+        known = ", ".join(_SUFFIXES)
+        raise InputError(f"{place} has the suffix {place.suffix!r}; rows are read from {known}")
+    if kind == "libsvm":
+        if num_features is None:
+            raise InputError(f"{place} is LIBSVM text; give num_features=")
+        return _libsvm(place, validation.positive_integer(num_features, "num_features"))
+    if target is None:
+        raise InputError(f"target= is missing: where are the responses to the rows of {place}?")
+    if kind == "npy":
+        return _npy(place, Path(target))
+    return _parquet(place, str(target), columns)
+
+
+def _npy(path: Path, responses: Path) -> RowBlocks:
+    X, y = (np.load(file, mmap_mode="r", allow_pickle=False) for file in (path, responses))
+    if X.ndim != 2 or y.shape != (X.shape[0],):
+        raise InputError(f"{path} has shape {X.shape} and {responses} {y.shape}; one row each")
+    size = max(1, _NUMBERS // max(X.shape[1], 1))
+
+    def source() -> Iterator[tuple[np.ndarray, ...]]:
+        for first in range(0, X.shape[0], size):
+            part = slice(first, first + size)
+            yield np.array(X[part]), np.array(y[part])
+
+    return RowBlocks(source, num_rows=X.shape[0])
+
+
+def _parquet(path: Path, target: str, columns: Sequence[str] | None) -> RowBlocks:
+    parquet = optional_import("pyarrow.parquet", extra="parquet", purpose="reading Parquet")
+    with parquet.ParquetFile(path) as file:
+        found, count = list(file.schema_arrow.names), int(file.metadata.num_rows)
+    names = [name for name in found if name != target] if columns is None else list(columns)
+    missing = [name for name in [*names, target] if name not in found]
+    if missing or target in names:
+        raise InputError(
+            f"{path} has no column {missing[0]!r}; it has {', '.join(found[:20])}"
+            if missing
+            else f"{target!r} is the target and cannot be a feature"
+        )
+
+    def source() -> Iterator[tuple[np.ndarray, ...]]:
+        with parquet.ParquetFile(path) as file:
+            size = max(1, _NUMBERS // max(len(names), 1))
+            for batch in file.iter_batches(size, columns=[*names, target]):
+                parts = [_numbers(batch.column(name), name, path) for name in names]
+                y = batch.column(target).to_numpy(zero_copy_only=False)
+                yield np.column_stack(parts), np.asarray(y)
+
+    return RowBlocks(source, num_rows=count, columns=tuple(names))
+
+
+def _numbers(column: Any, name: str, path: Path) -> np.ndarray:
+    if column.null_count:
+        raise InputError(f"column {name!r} of {path} has missing values; fill them in first")
+    values = column.to_numpy(zero_copy_only=False)
+    if values.dtype.kind not in "biuf":
+        raise InputError(f"column {name!r} of {path} has {values.dtype}; features are numbers")
+    return values.astype(values.dtype if values.dtype == np.float32 else np.float64)
+
+
+def _libsvm(path: Path, num_features: int) -> RowBlocks:
+    size = max(1, _NUMBERS // num_features)
+
+    def source() -> Iterator[tuple[np.ndarray, ...]]:
+        with path.open("rb") as stream:
+            numbered = enumerate(stream, start=1)
+            while lines := list(itertools.islice(numbered, size)):
+                yield _parsed(lines, num_features, path)
+
+    return RowBlocks(source)
+
+
+def _parsed(
+    lines: list[tuple[int, bytes]], num_features: int, path: Path
+) -> tuple[np.ndarray, np.ndarray]:
+    X, y = np.zeros((len(lines), num_features)), np.zeros(len(lines))
+    for row, (number, line) in enumerate(lines):
+        try:
+            label, *entries = line.partition(b"#")[0].split()
+            y[row] = float(label)
+            for entry in entries:
+                index, _, value = entry.partition(b":")
+                if not 1 <= int(index) <= num_features:
+                    raise InputError(f"{path}, line {number}: there is no feature {int(index)}")
+                X[row, int(index) - 1] = float(value)
+        except ValueError as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path}, line {number}: not LIBSVM text ({error})") from error
+    return X, y
