@@ -44,7 +44,7 @@ CASES = {
         "verbagg",
         "r2 ~ Anger + Gender + btype + situ + mode + (1 | id) + (1 | item)",
         "bernoulli",
-        2000,
+        1500,
         50,
     ),
     "ohio": Case("ohio", "resp ~ age * smoke + (1 | id)", "bernoulli", 3000, 50),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from markdown import as_table
+from mixed_tables import mixed_table
 from posterior_tables import posteriors_table
 from regression_tables import paper_methods_table, regression_table, rows_table
 
@@ -213,6 +214,7 @@ TABLES: dict[str, Callable[[Row], str]] = {
     "import": import_table,
     "paper_methods": paper_methods_table,
     "regression": regression_table,
+    "mixed": mixed_table,
     "posteriors": posteriors_table,
     "vae": vae_table,
     "rows": rows_table,

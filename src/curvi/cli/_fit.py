@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 _BUNDLED_FILES = ("config.json", "fit.png", "summary.txt")
 _TABLE_FILES = ("config.json", "coefficients.csv", "coefficients.png", "report.html")
+_MIXED_FILES = (
+    "config.json", "estimates.csv", "groups.csv", "estimates.png", "groups.png", "report.html",
+)  # fmt: skip
+_PLAIN_SCALE = 1.0
+_SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t"}
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,12 @@ class FitCommand:
     """CSV file: a header, then numbers (gzip and bzip2 are unpacked). The target may be text."""
     target: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
     """Column of the table to explain."""
+    formula: Annotated[str | None, tyro.conf.arg(metavar="FORMULA")] = None
+    """Mixed model in place of --target: "y ~ x + (1 | group)". Columns may then hold text."""
+    likelihood: Literal[
+        "gaussian", "bernoulli", "binomial", "poisson", "negative-binomial", "student-t"
+    ] = "gaussian"
+    """Of a formula."""
     model: Literal["auto", "logistic", "poisson", "linear"] = "auto"
     """Of a table. auto: logistic for classes, linear for real numbers; counts have to be named."""
     ignore: tuple[str, ...] = ()
@@ -44,8 +55,9 @@ class FitCommand:
     """What stands between the cells of the table."""
     prior: Literal["normal", "ard"] = "normal"
     """Prior of coefficients; ard (tables only) switches irrelevant features off."""
-    prior_scale: float = 1.0
-    """Sd of the normal prior of every coefficient, of standardised features."""
+    prior_scale: float = _PLAIN_SCALE
+    """Sd of the normal prior of every coefficient, of standardised features; of a formula, in
+    the units of the table, and 2.5 sds of the response over that of the column unless given."""
     family: Literal["mean-field", "full-rank", "low-rank"] = "mean-field"
     """Variational family: the structure of the posterior covariance."""
     rank: int = 10
@@ -65,22 +77,39 @@ class FitCommand:
         """Fit, print, and write the files asked for; 1 means that the fit did not converge."""
         self._check()
         if (out := self.out) is not None and is_first_process():
-            names = _BUNDLED_FILES if self.table is None else _TABLE_FILES
+            names: tuple[str, ...] = _BUNDLED_FILES if self.table is None else _TABLE_FILES
+            names = names if self.formula is None else _MIXED_FILES
             output_folder(out, [out / name for name in names], overwrite=self.overwrite)
-        return self._run_bundled() if self.table is None else self._run_table(self.table)
+        if self.table is None:
+            return self._run_bundled()
+        return self._run_table(self.table) if self.formula is None else self._run_mixed(self.table)
 
     def _check(self) -> None:
         from curvi._core import validation
 
         validation.positive_number(self.prior_scale, "--prior-scale")
         check_seed(self.seed)
-        if self.table is not None and self.target is None:
+        if self.table is not None and self.target is None and self.formula is None:
             raise InputError(f"--target is missing; name the column of {self.table} to explain")
         if self.table is None:
-            plain: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self)}
-            for name in ("target", "model", "ignore", "separator", "prior"):
-                if getattr(self, name) != plain[name]:
-                    raise InputError(f"--{name} needs a table: curvi fit table.csv --target COLUMN")
+            self._refuse(
+                ("target", "formula", "likelihood", "model", "ignore", "separator", "prior"),
+                "needs a table: curvi fit table.csv --target COLUMN",
+            )
+        elif self.formula is not None:
+            self._refuse(
+                ("target", "model", "ignore", "prior", "family", "checkpoint"),
+                "does not go with --formula; leave one of them out",
+            )
+        else:
+            self._refuse(("likelihood",), "needs --formula; use --model with --target")
+
+    def _refuse(self, names: tuple[str, ...], sentence: str) -> None:
+        """Refuse options that were given and mean nothing here."""
+        plain: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(self)}
+        for name in names:
+            if getattr(self, name) != plain[name]:
+                raise InputError(f"--{name} {sentence}")
 
     def _run_bundled(self) -> int:
         import jax
@@ -116,7 +145,7 @@ class FitCommand:
         from curvi.cli._table import fit_table, report_files
         from curvi.datasets import read_table
 
-        separator = {"comma": ",", "semicolon": ";", "tab": "\t"}[self.separator]
+        separator = _SEPARATORS[self.separator]
         table = read_table(path, str(self.target), ignore=self.ignore, separator=separator)
         covariance = {"mean-field": "diagonal", "full-rank": "full"}.get(self.family, self.family)
         fitted = fit_table(
@@ -136,6 +165,26 @@ class FitCommand:
         say(fitted.text())
         if self.out is not None:
             self._write(report_files(fitted, title=path.name, config=self.config()))
+        return 0 if fitted.converged else 1
+
+    def _run_mixed(self, path: Path) -> int:
+        from curvi.cli._mixed import fit_formula, mixed_files
+
+        fitted = fit_formula(
+            path,
+            separator=_SEPARATORS[self.separator],
+            formula=self.formula,
+            likelihood=self.likelihood,
+            prior_scale=None if self.prior_scale == _PLAIN_SCALE else self.prior_scale,
+            random_state=self.seed,
+        )
+        if self.save is not None:
+            fitted.model.save(self.save)
+        say(fitted.model.summary())
+        for sentence in fitted.said:
+            say(f"! {sentence}")
+        if self.out is not None:
+            self._write(mixed_files(fitted, title=path.name, config=self.config()))
         return 0 if fitted.converged else 1
 
     def config(self) -> str:

@@ -22,7 +22,7 @@ _MOST_INTEGER_CLASSES = 10
 _MOST_CLASSES = 100
 _MOST_PRINTED = 40
 _MOST_IN_REPORT = 500
-_NUMERIC = ("mean", "sd")  # columns that are aligned on the right
+_NUMERIC = ("mean", "sd", "lower", "upper")  # columns that are aligned on the right
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,9 @@ def report_files(fitted: FittedTable, *, title: str, config: str) -> dict[str, A
     }
 
 
-def render(fitted: FittedTable, *, title: str, config: str, picture: bytes) -> str:
+def render(
+    fitted: Any, *, title: str, config: str, picture: bytes, groups: dict[str, bytes] | None = None
+) -> str:
     """One page without references to anything outside it; every value is escaped."""
     from jinja2 import Environment
 
@@ -148,6 +150,7 @@ def render(fitted: FittedTable, *, title: str, config: str, picture: bytes) -> s
         title=printable(title), config=config, converged=fitted.converged, message=fitted.message,
         facts=fitted.facts(), figure=base64.b64encode(picture).decode(),
         rows=rows[:_MOST_IN_REPORT], total=len(rows), numeric=_NUMERIC,
+        groups={k: base64.b64encode(v).decode() for k, v in (groups or {}).items()},
     )  # fmt: skip
 
 

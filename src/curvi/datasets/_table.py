@@ -20,6 +20,7 @@ from curvi.datasets._content import DataFormatError, format_error, read_content
 
 MAX_TABLE_BYTES = 512 * 2**20
 MAX_COLUMNS = 100_000
+_TEXT_GROWTH = 40  # the same for cells that are kept as text
 _GROWTH = 12  # memory of a parsed table over the bytes of its text, for the shortest cells
 _CLASSES = 10_000  # labels that share one text over all rows
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -106,6 +107,56 @@ def parse_table(
         raise format_error(name, "", "has a header and no rows", "add rows below the header")
     X = np.frombuffer(values).reshape(len(labels), len(wanted))
     return Table(X, tuple(header[i] for i in wanted), tuple(labels))
+
+
+def read_columns(path: Path, *, separator: str = ",") -> dict[str, np.ndarray]:
+    """Read every column of a table: numbers where all its cells are numbers, otherwise text.
+
+    The same limits and errors as `read_table`; a missing cell is refused.
+    """
+    name = str(path)
+    content = read_content(path, name, max_bytes=MAX_TABLE_BYTES)
+    _check_text(content, name)
+    require_memory(_TEXT_GROWTH * len(content), f"the table in {printable(name)}", "leave out rows")
+    text = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
+    reader = csv.reader(text, delimiter=separator, strict=True)
+    try:
+        header = [cell.strip() for cell in next(reader, [])]
+        _check_header(header, name, separator)
+        columns = _text_columns(reader, name, header)
+    except csv.Error as error:
+        raise format_error(
+            name, f"line {reader.line_num}", f"is not valid CSV ({error})"
+        ) from error
+    if not columns[0]:
+        raise format_error(name, "", "has a header and no rows", "add rows below the header")
+    return {key: _typed(cells) for key, cells in zip(header, columns, strict=True)}
+
+
+def _text_columns(reader: Any, name: str, header: list[str]) -> list[list[str]]:
+    columns: list[list[str]] = [[] for _ in header]
+    for cells in reader:
+        if not cells:
+            continue
+        line = reader.line_num
+        if len(cells) != len(header):
+            what = f"has {len(cells)} cells, but the header names {len(header)} columns"
+            raise format_error(name, f"line {line}", what, "give every line one cell per column")
+        for column, cell, title in zip(columns, cells, header, strict=True):
+            plain = cell.strip()
+            if not plain or plain.lower().lstrip("+-") in _MISSING:
+                raise _bad_cell(name, line, title, plain)
+            column.append(plain)
+    return columns
+
+
+def _typed(cells: list[str]) -> np.ndarray:
+    """Whole numbers, real numbers, or text."""
+    if not all(_NUMBER.fullmatch(cell) for cell in cells):
+        return np.array(cells, dtype=object)
+    values = np.array([float(cell) for cell in cells])
+    whole = np.all(values == np.round(values)) and np.max(np.abs(values)) < 2**53
+    return values.astype(np.int64) if whole and not any("." in c for c in cells) else values
 
 
 def _check_text(content: bytes, name: str) -> None:
