@@ -179,3 +179,20 @@ def test_a_fit_of_a_table_keeps_its_state_and_its_result(tmp_path, capsys):
     assert curvi.load(saved).coef_.tobytes() == model.coef_.tobytes()
     assert main([*command, "--seed", "1"]) == 2
     assert "another call: random_state was 0, and is 1 now" in capsys.readouterr().err
+
+
+def test_a_parquet_file_is_fitted_in_blocks_like_its_table(tmp_path, capsys):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    generator = np.random.default_rng(1)
+    x = generator.normal(size=80)
+    y = (x > generator.normal(size=80)).astype(int)
+    table = pyarrow.table({"x": x, "other": x**2, "y": y, "id": np.arange(80)})
+    parquet.write_table(table, tmp_path / "t.parquet", row_group_size=30)
+    saved = tmp_path / "saved"
+    command = ["fit", str(tmp_path / "t.parquet"), "--target", "y", "--ignore", "id"]
+    assert main([*command, "--save", str(saved), "--out", str(tmp_path / "out")]) == 0
+    assert "read in blocks" in capsys.readouterr().out
+    whole = curvi.BayesianLogisticRegression(random_state=0).fit(np.column_stack([x, x**2]), y)
+    assert np.allclose(curvi.load(saved).coef_, whole.coef_, atol=1e-6)
+    assert main(["fit", str(tmp_path / "t.parquet"), "--target", "nothing"]) == 2
+    assert "no column 'nothing'" in capsys.readouterr().err

@@ -38,7 +38,8 @@ class FitCommand:
     """
 
     table: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[TABLE.csv]")] = None
-    """CSV file: a header, then numbers (gzip and bzip2 are unpacked). The target may be text."""
+    """CSV file: a header, then numbers (gzip and bzip2 are unpacked); the target may be text. A
+    Parquet file is read in blocks and may be larger than memory."""
     target: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
     """Column of the table to explain."""
     formula: Annotated[str | None, tyro.conf.arg(metavar="FORMULA")] = None
@@ -142,24 +143,27 @@ class FitCommand:
         return 0 if result.converged else 1
 
     def _run_table(self, path: Path) -> int:
+        from curvi.cli._stream import fit_stream
         from curvi.cli._table import fit_table, report_files
         from curvi.datasets import read_table
 
         separator = _SEPARATORS[self.separator]
-        table = read_table(path, str(self.target), ignore=self.ignore, separator=separator)
         covariance = {"mean-field": "diagonal", "full-rank": "full"}.get(self.family, self.family)
-        fitted = fit_table(
-            table,
-            target=str(self.target),
-            model=self.model,
-            prior=self.prior,
-            prior_scale=self.prior_scale,
-            covariance=covariance,
-            rank=self.rank,
-            random_state=self.seed,
-            checkpoint=self.checkpoint,
-            mesh=shared_mesh(),
-        )
+        options: dict[str, Any] = {
+            "target": str(self.target),
+            "model": self.model,
+            "prior": self.prior,
+            "prior_scale": self.prior_scale,
+            "covariance": covariance,
+            "rank": self.rank,
+            "random_state": self.seed,
+            "checkpoint": self.checkpoint,
+        }
+        if path.suffix == ".parquet":
+            fitted = fit_stream(path, ignore=self.ignore, **options)
+        else:
+            table = read_table(path, str(self.target), ignore=self.ignore, separator=separator)
+            fitted = fit_table(table, mesh=shared_mesh(), **options)
         if self.save is not None and is_first_process():
             fitted.estimator.save(self.save)
         say(fitted.text())

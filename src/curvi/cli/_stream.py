@@ -1,0 +1,71 @@
+"""``curvi fit`` of a file that is read in blocks: Parquet of any length."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from curvi._core.errors import InputError
+from curvi.cli._table import FittedTable, choose_model
+from curvi.io import RowBlocks, rows
+
+
+def fit_stream(
+    path: Path, *, target: str, model: str, ignore: tuple[str, ...], checkpoint: Any, **options: Any
+) -> FittedTable:
+    """Fit the rows of a file that stay on disk; every pass reads them again.
+
+    Raises
+    ------
+    InputError
+        The target does not fit the model, or several models are possible.
+    """
+    from curvi import glm
+
+    blocks = rows(path, target=target)
+    if ignore:
+        kept = [name for name in blocks.columns if name not in ignore]
+        blocks = rows(path, target=target, columns=kept)
+    values, count = _distinct(blocks)
+    texts = tuple(f"{value:.15g}" if value.dtype.kind in "biuf" else str(value) for value in values)
+    chosen, reason = choose_model(texts, target) if model == "auto" else (model, "chosen")
+    kinds = {
+        "logistic": glm.BayesianLogisticRegression,
+        "poisson": glm.BayesianPoissonRegression,
+        "linear": glm.BayesianLinearRegression,
+    }
+    estimator = kinds[chosen](**options)
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the verdict says it
+        try:
+            estimator.fit_blocks(blocks, checkpoint=checkpoint)
+        except ValueError as error:
+            raise InputError(" ".join(str(error).split())) from error
+    return FittedTable(
+        estimator=estimator,
+        model=chosen,
+        reason=f"{reason}, read in blocks",
+        target=target,
+        names=blocks.columns,
+        classes=texts if chosen == "logistic" else (),
+        spread=estimator._posterior.columns.scale,
+        num_rows=count,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _distinct(blocks: RowBlocks) -> tuple[np.ndarray, int]:
+    """Values of the target, each once, and the number of rows; one pass over the file."""
+    found, count = np.zeros(0), 0
+    for _, y in blocks():
+        unique = np.unique(y)
+        found = np.unique(np.concatenate([found.astype(unique.dtype), unique]))
+        count += len(y)
+    if len(found) < 2:
+        raise InputError(f"the target has {len(found)} value(s); there is nothing to explain")
+    return found, count
