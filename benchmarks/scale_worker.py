@@ -1,0 +1,108 @@
+"""What ``bench_scale`` runs in processes of their own, each on one core; the first prints JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+RANK = int(os.environ.get("CURVI_LAUNCH_RANK", "0"))
+# Before JAX makes its threads.
+os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[RANK % os.cpu_count()]})
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+
+import curvi  # noqa: E402
+
+
+def regression(copies: int, rounds: int) -> dict:
+    """Products per second with the Hessian of a logistic regression, its rows shared."""
+    from benchmarks.common import data_folder, load_libsvm
+
+    X, y = load_libsvm(data_folder(), "a9a", n_features=123)
+    X, y = np.tile(X.astype(np.float32), (copies, 1)), np.tile(y.astype(np.float32), copies)
+    target = curvi.DataTarget(
+        lambda b, r: jax.nn.log_sigmoid(r["y"] * (r["x"] @ b)),
+        {"x": X, "y": y},
+        lambda b: -0.5 * jnp.sum(b**2),
+        jnp.zeros(123, jnp.float32),
+    ).on_mesh(curvi.data_mesh())
+
+    @jax.jit
+    def product(rows, z, v):
+        return jax.jvp(jax.grad(lambda x: target.density.log_prob(x, rows)), (z,), (v,))[1]
+
+    z, v = jnp.zeros(123, jnp.float32), jnp.ones(123, jnp.float32)
+    return {"per_second": _rate(lambda: product(target.rows, z, v), rounds), "rows": len(y)}
+
+
+def vae(rows: int, batch: int, epochs: int) -> dict:
+    """Steps per second of an auto-encoder of the size used for MNIST."""
+    X = (np.random.default_rng(0).random((rows, 784)) < 0.2).astype(np.float32)
+    model = curvi.VAE(20, (500,), batch_size=batch, max_epochs=epochs, random_state=0,
+                      validation_fraction=0, method="adam")  # fmt: skip
+    model.fit(X, mesh=curvi.data_mesh())
+    seconds = model.result_.trace["seconds"]
+    return {"per_second": float((len(seconds) - 1) / (seconds[-1] - seconds[0]))}
+
+
+def stream(path: str, responses: str) -> dict:
+    """One fit of rows on disk, and the peak of memory beyond what importing takes."""
+    before = _peak()
+    started = time.perf_counter()
+    model = curvi.BayesianLogisticRegression(random_state=0)
+    model.fit_blocks(curvi.io.rows(path, target=responses))
+    seconds = time.perf_counter() - started
+    return {"seconds": seconds, "converged": bool(model.converged_), "bytes": _peak() - before}
+
+
+def saving(rows: int) -> dict:
+    """Seconds of one checkpoint of an auto-encoder of the size used for MNIST."""
+    import tempfile
+
+    from curvi.engine import _checkpoint
+
+    spent: list[float] = []
+    save = _checkpoint.Session.save
+
+    def timed(session):
+        started = time.perf_counter()
+        save(session)
+        spent.append(time.perf_counter() - started)
+
+    _checkpoint.Session.save = timed
+    X = (np.random.default_rng(0).random((rows, 784)) < 0.2).astype(np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run"
+        policy = curvi.Checkpoint(path, every_seconds=0)
+        model = curvi.VAE(20, (500,), max_epochs=2, random_state=0, validation_fraction=0)
+        model.fit(X, checkpoint=policy)
+        return {"seconds": float(np.median(spent[1:])), "bytes": path.stat().st_size}
+
+
+def _rate(call, rounds: int) -> float:
+    jax.block_until_ready(call())
+    started = time.perf_counter()
+    for _ in range(rounds):
+        jax.block_until_ready(call())
+    return rounds / (time.perf_counter() - started)
+
+
+def _peak() -> int:
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(next(re.finditer(r"VmHWM:\s+(\d+) kB", status))[1])
+
+
+if __name__ == "__main__":
+    name, *given = sys.argv[1:]
+    numbers = [int(text) if text.isdigit() else text for text in given]
+    found = {"regression": regression, "vae": vae, "stream": stream, "saving": saving}[name](
+        *numbers
+    )
+    if RANK == 0:
+        print(json.dumps(found), flush=True)
