@@ -198,7 +198,8 @@ class SparseTable(Tables):
     def _paired(self, which: int, columns: np.ndarray) -> np.ndarray:
         """Gram matrices of x with x, of x with its squares, or of the squares, for each weight."""
         size, width = self.stored.shape[1], self.factor.size
-        flat = self._pairs[which] @ np.ascontiguousarray(columns)
+        ordered = columns if self._order is None else columns[self._order]
+        flat = self._pairs[which] @ np.ascontiguousarray(ordered)
         out = np.zeros((columns.shape[1], width, width))
         out[:, :size, :size] = flat.reshape(size, size, -1).transpose(2, 0, 1)
         if self.is_binary:  # only the upper triangle was listed
@@ -206,32 +207,38 @@ class SparseTable(Tables):
         return out
 
     @cached_property
+    def _order(self) -> np.ndarray | None:
+        """Rows by their number of entries, which is how their pairs are listed; None: as given."""
+        filled = np.diff(self.stored.indptr)
+        return None if np.all(filled == filled[:1]) else np.argsort(filled, kind="stable")
+
+    @cached_property
     def _pairs(self) -> list[Any]:
         """Sparse (features^2, rows): the products of two entries of a row, at their columns."""
         stored, (rows, size) = self.stored, self.stored.shape
         filled = np.diff(stored.indptr)
-        counts = filled * (filled + 1) // 2 if self.is_binary else filled**2
-        ends = np.append(0, np.cumsum(counts))
-        place = np.empty(ends[-1], np.int32)
-        values = [] if self.is_binary else [np.empty(ends[-1]) for _ in range(3)]
+        order = np.arange(rows) if self._order is None else self._order
+        counts, places, products = np.zeros(rows, np.int64), [], []
         for count in np.unique(filled[filled > 0]):
-            chosen = np.flatnonzero(filled == count)
-            entries = stored.indptr[chosen][:, None] + np.arange(count)
+            own = filled[order] == count
+            entries = stored.indptr[order[own]][:, None] + np.arange(count)
             left, right = np.triu_indices(count) if self.is_binary else np.indices((count, count))
             left, right = left.ravel(), right.ravel()
+            counts[own] = left.size
             columns = stored.indices[entries].astype(np.int32)
-            to = ends[chosen][:, None] + np.arange(left.size)
-            place[to] = columns[:, left] * np.int32(size) + columns[:, right]
-            if values:
+            places.append((columns[:, left] * np.int32(size) + columns[:, right]).ravel())
+            if not self.is_binary:
                 x = stored.data[entries]
-                one, other = x[:, left], x[:, right]
-                for kept, product in zip(
-                    values, (one * other, one * other**2, (one * other) ** 2), strict=True
-                ):
-                    kept[to] = product
-        lists = [np.ones(ends[-1])] if self.is_binary else values
+                one, other = x[:, left].ravel(), x[:, right].ravel()
+                products.append((one * other, one * other**2, (one * other) ** 2))
+        ends = np.append(0, np.cumsum(counts))
+        place = np.concatenate(places) if places else np.zeros(0, np.int32)
+        lists = [np.ones(place.size)]
+        if not self.is_binary:
+            lists = [np.concatenate(kind) for kind in zip(*products, strict=True)]
         shape = (rows, size * size)
-        return [sparse.csr_array((data, place, ends), shape=shape).tocsc().T for data in lists]
+        # Not sorted by pairs: that would cost as much as several Gram matrices.
+        return [sparse.csr_array((data, place, ends), shape=shape).T for data in lists]
 
 
 def _bordered(

@@ -8,6 +8,8 @@ from scipy import linalg
 from curvi.solvers._step import SubproblemSolution
 
 _BISECTIONS = 100
+_FACTORISATIONS = 12  # after which eigenvalues are cheaper
+_NEAR = 0.02  # of the radius, by which a step may miss the boundary
 _RIDGE = 1e-11  # on the diagonal of a scaled Hessian
 
 
@@ -16,8 +18,9 @@ def solve_dense(
 ) -> SubproblemSolution:
     """Minimise g'p + p'Hp/2 subject to p' diag(metric) p <= radius^2.
 
-    A Cholesky factorisation gives the Newton step if it lies inside the region; otherwise the
-    eigenvalues give the point on the boundary, the hard case included.
+    A Cholesky factorisation gives the Newton step if it lies inside the region. Otherwise a few
+    more, each with a larger diagonal, give a point near the boundary (More and Sorensen, 1983);
+    where these find none, as in the hard case, the eigenvalues give it.
     """
     root = np.sqrt(metric)
     gradient = gradient / root
@@ -32,8 +35,13 @@ def solve_dense(
         move = -linalg.cho_solve(factor, gradient, check_finite=False)
         if np.linalg.norm(move) <= radius:
             return _solution(move, root, -0.5 * gradient @ move, inside=True, negative=False)
+        negative = False
     except linalg.LinAlgError:
-        pass  # negative curvature: the best step is on the boundary
+        negative = True  # the best step is on the boundary
+    found = _on_boundary(matrix, gradient, radius)
+    if found is not None:
+        gain = -(gradient @ found + 0.5 * found @ matrix @ found)
+        return _solution(found, root, gain, inside=False, negative=negative)
     values, vectors = linalg.eigh(matrix, check_finite=False)
     turned = vectors.T @ gradient
     coefficients = -turned / (values + _shift(values, turned, radius))
@@ -42,6 +50,35 @@ def solve_dense(
         coefficients[0] += np.copysign(np.sqrt(missing), coefficients[0])
     gain = -(turned @ coefficients + 0.5 * values @ coefficients**2)
     return _solution(vectors @ coefficients, root, gain, inside=False, negative=bool(values[0] < 0))
+
+
+def _on_boundary(matrix: np.ndarray, gradient: np.ndarray, radius: float) -> np.ndarray | None:
+    """The step ``-(H + shift)^-1 g`` of nearly the length of the radius, or None.
+
+    Newton's iteration on the secular equation ``1 / |p| = 1 / radius``, kept between bounds.
+    """
+    diagonal = np.diag_indices_from(matrix)
+    shift = float(np.linalg.norm(gradient)) / radius
+    low, high = 0.0, shift + float(np.linalg.norm(matrix))
+    for _ in range(_FACTORISATIONS):
+        shifted = matrix.copy()
+        shifted[diagonal] += shift
+        try:
+            factor = linalg.cholesky(shifted, lower=True, check_finite=False)
+        except linalg.LinAlgError:
+            low = shift
+            shift = max(2 * shift, 0.01 * high) if 2 * shift < high else 0.5 * (low + high)
+            continue
+        move = -linalg.cho_solve((factor, True), gradient, check_finite=False)
+        length = float(np.linalg.norm(move))
+        if abs(length - radius) <= _NEAR * radius:
+            return np.asarray(move)
+        low, high = (shift, high) if length > radius else (low, shift)
+        half = linalg.solve_triangular(factor, move, lower=True, check_finite=False)
+        shift += float((length / np.linalg.norm(half)) ** 2 * (length - radius) / radius)
+        if not low < shift < high:
+            shift = 0.5 * (low + high)
+    return None
 
 
 def _solution(
