@@ -117,17 +117,21 @@ class QuadraticModel:
     def search(self, enough: float = _GAIN) -> None:
         """Move the coefficient that gains most, until none gains enough."""
         for _ in range(20 * self.mean.size):
-            slope, curvature = self._others_left()
-            variances, gains = _best_response(slope, curvature, self.by_variance)
+            others = (*self._others_left(), self.by_variance)
             now = np.where(self.on, self.variances, 1.0)
-            kept = np.where(self.on, _response(slope, curvature, self.by_variance, now), 0.0)
-            better = np.where(self.held, -np.inf, np.maximum(gains, 0.0) - kept)
-            j = int(np.argmax(better))
-            if not better[j] > enough:
+            kept = np.where(self.on, _response(*others, now), 0.0)
+            tried = _best_of_some(*others)
+            for refine in (False, True):  # all of them only where the coarse ones gain nothing
+                tried = _refined(*others, tried) if refine else tried
+                gains = _response(*others, tried)
+                better = np.where(self.held, -np.inf, np.maximum(gains, 0.0) - kept)
+                j = int(np.argmax(better))
+                if better[j] > enough:
+                    break
+            else:
                 break
-            here = slice(j, j + 1)
-            best = _refined(slope[here], curvature[here], self.by_variance[here], variances[here])
-            self.move(j, best if gains[j] > 0 else 0.0)
+            own = [part[j : j + 1] for part in (*others, tried)]
+            self.move(j, float(_refined(*own)[0]) if gains[j] > 0 else 0.0)
         self._refresh()  # the updates have rounding errors
 
     def move(self, j: int, new: float) -> None:
@@ -204,24 +208,22 @@ def _response(
     return quadratic - by_variance * variance - 0.5 * np.log1p(mean**2 / variance)
 
 
-def _best_response(
-    slope: np.ndarray, curvature: np.ndarray, by_variance: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The best of some prior variances for every coefficient, and what it then contributes."""
+def _best_of_some(slope: np.ndarray, curvature: np.ndarray, by_variance: np.ndarray) -> np.ndarray:
+    """The best of some prior variances for every coefficient."""
     tried = 0.5 * _RATIOS[None, :] / by_variance[:, None]
     found = _response(slope[:, None], curvature[:, None], by_variance[:, None], tried)
-    rows, place = np.arange(slope.size), np.argmax(found, axis=1)
-    return tried[rows, place], found[rows, place]
+    return tried[np.arange(slope.size), np.argmax(found, axis=1)]
 
 
 def _refined(
     slope: np.ndarray, curvature: np.ndarray, by_variance: np.ndarray, prior: np.ndarray
-) -> float:
-    """The best prior variance of one coefficient next to one of those that were tried."""
+) -> np.ndarray:
+    """The best prior variance of every coefficient next to one that was tried."""
+    columns, rows = (slope[:, None], curvature[:, None], by_variance[:, None]), range(slope.size)
     for width in _FINER:
-        tried = prior * np.exp(np.linspace(-width, width, 9))
-        prior = tried[[int(np.argmax(_response(slope, curvature, by_variance, tried)))]]
-    return float(prior[0])
+        tried = prior[:, None] * np.exp(np.linspace(-width, width, 9))
+        prior = tried[rows, np.argmax(_response(*columns, tried), axis=1)]
+    return prior
 
 
 def _is_finite(array: np.ndarray) -> bool:
