@@ -305,3 +305,22 @@ def test_a_file_holds_no_name_of_a_function_or_module_of_the_user(path):
     text = json.dumps(read_file(Path(path)).document)
     assert "lambda" not in text
     assert __name__ not in text
+
+
+def test_a_state_space_model_comes_back_with_its_smoothed_states(tmp_path):
+    y = np.cumsum(np.random.default_rng(0).normal(size=30))
+    model = curvi.sequences.StateSpace().fit(y)
+    model.save(tmp_path / "model")
+    found = curvi.load(tmp_path / "model")
+    assert leaves(found.smooth()) == leaves(model.smooth())
+    assert found.hyperparameters_ == model.hyperparameters_
+
+
+@pytest.mark.slow
+def test_a_deep_markov_model_comes_back_with_its_weights(tmp_path):
+    rows = [(np.random.default_rng(i).random((6, 3)) < 0.5).astype(np.float32) for i in range(12)]
+    model = curvi.sequences.DeepMarkovModel(latent=2, hidden=4, max_epochs=1, random_state=0)
+    model.fit(rows).save(tmp_path / "model")
+    found = curvi.load(tmp_path / "model")
+    assert leaves(found.params_) == leaves(model.params_)
+    assert leaves(found.smooth(rows)) == leaves(model.smooth(rows))

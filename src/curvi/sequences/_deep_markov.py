@@ -18,6 +18,7 @@ from curvi._core.errors import (
     Outcome,
     warn_user,
 )
+from curvi.io._objects import SavedEstimator
 from curvi.sequences._markov import MarkovObjective, initial_weights
 from curvi.sequences._markov_training import (
     as_sequences,
@@ -45,7 +46,7 @@ def _method_named(name: str, learning_rate: float) -> Method:
     return Averaged(FirstOrder(steps), window=500)
 
 
-class DeepMarkovModel:
+class DeepMarkovModel(SavedEstimator):
     r"""A nonlinear state-space model with a structured recognition network.
 
     .. math::

@@ -9,6 +9,7 @@ import numpy as np
 
 from curvi._core import validation
 from curvi._core.errors import InputError, NotConvergedWarning, warn_user
+from curvi.io._objects import SavedEstimator
 from curvi.sequences._bands import RESPONSES, Band, check_interval, mixture_band, observed
 from curvi.sequences._latent import LIKELIHOODS, LatentModel, Posterior
 from curvi.sequences._nested import Lattice, integrate
@@ -20,7 +21,7 @@ from curvi.sequences._system import State
 _LATTICES = ((1.0, 7.0, 100), (1.0, 7.0, 400), (1.25, 6.0, 600), (1.5, 5.0, 800))
 
 
-class StateSpace:
+class StateSpace(SavedEstimator):
     r"""A structural time series: level, slope, season and regression behind a likelihood.
 
     .. math::
@@ -180,6 +181,23 @@ class StateSpace:
         spread = np.diagonal(self._states.coef_covariance, axis1=1, axis2=2)[:, user]
         self.coef_ = weights @ coef
         self.coef_sd_ = np.sqrt(weights @ (spread + coef**2) - self.coef_**2)
+
+    def _state(self) -> dict[str, Any]:
+        """Options, the series and the lattice; the model is made again from them."""
+        derived = ("_model", "_states", "coef_", "coef_sd_", "hyperparameters_", "log_evidence_")
+        return {name: value for name, value in vars(self).items() if name not in derived}
+
+    @classmethod
+    def _from_state(cls, state: dict[str, Any]) -> StateSpace:
+        """The model of the stored series, at the points of the stored lattice."""
+        lattice = state.pop("lattice_", None)
+        found = super()._from_state(state)
+        if lattice is not None:
+            series = replace(found._series, num_own=0)
+            components = found._components(series.scale)
+            found._model = model_for(series, components, found.likelihood, found.prior_scales)
+            found._publish(lattice)
+        return found
 
     def _fitted(self) -> LatentModel:
         if not hasattr(self, "lattice_"):
