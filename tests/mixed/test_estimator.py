@@ -195,3 +195,27 @@ def test_correlated_and_uncorrelated_slopes_are_told_apart(fitted):
     assert "correlation" not in set(apart.summary_table()["kind"])
     together = fitted["gaussian"][0]
     assert "correlation" in set(together.summary_table()["kind"])
+
+
+def test_updating_with_new_rows_gives_the_posterior_of_all_rows(fitted):
+    _, frame = fitted["gaussian"]
+    order = np.random.default_rng(0).permutation(len(frame))
+    first, second = frame.iloc[order[:80]], frame.iloc[order[80:]]
+    options = {"prior_scale": 2.0, "intercept_prior_scale": 3.0, "group_sd_scale": 2.0}
+    model = MixedModel("y ~ x + (1 | g)", noise_scale=1.0, num_points=512, **options)
+    whole = clone(model).fit(frame)
+    model.fit(first)
+    before = model.coef_sd_[1]
+    model.partial_fit(second)
+    assert model.n_rows_ == len(frame)
+    assert model.coef_sd_[1] < before
+    np.testing.assert_allclose(model.coef_, whole.coef_, atol=1e-6)
+    np.testing.assert_allclose(model.log_evidence_, whole.log_evidence_, atol=1e-6)
+
+
+def test_an_update_keeps_the_priors_of_the_first_fit(fitted):
+    _, frame = fitted["gaussian"]
+    model = MixedModel("y ~ x + (1 | g)", num_points=128).fit(frame.iloc[:60])
+    priors = model._priors()
+    model.partial_fit(frame.iloc[60:].assign(y=lambda t: 100 * t["y"]))
+    assert model._priors() == priors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,13 @@ from curvi.io._objects import SavedEstimator
 from curvi.mixed import _report as report
 from curvi.mixed._design import Design
 from curvi.mixed._formula import evaluate, parse
-from curvi.mixed._hyper import Layout
+from curvi.mixed._hyper import Block, Layout
 from curvi.mixed._inference import Fitted, fit_design
 from curvi.mixed._likelihoods import Likelihood, likelihood_of
 from curvi.mixed._posterior import Grouping, MixedPosterior, weighted_moments
 from curvi.mixed._response import response_of
 from curvi.mixed._table import Scales, as_frame, build, checked
-from curvi.mixed._training import stored_columns
+from curvi.mixed._training import restored_frame, stored_columns
 from curvi.mixed._use import FittedUse
 
 
@@ -144,7 +145,45 @@ class MixedModel(FittedUse, SavedEstimator, BaseEstimator):
         """
         frame, text = self._frame(table, y, groups)
         self.formula_ = text
-        design, layout = self._learn(frame)
+        return self._fit(*self._learn(frame))
+
+    def partial_fit(self, table: Any) -> MixedModel:
+        """Update the posterior with new rows: what was known is the prior of what comes.
+
+        The update is exact, because the earlier rows are kept: the result is the posterior of all
+        rows so far, with the priors of the first fit. Groups may be new. The cost is that of all
+        rows.
+
+        Parameters
+        ----------
+        table : DataFrame or dict of columns
+            New rows, with their response.
+
+        Returns
+        -------
+        self
+        """
+        if not hasattr(self, "posterior_"):
+            return self.fit(table)
+        import pandas as pd
+
+        known = restored_frame(self._columns)
+        new = checked(parse(self.formula_), as_frame(table), response=True)
+        scales = dict(zip(self.posterior_.names, self._scales, strict=True))
+        before = self.posterior_.layout
+        design, layout = self._learn(pd.concat([known, new[known.columns]], ignore_index=True))
+        kept = np.array(
+            [scales.get(n, s) for n, s in zip(design.names, design.scales, strict=True)]
+        )
+        self._scales = kept
+        layout = replace(layout, factors=_blocks_of(layout, before), extras=before.extras)
+        factors = tuple(
+            replace(factor, blocks=blocks)
+            for factor, blocks in zip(design.factors, layout.factors, strict=True)
+        )
+        return self._fit(replace(design, scales=kept, factors=factors), layout)
+
+    def _fit(self, design: Design, layout: Layout) -> MixedModel:
         fitted = fit_design(
             design,
             layout,
@@ -262,6 +301,14 @@ class MixedModel(FittedUse, SavedEstimator, BaseEstimator):
 
     def _priors(self) -> list[tuple[str, str]]:
         return priors_of(self)
+
+
+def _blocks_of(layout: Layout, before: Layout) -> tuple[tuple[Block, ...], ...]:
+    """The blocks of a layout with the scales of an earlier one; factors may have another order."""
+    known = {block.columns: block for factor in before.factors for block in factor}
+    return tuple(
+        tuple(known.get(block.columns, block) for block in factor) for factor in layout.factors
+    )
 
 
 def priors_of(model: MixedModel) -> list[tuple[str, str]]:

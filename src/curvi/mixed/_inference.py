@@ -11,7 +11,17 @@ from curvi.mixed._conditional import integrate
 from curvi.mixed._design import Design, merge_copies
 from curvi.mixed._exact import GaussianMarginal
 from curvi.mixed._hyper import Layout
-from curvi.mixed._integrate import Weighted, explore, find_mode, two_piece, weigh, white_points
+from curvi.mixed._integrate import (
+    Mixture,
+    Proposal,
+    Weighted,
+    explore,
+    find_mode,
+    kernels,
+    two_piece,
+    weigh,
+    white_points,
+)
 from curvi.mixed._large import fit_large
 from curvi.mixed._likelihoods import Likelihood
 from curvi.mixed._marginal import quadrature_possible
@@ -23,6 +33,7 @@ _LARGEST_QUADRATURE = 80  # remaining effects that importance sampling can corre
 _POINTS = 1024
 _FEWER = 256  # where one evaluation passes over many rows
 _ROWS = 4000
+_RESAMPLE = 0.6  # share of effective points below which kernels are tried
 LEAST_ESS, ENOUGH_ESS = 0.05, 0.3
 
 
@@ -67,36 +78,52 @@ def _gaussian(
     marginal = GaussianMarginal.of(design, layout)
     start = layout.start(likelihood.extra_start(design.y))
     mode, hessian, reached = find_mode(marginal, start)
-    proposal = explore(marginal, two_piece(marginal, mode, -hessian), seed=seed)
-    size = marginal.prior.size
-    x = white_points(points, len(mode) + size, seed + 1)
-    theta, log_q = proposal.at(x[:, : len(mode)])
-    parts = []
-    for start_at in range(0, points, marginal.at_once):
-        some = slice(start_at, start_at + marginal.at_once)
-        solved = marginal.system(np.clip(theta[some], -30.0, 30.0))
-        value = marginal.value(theta[some], solved)
-        inverse = np.linalg.inv(solved.rest_root)
-        noise = np.einsum("dij,di->dj", inverse, x[some, len(mode) :])
-        white = solved.rest_mean + noise
-        # E[xi | u] = level mean - H^-1 C (u - mean), its covariance the inverse block
-        pulled = np.einsum("dgkp,dp->dgk", solved.coupling, noise)
-        turned = np.swapaxes(solved.level_root, -1, -2)
-        xi = solved.level_mean - (turned @ pulled[..., None])[..., 0]
-        roots = layout.scale_factors(theta[some])
-        lead = theta[some].shape[:1]
-        rest = whitened(white, [np.swapaxes(r, -1, -2) for r in roots[1:]], marginal.prior, lead)
-        scaled = roots[0][:, None] @ turned
-        parts.append(
-            (value, rest, xi @ np.swapaxes(roots[0], -1, -2), scaled @ np.swapaxes(scaled, -1, -2))
-        )
-    value, rest, mean, covariance = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    found = weigh(theta, value, log_q)
+    wide = two_piece(marginal, mode, -hessian)
+    outer = explore(marginal, wide, seed=seed)
+    found, parts = _sampled(marginal, outer, points, seed + 1)
+    if found.ess < _RESAMPLE * points:
+        again, others = _sampled(marginal, kernels(found, wide), points, seed + 7)
+        found, parts = (again, others) if again.ess > found.ess else (found, parts)
+    rest, mean, covariance = parts
     return Fitted(
-        theta, found.weights, rest, mean, covariance, design.alias, found.log_ratios,
+        found.points, found.weights, rest, mean, covariance, design.alias, found.log_ratios,
         found.log_mean_ratio, _settled(found, reached), 0,
         "exact given hyperparameters, which are importance-sampled",
     )  # fmt: skip
+
+
+def _sampled(
+    marginal: GaussianMarginal, outer: Proposal | Mixture, points: int, seed: int
+) -> tuple[Weighted, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Weighted theta, and for each a draw of the rest, and mean and covariance of the levels."""
+    size = len(outer.mean)
+    x = white_points(points, size + marginal.prior.size, seed)
+    theta, log_q = outer.at(x[:, :size])
+    parts = []
+    for start in range(0, points, marginal.at_once):
+        some = slice(start, start + marginal.at_once)
+        parts.append(_conditioned(marginal, theta[some], x[some, size:]))
+    value, rest, mean, covariance = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return weigh(theta, value, log_q), (rest, mean, covariance)
+
+
+def _conditioned(
+    marginal: GaussianMarginal, theta: np.ndarray, x: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Log densities of theta, draws of the rest from standard normal x, moments of the levels."""
+    layout = marginal.layout
+    solved = marginal.system(np.clip(theta, -30.0, 30.0))
+    noise = np.einsum("dij,di->dj", np.linalg.inv(solved.rest_root), x)
+    # E[xi | u] = level mean - H^-1 C (u - mean), its covariance the inverse block
+    pulled = np.einsum("dgkp,dp->dgk", solved.coupling, noise)
+    turned = np.swapaxes(solved.level_root, -1, -2)
+    xi = solved.level_mean - (turned @ pulled[..., None])[..., 0]
+    roots = layout.scale_factors(theta)
+    others = [np.swapaxes(root, -1, -2) for root in roots[1:]]
+    rest = whitened(solved.rest_mean + noise, others, marginal.prior, theta.shape[:1])
+    scaled = roots[0][:, None] @ turned
+    mean = xi @ np.swapaxes(roots[0], -1, -2)
+    return marginal.value(theta, solved), rest, mean, scaled @ np.swapaxes(scaled, -1, -2)
 
 
 def _settled(found: Weighted, reached: bool) -> bool:

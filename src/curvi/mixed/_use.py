@@ -41,6 +41,7 @@ class FittedUse:
     warnings_: tuple[str, ...]
     _columns: dict[str, Any]
     _log_ratios: np.ndarray
+    _scales: np.ndarray
     _memory: Matrices | None
 
     def _likelihood(self) -> Likelihood:

@@ -35,6 +35,7 @@ from curvi.mixed._system import (
 )  # fmt: skip
 
 _TOLERANCE = 1e-7  # of the gain that a step promises, in nats
+_ROUGH = 1e-3  # the same on the way to the best hyperparameters
 _MOST_STEPS = 60
 _HALVINGS = 8
 _SHORTEST, _TINY = 1e-3, 1e-10
@@ -82,7 +83,12 @@ class Problem:
         return self.likelihood.expected(m, v, d.y, d.trials, extra)
 
 
-def fit_effects(problem: Problem, theta: np.ndarray, start: Variational | None) -> Variational:
+def fit_effects(
+    problem: Problem,
+    theta: np.ndarray,
+    start: Variational | None,
+    tolerance: float = _TOLERANCE,
+) -> Variational:
     """Maximise the bound over q, from the sites of an earlier fit or from the data alone."""
     roots = problem.layout.scale_factors(theta)
     extra = problem.layout.extra_values(theta)
@@ -111,7 +117,7 @@ def fit_effects(problem: Problem, theta: np.ndarray, start: Variational | None) 
             trial = _evaluate(problem, roots, A, B, extra, mixed_w, mixed_t)
         gain = trial.bound - fitted.bound
         fitted = trial
-        if length == 1.0 and gain < _TOLERANCE * max(1.0, 1e-3 * abs(fitted.bound)):
+        if length == 1.0 and gain < tolerance * max(1.0, 1e-3 * abs(fitted.bound)):
             return replace(fitted, steps=step, converged=True)
     return replace(fitted, steps=_MOST_STEPS)
 
@@ -157,11 +163,14 @@ def _evaluate(
 
 
 def bound_and_slope(
-    problem: Problem, theta: np.ndarray, start: Variational | None
+    problem: Problem,
+    theta: np.ndarray,
+    start: Variational | None,
+    tolerance: float = _TOLERANCE,
 ) -> tuple[float, np.ndarray, Variational]:
     """``F(theta) + log p(theta)`` maximised over q, and its gradient in theta."""
     layout, d = problem.layout, problem.design
-    fitted = fit_effects(problem, theta, start)
+    fitted = fit_effects(problem, theta, start, tolerance)
     slope = layout.slopes_of_prior(theta)
     parts = problem.prior.parts()
     for index, changes in enumerate(layout.derivatives(theta)):
@@ -206,7 +215,7 @@ def find_hyper(
     The tolerance is of the gain that is left, in nats: the mode only centres what follows.
     """
     at = np.array(start)
-    value, slope, fitted = bound_and_slope(problem, at, None)
+    value, slope, fitted = bound_and_slope(problem, at, None, _ROUGH)
     inverse = np.eye(len(at)) / max(1.0, float(np.abs(slope).max()))
     for turn in range(most):
         step = inverse @ slope
@@ -216,8 +225,8 @@ def find_hyper(
             return at, fitted, fitted.converged
         length = 1.0
         while True:
-            trial = bound_and_slope(problem, at + length * step, fitted)
-            if trial[0] >= value + 1e-4 * length * promised:
+            trial = bound_and_slope(problem, at + length * step, fitted, _ROUGH)
+            if trial[0] >= value + 1e-4 * length * promised - 2 * _ROUGH:
                 break
             length *= 0.3
             if length < _SHORTEST:
