@@ -16,7 +16,7 @@ def system_of(key, size=12):
 
 
 @pytest.mark.float64_only
-@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("warm", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_entries_are_the_iterates_after_1_3_7_steps_and_the_last(key, warm):
     matrix, rhs, weights = system_of(key)
     metric = Diagonal(weights)

@@ -87,13 +87,16 @@ def test_the_second_sample_chooses_the_iterate_and_how_far_to_go(key):
 
     problem = ObjectiveProblem(second, None, fixed_key=True)
     state = curvi.HessianFree(preconditioner=None).init(problem, params, None)
-    move = _measured(
-        path,
-        state._replace(damping=damping),
-        _Sampled(jnp.asarray(0.0), g, DenseMap(mine, params)),
-        _Sampled(jnp.asarray(0.0), h, DenseMap(other, params)),
-        second,
-    )
+    state, nothing = state._replace(damping=damping), jnp.asarray(0.0)
+    move = jax.jit(
+        lambda: _measured(
+            path,
+            state,
+            _Sampled(nothing, g, DenseMap(mine, params)),
+            _Sampled(nothing, h, DenseMap(other, params)),
+            second,
+        )
+    )()
     lengths = np.linspace(0, _LONGEST, 3001)
     promised = [np.max(-lengths * (x @ h) - 0.5 * lengths**2 * (x @ mine @ x)) for x in points]
     chosen = points[int(np.argmax(promised))]

@@ -37,10 +37,12 @@ _PROBES = 3
 _WARM = 0.9  # how much of the last solution conjugate gradients start from
 _FEWEST = 3  # iterations with Kronecker factors while few batches serve a step; then one for each
 _LONGEST = 1.5  # multiple of a solution that the second sample may ask for
-_SIGNAL = 0.8  # multiple above which lambda may fall
+# Multiples of a solution above which lambda may fall, and, relative to the signal, below which it
+# rises: the curvature of the first batch then does not hold on another.
+_LONG, _SHORT = 0.8, 0.4
 # What a step costs whatever its batches (products, preconditioner), in units of a batch of both
-# samples. With m batches and t = m / (m + n) for noise n, gain per cost t / (c + m) is greatest at
-# m^2 = c n: below it, t < c / (c + m).
+# samples. With m batches and a signal s = m / (m + n) for noise n, gain per cost s / (c + m) is
+# greatest at m^2 = c n: below it, s < c / (c + m).
 _FIXED_COST, _GROWTH = 3.0, 1.25
 _LIFT = 0.01  # of small variances in the scale of principal coordinates
 _RETRIES, _SHORTER = 3, 0.25  # of a step that raises the objective
@@ -73,6 +75,7 @@ class _Move(NamedTuple):
 
     step: Any
     length: Array
+    signal: Array
     gain: Array
     value: Array
     retries: Array
@@ -90,13 +93,15 @@ class HessianFree(StochasticMethod):
 
     .. math:: t = \min\Big(\frac{-\tilde g^\top x_j}{x_j^\top \tilde G x_j},\ 1.5\Big),
 
-    which is close to 1 where the solution is signal and falls to 0 where it fits the noise of the
-    first sample. Where t is below 3 / (3 + m) for a sample of m batches, more of them would gain
-    more for what they cost, and the sample grows by a quarter, up to ``max_growth`` batches;
-    products stay on one batch. Both values that judge the step are taken on the second sample
-    with common draws, so that the comparison sees the step and not the noise: lambda falls where
-    the model predicted the decrease well, and rises where it did not. A step that does not
-    decrease it is tried at a quarter of its length.
+    close to 1 where the solution is signal, and less where it fits the noise of the first sample.
+    How much of the slope is signal, :math:`s = \tilde g^\top x_j / g^\top x_j`, decides about the
+    batch: below 3 / (3 + m) for a sample of m batches, more of them would gain more for what they
+    cost, and the sample grows by a quarter, up to ``max_growth`` batches; products stay on one
+    batch. Both values that judge the step are taken on the second sample with common draws, so
+    that the comparison sees the step and not its noise. Lambda falls where the model predicted the
+    decrease well and t is near 1; it rises where the prediction was poor, or where t is far below
+    s, because the curvature of one batch did not hold on another. A step that decreases nothing is
+    tried at a quarter of its length.
 
     Parameters
     ----------
@@ -190,10 +195,11 @@ class HessianFree(StochasticMethod):
         finite = all_finite(mine.value, mine.gradient, other.value, move.value, trial)
         accepted = finite & (ratio > 0)  # up to rounding: at an optimum nothing decreases
         sound = accepted & (move.retries == 0)
-        fall = (ratio > GOOD) & (move.length > _SIGNAL)
-        factor = jnp.where(fall, 2 / 3, jnp.where(ratio > POOR, 1.0, 3 / 2))
+        fall = (ratio > GOOD) & (move.length > _LONG)
+        rise = (ratio < POOR) | (move.length < _SHORT * move.signal)
+        factor = jnp.where(rise, 3 / 2, jnp.where(fall, 2 / 3, 1.0))
         factor = jnp.where(sound, factor, 3.0).astype(state.damping.dtype)
-        noisy = move.length < _FIXED_COST / (_FIXED_COST + state.growth)
+        noisy = move.signal < _FIXED_COST / (_FIXED_COST + state.growth)
         grown = jnp.where(noisy, _GROWTH * state.growth, state.growth)
         after = state._replace(
             damping=jnp.clip(state.damping * factor, 1e-8, 1e8),
@@ -319,6 +325,8 @@ def _measured(
     curvature = vdot(iterate, other.operator(iterate))
     slope = slopes[chosen]
     length = _length(slope, curvature)
+    promised = -vdot(iterate, mine.gradient)
+    signal = jnp.clip(slope / jnp.where(promised > 0, promised, 1.0), 0.0, 1.0)
 
     def at(share: Array) -> Array:
         return value_of(jax.tree.map(lambda p, x: p + share * x, state.params, iterate))
@@ -336,7 +344,7 @@ def _measured(
     start = (length, at(length), jnp.asarray(0, jnp.int32))
     share, value, retries = jax.lax.while_loop(worse, again, start)
     gain = share * (slope - 0.5 * share * curvature)
-    return _Move(optax.tree.scale(share, iterate), length, gain, value, retries)
+    return _Move(optax.tree.scale(share, iterate), length, signal, gain, value, retries)
 
 
 def _length(slope: Array, curvature: Array) -> Array:
