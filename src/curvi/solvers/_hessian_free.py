@@ -35,7 +35,7 @@ from curvi.solvers._step import GOOD, POOR, agreement, rounding_of
 
 _PROBES = 3
 _WARM = 0.9  # how much of the last solution conjugate gradients start from
-_FEWEST = 3  # iterations with Kronecker factors while few batches serve a step; then one for each
+_FEWEST = 5  # iterations with Kronecker factors while few batches serve a step; then one for each
 _LONGEST = 1.5  # multiple of a solution that the second sample may ask for
 # Multiples of a solution above which lambda may fall, and, relative to the signal, below which it
 # rises: the curvature of the first batch then does not hold on another.
@@ -109,7 +109,7 @@ class HessianFree(StochasticMethod):
         The matrix.
     cg_steps : int
         K, iterations at most. With Kronecker factors there are as many as batches in the sample,
-        and at least three; otherwise always K.
+        and at least five; otherwise always K.
     preconditioner : {"auto", "kronecker", "diagonal", None}
         Kronecker factors of every layer, for an objective that shows its layers, as
         :class:`~curvi.solvers.KFAC` needs it; the diagonal of the curvature, estimated with random
