@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
+from sklearn.exceptions import DataConversionWarning
 
 import curvi
 
@@ -152,11 +152,3 @@ def test_responses_without_noise_end_at_the_least_noise(kind):
 def test_parameters_out_of_range_are_rejected_by_name(kind, parameters, message):
     with pytest.raises(curvi.InputError, match=message):
         curvi.BayesianLogisticRegression(**parameters).fit(*table(kind))
-
-
-def test_a_stochastic_run_that_is_cut_short_warns(kind):
-    X, y = table(kind)
-    with pytest.warns(ConvergenceWarning):
-        curvi.BayesianLogisticRegression(
-            method="dsvi", max_iter=1, standardize=False, random_state=0
-        ).fit(1e4 * X, y)

@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_info
 
+import curvi
 from curvi._core.errors import Outcome
 from curvi.engine import Budget
 from curvi.families import MeanField
@@ -161,3 +163,15 @@ def test_an_interrupted_fit_keeps_what_it_has(passes):
     assert found.elbo == found.elbos.max()
     assert np.isfinite(found.elbos).all()
     assert len(found.trace["elbo"]) <= found.steps
+
+
+@pytest.mark.float64_only
+def test_a_stochastic_run_that_is_cut_short_warns():
+    """Judged by the exact bound, whose step is compiled: once is enough."""
+    random = np.random.default_rng(0)
+    X = 1e4 * random.normal(size=(60, 3))
+    model = curvi.BayesianLogisticRegression(
+        method="dsvi", max_iter=1, standardize=False, random_state=0
+    )
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X, X[:, 0] > 0)

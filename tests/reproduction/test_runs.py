@@ -73,6 +73,7 @@ def table(rows=40):
     return X, np.where(X[:, 0] + 0.5 * rng.normal(size=rows) > 0, 1, -1)
 
 
+@pytest.mark.slow  # the runs of HFSGVI above say as much
 def test_a_stochastic_run_stays_below_the_exact_optimum():
     """The ELBO that is recorded is exact, so noise cannot lift it above the maximum."""
     X, y = table()
