@@ -238,6 +238,7 @@ def fit_large(
         if np.abs(shift / sds).max() < _NEAR and np.abs(np.log(sds)).max() < _NEAR:
             break
         mode, root = mode + root @ shift, root * sds
+        points.clear()  # each holds a dense factor: those of two stars may not fit
         points, shift, sds = star(evaluate, mode, root)
     near = bool(np.abs(shift / sds).max() < 2 * _NEAR)
     values = np.array([point.value for point in points])
