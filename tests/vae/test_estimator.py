@@ -13,6 +13,7 @@ from curvi.vae._methods import METHODS, method_named
 from curvi.vae._networks import principal_rotation
 from curvi.vae._semi_supervised import _is_missing
 from curvi.vae._stopping import EarlyStopping
+from tests.compilations import num_compiled
 
 SMALL = {"latent": 2, "hidden": (16,), "max_epochs": 60, "random_state": 0}
 
@@ -176,7 +177,8 @@ def spoiled(X, place, value):
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        (lambda X: spoiled(X, (17, 3), np.nan), {}, r"X\[17, 3\] is nan"),
+        (lambda X: spoiled(X, (17, 3), np.inf), {}, r"X\[17, 3\] is inf"),
+        (lambda X: spoiled(X, (slice(None), 3), np.nan), {}, "column 3 of X has no observed"),
         (lambda X: spoiled(X, (5, 2), 1.5), {}, r"X\[5, 2\] is 1.5"),
         (lambda X: X[:1], {}, "1 row"),
         (lambda X: np.repeat(X[:1], 30, axis=0), {}, "equal"),
@@ -323,3 +325,60 @@ def test_a_second_fit_with_a_named_method_meets_compiled_steps(name):
     first, second = (method_named(name) for _ in range(2))
     assert first == second
     assert hash(first) == hash(second)
+
+
+@pytest.mark.float64_only
+def test_images_keep_their_shape_and_gaps_and_conditions_are_learned_with(digits):
+    """One small fit with everything: images with holes, on a condition, with other weights."""
+    labels = np.eye(10)[load_digits().target[:400]]
+    holes = digits.reshape(-1, 8, 8).copy()
+    holes[np.random.default_rng(0).random(holes.shape) < 0.2] = np.nan
+    seen = []
+    options = {**SMALL, "max_epochs": 30, "activation": "relu", "beta": 0.9}
+    model = curvi.VAE(
+        **options,
+        num_draws=2,
+        importance_weighted=True,
+        on_step=lambda info: seen.append(info.step),
+    ).fit(holes, condition=labels)
+    assert len(seen) == model.n_iter_
+    mean, sd = model.encode(holes, labels)
+    assert mean.shape == sd.shape == (400, 2)
+    assert model.reconstruct(holes, labels).shape == holes.shape
+    assert model.sample(4, condition=labels[0]).shape == (4, 8, 8)
+    full = model.impute(holes, condition=labels)
+    gaps = np.isnan(holes)
+    known = digits.reshape(-1, 8, 8)
+    assert squared_error(full, known, gaps) < squared_error(digits.mean(), known, gaps)
+    with pytest.raises(curvi.InputError, match="condition"):
+        model.transform(holes)
+    assert type(model.plot_codes(holes, load_digits().target[:400], labels)).__name__ == "Figure"
+
+
+@pytest.mark.float64_only
+def test_rows_are_single_precision_unless_jax_has_double(digits):
+    with jax.enable_x64(False):
+        model = curvi.VAE(latent=1, hidden=(2,), max_epochs=1, method="adagrad", random_state=0)
+        for rows in (digits[:50], digits[:50].astype(np.float16), digits[:50] > 0.5):
+            assert model.fit(rows).params_.heads.dtype == np.float32
+
+
+@pytest.mark.float64_only
+def test_another_number_of_rows_compiles_nothing():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(107, 4)) @ rng.normal(size=(4, 4))
+    model = curvi.VAE(latent=1, hidden=(3,), likelihood="gaussian", max_epochs=2, random_state=0)
+    model.fit(rows).score(rows[:53])
+    before = num_compiled()
+    model.fit(rows[:106]).score(rows[:54])
+    assert num_compiled() == before
+
+
+@pytest.mark.float64_only
+def test_a_training_that_stopped_early_says_when_and_why(fitted):
+    history = fitted.history_
+    assert history["step"][0] == 0
+    assert (history["epoch"] < 1).sum() >= 2 or history["step"][1] >= 10
+    if fitted.outcome_ is curvi.Outcome.CONVERGED:
+        assert f"epoch {history['epoch'][-1]:.4g}" in fitted.message_
+    assert str(fitted.outcome_) in ("CONVERGED", "BUDGET")

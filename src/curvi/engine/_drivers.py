@@ -145,8 +145,9 @@ class CompiledDriver:
             self.carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
         self.dtype = jax.tree.leaves(starts[0])[0].dtype
         cost = problem.cost(starts[0], resources)
-        # Never without any optimisation: a run may be long.
-        self.work = float("inf") if cost is None else max(cost.numbers, 2 * QUICK)
+        # Never without any optimisation where a run may be long.
+        least = 0.0 if problem.knows_its_length else 2 * QUICK
+        self.work = float("inf") if cost is None else max(cost.numbers, least)
 
     def prepare(self, tolerance: float) -> None:
         """A chunk of no steps compiles."""

@@ -20,7 +20,10 @@ from curvi.linalg import LinearMap, Metric
 from curvi.objective import Draws, draw_noise, neg_elbo
 from curvi.solvers import Problem
 from curvi.solvers._method import Layered
+from curvi.solvers._traced_layers import with_layers
 from curvi.targets import Density
+
+_SHOWS_LAYERS = ("outputs", "loss", "curvature", "penalty")
 
 
 class Resources(NamedTuple):
@@ -281,6 +284,8 @@ def traced_objective(
                 for size in sizes
             ]
         )
+        if not isinstance(fn, Layered) and all(hasattr(fn, name) for name in _SHOWS_LAYERS):
+            fn = with_layers(fn, params, _some(rows, sizes[0]), key)
         return fn, tuple(map(read_by, [*programs.values(), *more]))
     return ObjectivePrograms(programs), None
 

@@ -26,7 +26,7 @@ from curvi.reproduction._provenance import provenance
 from curvi.solvers import HFSGVI, KFAC, LBFGS, FirstOrder, HessianFree, Method
 from curvi.vae import VAE, MLPObjective
 from curvi.vae import _use as use
-from curvi.vae._objective import likelihood_for
+from curvi.vae._likelihoods import likelihood_for
 from curvi.vae._training import Schedule, Trained, train
 
 PILOT_SEED = 10_000

@@ -173,7 +173,7 @@ class KFAC(CheapSteps):
         momentum, moved = [], []
         for index, layer in enumerate(objective.layers(state.params)):
             matrix, past = matrices[index], state.momentum[index]
-            clip = self._clipped(updates[index], norms[index], inputs[0].shape[0])
+            clip = self._clipped(updates[index], norms[index], _num_rows(objective, batch, inputs))
             update = self._decayed(layer, roots[index], matrix, updates[index], (step, rate, clip))
             share = (1 - self.momentum) * clip
             mixed = jnp.where(finite, self.momentum * past + share * update, past)
@@ -224,7 +224,7 @@ class KFAC(CheapSteps):
         period = jnp.clip(_GENTLE / strength, 1, _LONGEST_PERIOD).astype(jnp.int32)
 
         def pull() -> Array:
-            slope = layer.decay * matrix.at[-1].set(0.0)
+            slope = layer.decay * (matrix.at[-1].set(0.0) if layer.bias else matrix)
             weight = period.astype(slope.dtype) / clip
             return update + weight * _both_sides(roots[0], slope, roots[1])
 
@@ -301,7 +301,7 @@ def layer_factors(
     ]
     (deltas,) = pull(structure.unflatten(probe))
     first, second = [], []
-    count = inputs[0].shape[0]
+    count = _num_rows(objective, batch, inputs)
     for layer, rows, delta in zip(objective.layers(params), inputs, deltas, strict=True):
         if layer.white_input:
             squares = jnp.mean(rows * rows, axis=0, keepdims=True)
@@ -313,6 +313,12 @@ def layer_factors(
         diagonal = jnp.sum(delta * delta, axis=0, keepdims=True) / count
         second.append(diagonal if layer.diagonal_output else delta.T @ delta / count)
     return tuple(first), tuple(second)
+
+
+def _num_rows(objective: Layered, batch: Any, inputs: Any) -> int:
+    """Rows of the batch; a layer may make several of one, and then says how many there are."""
+    given = getattr(objective, "num_rows", None)
+    return int(inputs[0].shape[0] if given is None else given(batch))
 
 
 def _inverse_root(factor: Array, damping: float) -> Array:

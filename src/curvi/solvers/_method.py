@@ -32,11 +32,14 @@ class Layer(NamedTuple):
         Whether the curvature in the layer's outputs is known to be diagonal.
     decay : float
         Weight of the L2 penalty on the layer's matrix, its last row (the bias) excepted.
+    bias : bool
+        Whether there is such a row.
     """
 
     white_input: bool = False
     diagonal_output: bool = False
     decay: float = 0.0
+    bias: bool = True
 
 
 class Pass(NamedTuple):
@@ -152,12 +155,17 @@ class Problem(abc.ABC):
         """The layers of the objective, where it shows them; samples are then (batch, key)."""
         raise InputError(
             "this objective does not show its layers; KFAC needs one that does, such as a "
-            "curvi.vae.MLPObjective. Choose HessianFree, LBFGS or FirstOrder instead"
+            "curvi.vae.VAEObjective. Choose LBFGS or FirstOrder instead"
         )
 
     def cost(self, params: Any, resources: Any) -> Cost | None:
         """What one product costs, where that is known; it decides how to compile."""
         return None
+
+    @property
+    def knows_its_length(self) -> bool:
+        """Whether :meth:`cost` is that of a whole run, and not of one product."""
+        return False
 
     def metric(self, params: Any) -> Metric | None:
         """Natural metric at the parameters, if the problem has one."""

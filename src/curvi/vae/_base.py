@@ -22,9 +22,9 @@ from curvi._core.errors import (
 )
 from curvi._core.memory import require_memory
 from curvi.io._objects import SavedEstimator
+from curvi.vae._likelihoods import Gaussian, Likelihood, likelihood_for
 from curvi.vae._networks import ACTIVATIONS
-from curvi.vae._objective import Gaussian, Likelihood, likelihood_for
-from curvi.vae._training import MOST_EVALUATED_ROWS, Schedule, Trained
+from curvi.vae._training import MOST_EVALUATED_ROWS, Schedule, Trained, default_epochs
 from curvi.vae._use import dtype_of
 
 _COPIES = 5  # of the weights: gradient, momentum, average, and the first draws in float64
@@ -41,7 +41,7 @@ class AutoEncoder(SavedEstimator, BaseEstimator):
     variance: str | float
     decoder_l2: float
     batch_size: int | None
-    max_epochs: int
+    max_epochs: int | None
     time_budget: float | None
     random_state: Any
     verbose: int
@@ -53,8 +53,9 @@ class AutoEncoder(SavedEstimator, BaseEstimator):
 
     def _check_options(self) -> None:
         """Validate networks and schedule."""
-        for name in ("latent", "max_epochs"):
-            validation.positive_integer(getattr(self, name), name)
+        validation.positive_integer(self.latent, "latent")
+        if self.max_epochs is not None:
+            validation.positive_integer(self.max_epochs, "max_epochs")
         hidden: Any = self.hidden
         if isinstance(hidden, str) or not isinstance(hidden, Sequence) or not hidden:
             raise InputError(f"hidden is {hidden!r}; give a sequence of sizes, as in (500,)")
@@ -73,37 +74,44 @@ class AutoEncoder(SavedEstimator, BaseEstimator):
         validation.verbosity(self.verbose)
         validation.random_source(self.random_state)
 
-    def _rows(self, X: Any, *, reset: bool = False) -> np.ndarray:
-        """Validate rows: finite, of the right width, in range for the likelihood."""
+    def _rows(self, X: Any, *, reset: bool = False, gaps: bool = False) -> np.ndarray:
+        """Validate rows: finite, of the right width, in range for the likelihood.
+
+        Images of any shape become flat rows. They are computed with in float32, or in float64 where
+        JAX has it switched on and the rows are float64. With ``gaps`` NaN is a missing entry.
+        """
         if not reset:
             check_is_fitted(self)
         validation.refuse_masked(X, "X")
+        shape = np.shape(X)[1:] if hasattr(X, "shape") and len(np.shape(X)) > 2 else None
+        if shape is not None:
+            X = np.asarray(X).reshape(len(X), -1)
+        if str(getattr(X, "dtype", "")) == "bfloat16":  # which scikit-learn takes for an object
+            X = np.asarray(X, np.float32)
         X = validate_data(
             self, X, dtype=(np.float64, np.float32), ensure_all_finite=False, reset=reset
         )
-        need = "pixels must be finite, not NaN or infinity; VAE.impute fills missing ones"
-        validation.refuse_non_finite(X, "X", need)
+        if reset:
+            self.image_shape_ = shape
+        values = np.where(np.isnan(X), 0.0, X) if gaps else X
+        need = "entries must be finite, or NaN where they are missing"
+        if not gaps:
+            need = "entries must be finite, not NaN or infinity"
+        validation.refuse_non_finite(values, "X", need)
         if self.likelihood == "bernoulli" and (outside := (X < 0) | (X > 1)).any():
             row, column = (int(i) for i in np.argwhere(outside)[0])
             raise InputError(
                 f"X[{row}, {column}] is {X[row, column]}; likelihood='bernoulli' needs values "
                 "in [0, 1]: divide grey levels by their maximum, or use likelihood='gaussian'"
             )
-        return X if reset else X.astype(dtype_of(self.result_))
-
-    def _check_data(self, X: np.ndarray) -> None:
-        if len(X) < 2:
-            raise InputError("X has 1 row (n_samples=1); an auto-encoder needs at least 2 of them")
-        if np.all(X[0] == X):
-            raise InputError("all rows of X are equal; there is nothing to encode")
-        if self.latent > X.shape[1]:
-            message = f"latent is {self.latent} but X has {X.shape[1]} columns; codes that are not "
-            warn_user(message + "needed will stay at the prior", UserWarning)
+        kind = jax.dtypes.canonicalize_dtype(X.dtype) if reset else dtype_of(self.result_)
+        with np.errstate(over="ignore"):  # what overflows is refused with its size
+            return X.astype(kind, copy=False)
 
     def _earlier_params(self, X: Any) -> Any:
         """Weights of the last fit, to go on from."""
         check_is_fitted(self)
-        self._rows(X)  # of the width and in the range of the rows before
+        self._rows(X, gaps=True)  # of the width and in the range of the rows before
         return jax.tree.map(np.asarray, self.params_)
 
     def _likelihood(self, X: np.ndarray) -> Likelihood:
@@ -124,9 +132,12 @@ class AutoEncoder(SavedEstimator, BaseEstimator):
         what = f"an evaluation of {rows} rows, {draws} times each,"
         require_memory(size, what, "lower batch_size, num_draws or the number of classes")
 
-    def _schedule(self, batch_size: int, seed: int, patience: int = 10) -> Schedule:
+    def _schedule(
+        self, rows: int, batch_size: int, seed: int, patience: int = 10, on_step: Any = None
+    ) -> Schedule:
+        epochs = self.max_epochs or default_epochs(rows, batch_size)
         budget, progress = self.time_budget, bool(self.verbose)
-        return Schedule(batch_size, self.max_epochs, budget, patience, seed, progress)
+        return Schedule(batch_size, epochs, budget, patience, seed, progress, on_step=on_step)
 
     def _publish(self, trained: Trained) -> None:
         """Attributes of a run; a failed one warns, or raises if it left nothing to use.
@@ -136,7 +147,7 @@ class AutoEncoder(SavedEstimator, BaseEstimator):
         """
         self.result_, self.params_, self.objective_ = trained, trained.params, trained.objective
         self.history_, self.n_iter_, self.elbo_ = trained.history, trained.steps, trained.elbo
-        self.outcome_, self.message_ = trained.outcome, _sentence(trained)
+        self.outcome_, self.message_ = trained.outcome, trained.sentence
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trained.params)):
             raise NumericalError(
                 "the weights are not finite after training; use the default method, shorter steps "
@@ -159,20 +170,6 @@ class AutoEncoder(SavedEstimator, BaseEstimator):
             warn_user(NotConvergedWarning(self.message_, trained))
 
 
-def _sentence(trained: Trained) -> str:
-    """How a training ended, in terms of the options that an estimator has."""
-    steps, outcome = trained.steps, trained.outcome
-    if trained.out_of_time:
-        return f"time_budget ran out after {steps} steps, before the last epoch; raise it."
-    if outcome is Outcome.BUDGET:
-        return "Trained for max_epochs; raise it if the ELBO of history_ is still rising."
-    if outcome is Outcome.CONVERGED:
-        return "Converged: the ELBO rises no more."
-    if outcome is Outcome.INTERRUPTED:
-        return f"interrupted after {steps} steps; the estimator keeps what was trained until then"
-    return outcome.sentence
-
-
 def kept(training: Callable[[], Trained]) -> Trained:
     """What a training leaves, or its pilot epoch where Ctrl-C came before the rest began."""
     try:
@@ -180,3 +177,20 @@ def kept(training: Callable[[], Trained]) -> Trained:
     except Interrupted as cut:
         found: Trained = cut.result
         return found
+
+
+def check_rows(X: np.ndarray, latent: int) -> None:
+    """Refuse tables from which nothing can be learned."""
+    if len(X) < 2:
+        raise InputError("X has 1 row (n_samples=1); an auto-encoder needs at least 2 of them")
+    observed = ~np.isnan(X)
+    for axis, name in ((0, "column"), (1, "row")):
+        if (empty := ~observed.any(axis=axis)).any():
+            raise InputError(
+                f"{name} {int(np.argmax(empty))} of X has no observed entry; leave it out"
+            )
+    if np.all((X[0] == X) | ~observed | ~observed[0]):
+        raise InputError("all rows of X are equal; there is nothing to encode")
+    if latent > X.shape[1]:
+        message = f"latent is {latent} but X has {X.shape[1]} columns; codes that are not "
+        warn_user(message + "needed will stay at the prior", UserWarning)

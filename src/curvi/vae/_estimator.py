@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import jax
 import numpy as np
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
@@ -19,10 +20,12 @@ from curvi.engine import resumable
 from curvi.plots import plot_images, plot_sheet, plot_training
 from curvi.solvers import Method
 from curvi.vae import _use as use
-from curvi.vae._base import AutoEncoder, kept
-from curvi.vae._methods import METHODS, method_named
+from curvi.vae._base import AutoEncoder, check_rows, kept
+from curvi.vae._likelihoods import Gaussian, Likelihood, trivial_elbo
+from curvi.vae._methods import METHODS, default_batch, method_named
+from curvi.vae._model import Uses, checked_conditions
 from curvi.vae._networks import MLPObjective, VAEParams, initial_params, with_output_bias
-from curvi.vae._objective import Gaussian, Likelihood, trivial_elbo
+from curvi.vae._objective import Rows, split
 from curvi.vae._training import Trained, num_held_out, train, with_measured_draws
 from curvi.vae._variance import ReconstructionVariance, reconstruction_variance
 
@@ -31,7 +34,7 @@ _FIRST_SIGNAL = 0.1  # size of the first decoded images around their mean, in sd
 Model = TypeVar("Model", bound="VAE")
 
 
-class VAE(TransformerMixin, AutoEncoder):
+class VAE(Uses, TransformerMixin, AutoEncoder):
     r"""Variational auto-encoder with multilayer perceptrons, trained by curvature.
 
     The ELBO of section 3 of the paper,
@@ -45,7 +48,7 @@ class VAE(TransformerMixin, AutoEncoder):
     hidden : sequence of int
         Hidden layers of the encoder; the decoder mirrors them.
     activation : str
-        Nonlinearity of hidden layers: "tanh", "sigmoid", "softplus", "elu", "gelu", "silu".
+        Nonlinearity of hidden layers: "tanh", "sigmoid", "softplus", "elu", "gelu", "silu", "relu".
     likelihood : {"bernoulli", "gaussian"}
         Grey levels in [0, 1] as probabilities, or real values.
     variance : {"pixel", "one"} or float
@@ -55,6 +58,12 @@ class VAE(TransformerMixin, AutoEncoder):
         M, draws of the code per row and step. "auto" measures after one pilot epoch which M makes
         the gradient least noisy for its work (:func:`~curvi.vae._variance.best_num_draws`);
         the pilot counts as one of ``max_epochs`` and its weights are the start of the rest.
+    beta : float
+        Weight of the KL term in training: above 1 codes are drawn to the prior (and
+        disentangled, some say), below 1 images become sharper. ``elbo`` and ``score`` give the
+        ELBO whatever beta is; ``elbo_`` and ``history_`` have the KL term weighted.
+    importance_weighted : bool
+        Maximise the importance-weighted bound of ``num_draws`` draws (Burda and others, 2016).
     decoder_l2 : float
         Weight of the L2 penalty on the decoder, per row.
     init_scale : float, optional
@@ -63,8 +72,12 @@ class VAE(TransformerMixin, AutoEncoder):
     batch_size : int, optional
         Rows per step, at most all of them: by default 100, and for "hessian_free" 500, of which
         its samples hold several.
-    max_epochs, time_budget : int, float
-        Largest number of passes over the data, and of seconds.
+    max_epochs : int, optional
+        Largest number of passes over the data; by default 50, or a thousand steps where those are
+        more.
+    time_budget : float, optional
+        Largest number of seconds of training. Compilation is not counted (``result_`` has it as
+        ``compile_seconds``), nor are evaluations.
     validation_fraction : float or "auto"
         Fraction of the rows held out for early stopping, which keeps the parameters with the best
         ELBO on them; 0 trains to the end. "auto" is a tenth, but 0 below a hundred rows, where a
@@ -75,7 +88,10 @@ class VAE(TransformerMixin, AutoEncoder):
         The optimisation method. Under "kfac" the encoder reads principal coordinates of the
         images, at most the first 200: its code for an image never depends on the other directions.
         ``KFAC(directions=None)`` keeps all of them, at the price of longer steps. The decoder
-        explains all pixels either way.
+        explains all pixels either way. "adam" has the rate 1e-3 and averages its weights, "adagrad"
+        has the rate 0.03; ``curvi.Averaged(curvi.FirstOrder(optax.adam(2e-3)))`` has another.
+    on_step : callable, optional
+        Called with a :class:`~curvi.engine.StepInfo` for every step, for logging.
     random_state : int, RandomState or None
         The same integer gives the same bits.
     verbose : int
@@ -84,9 +100,13 @@ class VAE(TransformerMixin, AutoEncoder):
     Attributes
     ----------
     params_ : VAEParams
-        Weights.
+        Weights; float32, or float64 for float64 rows where ``jax_enable_x64`` is on.
+    image_shape_ : tuple or None
+        Shape of a row where rows were given as images, (rows, height, width) for example: images
+        that the model makes have it too.
     history_ : dict of arrays
-        step, epoch, seconds, elbo, validation_elbo: one entry per evaluation.
+        step, epoch, seconds, elbo, validation_elbo: one entry per evaluation, the first before
+        training, a few within the first epoch.
     elbo_ : float
         Best ELBO per row on held-out rows or, without them, the last one in training; that of the
         first weights where there was no time for a step.
@@ -114,14 +134,17 @@ class VAE(TransformerMixin, AutoEncoder):
         likelihood: str = "bernoulli",
         variance: str | float = "pixel",
         num_draws: int | str = 1,
+        beta: float = 1.0,
+        importance_weighted: bool = False,
         decoder_l2: float = 1e-4,
         init_scale: float | None = None,
         batch_size: int | None = None,
-        max_epochs: int = 50,
+        max_epochs: int | None = None,
         time_budget: float | None = None,
         validation_fraction: float | str = "auto",
         patience: int = 10,
         method: Any = "kfac",
+        on_step: Any = None,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -131,6 +154,8 @@ class VAE(TransformerMixin, AutoEncoder):
         self.likelihood = likelihood
         self.variance = variance
         self.num_draws = num_draws
+        self.beta = beta
+        self.importance_weighted = importance_weighted
         self.decoder_l2 = decoder_l2
         self.init_scale = init_scale
         self.batch_size = batch_size
@@ -139,22 +164,27 @@ class VAE(TransformerMixin, AutoEncoder):
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.method = method
+        self.on_step = on_step
         self.random_state = random_state
         self.verbose = verbose
 
     @sharded
     @resumable
     def fit(
-        self: Model, X: Any, y: Any = None, *, warm_start: bool = False, mesh: Any = None,
-        checkpoint: Any = None,
+        self: Model, X: Any, y: Any = None, *, condition: Any = None, warm_start: bool = False,
+        mesh: Any = None, checkpoint: Any = None,
     ) -> Model:  # fmt: skip
         """Train on rows.
 
         Parameters
         ----------
-        X : array, (rows, pixels)
-            Training rows.
+        X : array, (rows, pixels) or (rows, ...)
+            Training rows; images of any shape are flattened. NaN is a missing entry: the bound is
+            that of the observed ones, and the encoder reads column means in its place.
         y : ignored
+        condition : array, (rows, conditions), optional
+            Numbers on which both networks depend: the model is p(x | z, c) and q(z | x, c). Every
+            method that reads rows then takes a condition too.
         warm_start : bool
             Start from the weights of the last fit, or of a file.
         mesh : jax.sharding.Mesh, optional
@@ -170,7 +200,8 @@ class VAE(TransformerMixin, AutoEncoder):
         Raises
         ------
         InputError
-            For rows that are not finite or out of range, fewer than two, or all equal.
+            For rows that are infinite or out of range, fewer than two, all equal, or without any
+            observed entry.
         NumericalError
             If the ELBO turned non-finite again and again.
         KeyboardInterrupt
@@ -184,22 +215,43 @@ class VAE(TransformerMixin, AutoEncoder):
         """
         self._check_options()
         first = self._earlier_params(X) if warm_start else None
-        X = self._rows(X, reset=True)
-        self._check_data(X)
-        sizes = [X.shape[1], *self.hidden]
-        networks = [*sizes, 2 * self.latent], [self.latent, *sizes[::-1]]
+        X = self._rows(X, reset=True, gaps=True)
+        check_rows(X, self.latent)
+        conditions = (
+            checked_conditions(condition, len(X), None, X.dtype) if condition is not None else None
+        )
+        self.n_conditions_ = 0 if conditions is None else conditions.shape[1]
+        self.fill_ = np.nanmean(X, axis=0, dtype=np.float64).astype(X.dtype)
+        hidden, more = list(self.hidden), self.n_conditions_
+        networks = (
+            [X.shape[1] + more, *hidden, 2 * self.latent],
+            [self.latent + more, *hidden[::-1], X.shape[1]],
+        )
         self._require_memory(X, networks, 1 if self.num_draws == "auto" else int(self.num_draws))
         with precision_of(X.dtype):
-            trained = kept(lambda: self._trained(X, self._seed(), first))
+            rows = self._with_filled(X, conditions)
+            trained = kept(lambda: self._trained(rows, self._seed(), first))
         self.num_draws_ = trained.objective.num_draws
         self._publish(trained)
         return self
+
+    def _with_filled(self, X: np.ndarray, conditions: np.ndarray | None) -> Rows:
+        """What the encoder reads, without gaps, beside what is to be explained, with them."""
+        gaps = np.isnan(X)
+        return Rows(np.where(gaps, self.fill_, X) if gaps.any() else X, X, conditions)
 
     def _check_options(self) -> None:
         super()._check_options()
         validation.positive_integer(self.patience, "patience")
         if not isinstance(self.num_draws, str) or self.num_draws != "auto":
             validation.positive_integer(self.num_draws, "num_draws")
+        validation.positive_number(self.beta, "beta")
+        if not isinstance(self.importance_weighted, bool | np.bool_):
+            raise InputError(
+                f"importance_weighted is {self.importance_weighted!r}; it must be True or False"
+            )
+        if self.importance_weighted and self.num_draws in (1, "auto"):
+            raise InputError("importance_weighted=True needs num_draws, a number of two or more")
         if not isinstance(self.method, Method):
             validation.one_of(self.method, tuple(METHODS), "method")
         if self.init_scale is not None:
@@ -211,44 +263,49 @@ class VAE(TransformerMixin, AutoEncoder):
         if isinstance(share, str):
             validation.one_of(share, ("auto",), "validation_fraction")
 
-    def _trained(self, X: np.ndarray, seed: int, first: VAEParams | None) -> Trained:
+    def _trained(self, data: Rows, seed: int, first: VAEParams | None) -> Trained:
         """Hold rows out, choose the first weights and the number of draws, and train."""
-        order = np.random.default_rng([seed, 1]).permutation(len(X))
-        held = num_held_out(self.validation_fraction, len(X))
-        rows = X[order[held:]]
+        order = np.random.default_rng([seed, 1]).permutation(len(data.x))
+        held = num_held_out(self.validation_fraction, len(data.x))
+        rows = jax.tree.map(lambda leaf: leaf[order[held:]], data)
         objective = MLPObjective(
-            likelihood=self._likelihood(rows),
+            likelihood=self._likelihood(rows.x),
             num_draws=1 if self.num_draws == "auto" else int(self.num_draws),
             decoder_l2=float(self.decoder_l2),
             activation=self.activation,
+            beta=float(self.beta),
+            importance_weighted=bool(self.importance_weighted),
+            conditional=data.condition is not None,
+            missing=bool(np.isnan(data.x).any()),
         )
         params = self._first_params(objective.likelihood, rows, seed)
         if first is not None:
             require_same_shapes(first, params, "params_", "the network that is asked for")
             params = first
         method = self.method if isinstance(self.method, Method) else method_named(self.method)
-        size = self.batch_size or min(method.usual_batch_size, len(rows))
-        schedule = self._schedule(size, seed, self.patience)
+        batch_size = self.batch_size or default_batch(method, len(rows.x))
+        schedule = self._schedule(len(rows.x), batch_size, seed, self.patience, self.on_step)
         if self.num_draws == "auto":
             objective, params, schedule = with_measured_draws(
                 objective, params, rows, method, schedule
             )
-        validation_rows = X[order[:held]] if held else None
+        held_out = jax.tree.map(lambda leaf: leaf[order[:held]], data) if held else None
         trained = train(
-            objective, params, rows, method=method, schedule=schedule, validation=validation_rows
+            objective, params, rows, method=method, schedule=schedule, validation=held_out
         )
-        trivial = trivial_elbo(rows, objective.likelihood)
-        return trained.judged(trivial, abs(trivial) + X.shape[1])
+        trivial = trivial_elbo(rows.x, objective.likelihood)
+        return trained.judged(trivial, abs(trivial) + rows.x.shape[1])
 
-    def _first_params(self, likelihood: Likelihood, X: np.ndarray, seed: int) -> VAEParams:
+    def _first_params(self, likelihood: Likelihood, rows: Any, seed: int) -> VAEParams:
         """First weights; without ``init_scale`` the output biases explain the mean image."""
-        learned = likelihood.variances
+        learned, X = likelihood.variances, split(rows).features
         params = initial_params(
             np.random.default_rng([seed, 2]),
             inputs=X.shape[1],
             hidden=tuple(self.hidden),
             latent=self.latent,
             variances=X.shape[1] if learned is None else learned,
+            conditions=getattr(self, "n_conditions_", 0),
             scale=self.init_scale,
             dtype=X.dtype,
         )
@@ -257,27 +314,39 @@ class VAE(TransformerMixin, AutoEncoder):
         *hidden, last = params.decoder
         if isinstance(likelihood, Gaussian):
             # Random weights of unit size would decode to noise far above the data's own spread.
-            last = last * (_FIRST_SIGNAL * likelihood.scale)
+            last = np.asarray(last) * np.asarray(_FIRST_SIGNAL * likelihood.scale, last.dtype)
         bias = likelihood.outputs_for(X.mean(axis=0))
         return params._replace(decoder=with_output_bias((*hidden, last), bias))
 
-    def transform(self, X: Any) -> np.ndarray:
-        """Posterior means of the codes, (rows, latent)."""
-        X = self._rows(X)
-        return use.code_means(self.result_, X)
-
-    def inverse_transform(self, Z: Any) -> np.ndarray:
-        """Mean images E[x | z] of codes, (rows, pixels)."""
+    def _networks(self) -> Trained:
         check_is_fitted(self)
-        Z = np.asarray(Z, use.dtype_of(self.result_))
-        if Z.ndim != 2 or Z.shape[1] != self.latent:
-            raise InputError(f"Z has shape {Z.shape}; codes have shape (rows, {self.latent})")
-        validation.refuse_non_finite(Z, "Z", "codes must be finite")
-        return use.mean_images(self.result_, Z)
+        return self.result_
 
-    def reconstruct(self, X: Any) -> np.ndarray:
-        """Rows through the bottleneck and back: the mean image of the mean code."""
-        return self.inverse_transform(self.transform(X))
+    def _given(self, X: Any, condition: Any) -> tuple[Trained, Rows]:
+        X = self._rows(X, gaps=True)
+        rows, model = self._with_filled(X, self._conditions(condition, len(X))), self.result_
+        if np.isnan(X).any() and not model.objective.missing:
+            model = replace(model, objective=replace(model.objective, missing=True))
+        return model, rows
+
+    def _conditions(self, condition: Any, rows: int) -> np.ndarray | None:
+        dtype = use.dtype_of(self.result_)
+        return checked_conditions(condition, rows, self.n_conditions_, dtype)
+
+    def _code_shape(self) -> tuple[int, ...]:
+        return (self.latent,)
+
+    def _row_size(self) -> int:
+        return int(self.n_features_in_)
+
+    def _shaped(self, images: np.ndarray) -> np.ndarray:
+        return images if self.image_shape_ is None else images.reshape(-1, *self.image_shape_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return tags
 
     def draw_report(self, X: Any, num_draws: int = 200) -> ReconstructionVariance:
         """Variance of the reconstruction term due to one draw of the code: bound and measurement.
@@ -293,64 +362,6 @@ class VAE(TransformerMixin, AutoEncoder):
             self.objective_, self.params_, X, num_draws=max(2, num_draws), seed=self.result_.seed
         )
 
-    def denoise(self, X: Any, num_draws: int = 20) -> np.ndarray:
-        """Posterior mean images E[E[x | z] | observed], averaged over draws of the code.
-
-        The rows may carry noise that the training rows did not have, as long as they are in range.
-        """
-        X = self._rows(X)
-        return use.denoised(self.result_, X, num_draws=num_draws)
-
-    def impute(self, X: Any, missing: Any = None, num_sweeps: int = 100) -> np.ndarray:
-        """Fill missing entries given the others.
-
-        A Markov chain draws a code given the current image and replaces what is missing by the
-        code's mean image; the result is the average over its second half.
-
-        Parameters
-        ----------
-        X : array, (rows, pixels)
-            Values at missing entries are ignored and may be NaN.
-        missing : boolean array of the same shape, optional
-            By default the NaN entries of X.
-        num_sweeps : int
-            Length of the chain, at least 2.
-
-        Returns
-        -------
-        array, (rows, pixels)
-            ``X`` with its missing entries filled.
-        """
-        check_is_fitted(self)
-        validation.refuse_masked(X, "X")
-        X = np.array(X, use.dtype_of(self.result_), ndmin=2)
-        missing = np.isnan(X) if missing is None else np.asarray(missing)
-        if missing.dtype != bool or missing.shape != X.shape:
-            raise InputError(
-                f"missing has dtype {missing.dtype} and shape {missing.shape}; it must be boolean "
-                f"of the shape of X, {X.shape}"
-            )
-        if validation.positive_integer(num_sweeps, "num_sweeps") < 2:
-            raise InputError("num_sweeps is 1; impute() needs at least 2")
-        X[missing] = 0.5
-        return use.imputed(self.result_, self._rows(X), missing, num_sweeps=num_sweeps)
-
-    def sample(self, num_draws: int, seed: int = 0, *, noise: bool = False) -> np.ndarray:
-        """Images of codes drawn from the prior; with ``noise`` pixels are drawn too."""
-        check_is_fitted(self)
-        validation.positive_integer(num_draws, "num_draws")
-        require_memory(
-            8.0 * num_draws * (2 * self.latent + self.n_features_in_),
-            f"sample({num_draws})",
-            "draw fewer at a time",
-        )
-        rng = np.random.default_rng(validation.checked_seed(seed))
-        codes = rng.standard_normal((num_draws, self.latent))
-        if noise:
-            codes = codes.astype(use.dtype_of(self.result_))
-            return use.drawn_images(replace(self.result_, seed=seed), codes)
-        return self.inverse_transform(codes)
-
     def manifold(self, grid: int = 20) -> np.ndarray:
         """Mean images on a grid x grid net of the code plane, (grid, grid, pixels).
 
@@ -362,21 +373,8 @@ class VAE(TransformerMixin, AutoEncoder):
             raise InputError(f"latent is {self.latent}; manifold() needs a model with latent=2")
         size = 8.0 * validation.positive_integer(grid, "grid") ** 2 * (6 + self.n_features_in_)
         require_memory(size, f"a net of {grid} x {grid} images", "choose a smaller grid")
-        return self.inverse_transform(use.code_grid(grid)).reshape(grid, grid, -1)
-
-    def elbo(self, X: Any, num_draws: int = 10) -> np.ndarray:
-        """The evidence lower bound of every row, in nats."""
-        X = self._rows(X)
-        return use.elbos(self.result_, X, num_draws=num_draws)
-
-    def log_likelihood(self, X: Any, num_draws: int = 1000) -> np.ndarray:
-        """Importance-weighted estimate of log p(x) of every row: above the bound on average."""
-        X = self._rows(X)
-        return use.log_likelihoods(self.result_, X, num_draws=num_draws)
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Mean bound per row: higher is better."""
-        return float(np.mean(self.elbo(X)))
+        images = self.inverse_transform(use.code_grid(grid))
+        return images.reshape(grid, grid, *images.shape[1:])
 
     def plot_history(self) -> Any:
         """The bound against time and epochs; returns a matplotlib figure."""
@@ -389,12 +387,13 @@ class VAE(TransformerMixin, AutoEncoder):
     ) -> Any:
         """Originals above their reconstructions; returns a matplotlib figure."""
         X = self._rows(X)[: validation.positive_integer(count, "count")]
+        rebuilt = self.reconstruct(X).reshape(X.shape)
         return plot_images(
-            {"original": X, "reconstruction": self.reconstruct(X)},
-            image_shape or use.square_shape(X),
+            {"original": X, "reconstruction": rebuilt},
+            image_shape or use.picture_shape(X, self.image_shape_),
         )
 
     def plot_manifold(self, grid: int = 20, image_shape: tuple[int, int] | None = None) -> Any:
         """The code plane as a sheet of images; returns a matplotlib figure."""
-        sheet = self.manifold(grid)
-        return plot_sheet(sheet, image_shape or use.square_shape(sheet[0]))
+        sheet = self.manifold(grid).reshape(grid, grid, -1)
+        return plot_sheet(sheet, image_shape or use.picture_shape(sheet[0], self.image_shape_))

@@ -25,3 +25,12 @@ def method_named(name: str) -> Method:
     A transformation of optax equals nothing but itself: a new one would be compiled by every fit.
     """
     return METHODS[name]()
+
+
+def default_batch(method: Method, rows: int) -> int:
+    """What the method is used to; of a smaller table nearly all rows.
+
+    A power of two then, so that the folds of a table share compiled code.
+    """
+    usual = method.usual_batch_size
+    return usual if rows >= usual else 2 ** (rows.bit_length() - 1)

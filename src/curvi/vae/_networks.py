@@ -17,11 +17,11 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi.solvers._method import Layer, Pass
-from curvi.vae._objective import Outputs, VAEObjective, bounded, reparameterise, split
+from curvi.vae._likelihoods import bounded
+from curvi.vae._objective import VAEObjective, reparameterise, split
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    name: getattr(jax.nn, name) for name in ("tanh", "sigmoid", "softplus", "elu", "gelu", "silu")
-}
+_NAMES = ("tanh", "sigmoid", "softplus", "elu", "gelu", "silu", "relu")
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {n: getattr(jax.nn, n) for n in _NAMES}
 Network = tuple[Float[Array, "_ _"], ...]
 
 _MAX_PIXELS = 1500  # beyond, directions come from the Gram matrix of a subset of rows
@@ -74,6 +74,7 @@ def initial_params(
     latent: int,
     outputs: int | None = None,
     variances: int = 0,
+    conditions: int = 0,
     scale: float | None = None,
     dtype: np.dtype | type = np.float32,
 ) -> VAEParams:
@@ -87,6 +88,8 @@ def initial_params(
         Sizes of the layers; the decoder mirrors the encoder and has ``inputs`` outputs by default.
     variances : int
         Number of learned log variances.
+    conditions : int
+        Columns of a condition, which both networks read besides.
     scale : float, optional
         Sd of every weight (0.01 or 0.001 in the paper). By default 1/sqrt(inputs of the layer), so
         that signals keep their size at any width.
@@ -98,16 +101,18 @@ def initial_params(
     VAEParams
         Parameters for :class:`MLPObjective`; learned log variances start at zero.
     """
-    *encoder, heads = initial_network(generator, [inputs, *hidden, 2 * latent], dtype, scale)
-    sizes = [latent, *reversed(hidden), inputs if outputs is None else outputs]
+    sizes = [inputs + conditions, *hidden, 2 * latent]
+    *encoder, heads = initial_network(generator, sizes, dtype, scale)
+    sizes = [latent + conditions, *reversed(hidden), inputs if outputs is None else outputs]
     decoder = initial_network(generator, sizes, dtype, scale)
     return VAEParams(tuple(encoder), heads, decoder, jnp.zeros((1, variances), dtype))
 
 
 def with_output_bias(decoder: Network, bias: np.ndarray) -> Network:
     """The decoder with these biases of its output layer."""
-    last = decoder[-1].at[-1].set(jnp.asarray(bias, decoder[-1].dtype))
-    return (*decoder[:-1], last)
+    last = np.array(decoder[-1])
+    last[-1] = bias
+    return (*decoder[:-1], jnp.asarray(last))
 
 
 def with_ones(rows: Float[Array, "rows inputs"]) -> Float[Array, "rows inputs+1"]:
@@ -146,8 +151,8 @@ class MLPObjective(VAEObjective):
     ----------
     encode, decode
         Not used: the networks are multilayer perceptrons. Leave them out.
-    likelihood, num_draws, decoder_l2
-        As for :class:`VAEObjective`.
+    likelihood, num_draws, decoder_l2, beta, importance_weighted, conditional, missing
+        As for :class:`VAEObjective`; a condition is appended to what each network reads.
     penalised : callable, optional
         Pytree of arrays under the L2 penalty; the weights of the decoder, without biases, by
         default.
@@ -164,24 +169,35 @@ class MLPObjective(VAEObjective):
     activation: str = "tanh"
     white: bool = False
 
-    def code(self, params: VAEParams, features: Array) -> tuple[Array, Array]:
+    def code(
+        self, params: VAEParams, features: Array, condition: Array | None = None
+    ) -> tuple[Array, Array]:
         """Mean and bounded log variance of q(z | x)."""
-        return code_from(self._encoded(params, features, None)[0])
+        return code_from(self._encoded(params, self._read(features, condition), None)[0])
 
-    def decoded(self, params: VAEParams, codes: Array) -> Any:
+    def decoded(self, params: VAEParams, codes: Array, condition: Array | None = None) -> Any:
         """Outputs of the decoder."""
-        return self._decoded(params, codes, None)[0]
+        return self._decoded(params, self._joined(codes, condition), None)[0]
+
+    def _read(self, features: Array, condition: Array | None) -> Array:
+        """What enters the encoder; principal coordinates hold the condition already."""
+        return features if self.white else self._joined(self.filled(features), condition)
+
+    def _joined(self, rows: Array, condition: Array | None) -> Array:
+        extra = self._extra(condition)
+        return jnp.concatenate([rows, *extra], axis=1) if extra else rows
 
     def tapped(self, params: VAEParams, taps: Any, batch: Any, key: PRNGKeyArray) -> Pass:
         """Forward pass; ``taps`` may be None."""
-        features, _ = split(batch)
-        depth = len(params.encoder) + 1
+        rows, depth = split(batch), len(params.encoder) + 1
         first, second = (None, None) if taps is None else (taps[:depth], taps[depth:])
-        heads, inputs = self._encoded(params, features, first)
+        heads, inputs = self._encoded(params, self._read(rows.features, rows.condition), first)
         mean, log_variance = code_from(heads)
-        codes = reparameterise(mean, log_variance, self.noise(key, mean))
-        decoded, more = self._decoded(params, codes, second)
-        return Pass(Outputs(mean, log_variance, decoded), (*inputs, *more))
+        noise = self.noise(key, mean)
+        codes = reparameterise(mean, log_variance, noise)
+        condition = self.repeated_condition(rows)
+        decoded, more = self._decoded(params, self._joined(codes, condition), second)
+        return Pass(self.seen(mean, log_variance, noise, decoded, rows.x), (*inputs, *more))
 
     def _encoded(self, params: VAEParams, features: Array, taps: Any) -> tuple[Array, list[Array]]:
         """Both heads side by side, and the rows that entered each layer."""
@@ -229,7 +245,7 @@ class MLPObjective(VAEObjective):
 
     def tap_shapes(self, params: VAEParams, batch: Any) -> tuple[tuple[int, int], ...]:
         """(rows, outputs) of every layer; the decoder has M rows for each of the encoder's."""
-        rows, depth = split(batch)[0].shape[0], len(params.encoder) + 1
+        rows, depth = split(batch).x.shape[0], len(params.encoder) + 1
         return tuple(
             (rows if index < depth else rows * self.num_draws, matrix.shape[1])
             for index, matrix in enumerate(self.matrices(params))
@@ -298,7 +314,8 @@ def principal_rotation(
 
     At most ``directions`` are kept, at most the rank, and none at the level of rounding;
     ``directions=None`` sets no limit of its own. Beyond 1,500 pixels the directions are those of
-    2,000 rows, so that there are fewer than that.
+    2,000 rows, so that there are fewer than that. Where the rank is below a limit, columns of zeros
+    fill up: the folds of a table, whose ranks may differ, share what is compiled.
     """
     limit = X.shape[1] if directions is None else directions
     rows = np.random.default_rng(seed).permutation(len(X))
@@ -317,4 +334,6 @@ def principal_rotation(
     variances = values[:kept] / len(X)
     lift = damping * (variances.sum() + 1) / (kept + 1)
     scale = ((variances + lift) ** -0.25).astype(X.dtype)
-    return Rotation(centre, vectors * scale, vectors / scale, float((1 + lift) ** -0.25))
+    missing = 0 if directions is None else min(limit, X.shape[1]) - kept
+    there, back = (np.pad(v, ((0, 0), (0, missing))) for v in (vectors * scale, vectors / scale))
+    return Rotation(centre, there, back, float((1 + lift) ** -0.25))

@@ -2,13 +2,11 @@ r"""The negative ELBO of a variational auto-encoder, per row (section 3 of the p
 
 .. math::
     F(\theta) = \frac1B \sum_i \Big[ -\frac1M \sum_m \log p(x_i \mid z_{im})
-        + \tfrac12 \sum_k \big(\mu_k^2 + e^{s_k} - s_k - 1\big) \Big] + \frac\lambda2 |W_d|^2,
+        + \frac\beta2 \sum_k \big(\mu_k^2 + e^{s_k} - s_k - 1\big) \Big] + \frac\lambda2 |W_d|^2,
     \qquad z = \mu + e^{s/2} \epsilon
 
-A likelihood says what the decoder's outputs mean: p(x | z), its mean, and its curvature in the
-outputs, which is the Fisher information of a row. It is diagonal for both likelihoods; for the
-Bernoulli in its logits and for the Gaussian in its mean it is also the Hessian of -log p, which is
-the remark of section 3 that ties Gauss-Newton to Fisher.
+with :math:`\beta = 1`, or the importance-weighted bound of Burda and others (2016),
+:math:`\log \frac1M \sum_m p(x, z_m) / q(z_m \mid x)`, in its place.
 """
 
 from __future__ import annotations
@@ -20,200 +18,70 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
-from scipy import special
 
 from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi.linalg import Definiteness, FunctionMap
+from curvi.vae._likelihoods import Bernoulli, Gaussian, Likelihood, bounded, over_pixels
 
-_MARGIN = 0.02  # first guesses of probabilities stay this far from 0 and 1
-_LARGEST_SCALE = 1e6  # sd of the rows, up to which untouched rows can be learned
-_LIMIT = 12.0  # log variances beyond this are bent back: exp(13) and exp(-13) are safe to square
-
-
-def bounded(log_variance: Array, limit: float = _LIMIT) -> Array:
-    r"""The identity within ``[-limit, limit]``, bent to within one unit of it outside.
-
-    :math:`\pm(\ell + \tanh(|s| - \ell))` beyond: twice continuously differentiable, and the
-    gradient never vanishes at once, so that a runaway variance can come back.
-    """
-    over = jnp.maximum(jnp.abs(log_variance) - limit, 0.0)
-    outside = jnp.sign(log_variance) * (limit + jnp.tanh(over))
-    return jnp.where(over > 0, outside, log_variance)
+__all__ = ["Bernoulli", "Gaussian", "VAEObjective"]
 
 
-@dataclass(frozen=True)
-class Bernoulli:
-    r"""Pixels in [0, 1] as probabilities: :math:`\log p = \sum_j x_j s_j - \log(1 + e^{s_j})`.
+class Rows(NamedTuple):
+    """Rows of a conditional auto-encoder, or of one that reads other numbers than it explains.
 
-    Parameters
+    Attributes
     ----------
-    variances : int
-        Number of learned variances; a Bernoulli likelihood has none. Leave it at zero.
+    features : array
+        What the encoder reads.
+    x : array
+        What the decoder explains.
+    condition : array, optional
+        What both networks read besides, for an objective with ``conditional=True``.
     """
 
-    variances: int | None = 0
-
-    def log_prob(self, outputs: Float[Array, "rows pixels"], x: Array) -> Float[Array, " rows"]:
-        """Log likelihood of rows, on logits: no probability is ever formed."""
-        return jnp.sum(x * outputs - jax.nn.softplus(outputs), axis=-1)
-
-    def mean(self, outputs: Float[Array, "rows pixels"]) -> Float[Array, "rows pixels"]:
-        """E[x | z]."""
-        return jax.nn.sigmoid(outputs)
-
-    def outputs_for(self, mean: np.ndarray) -> np.ndarray:
-        """Logits of a mean image, kept away from infinity."""
-        safe = np.clip(mean, _MARGIN, 1 - _MARGIN)
-        return np.log(safe) - np.log1p(-safe)
-
-    def curvature(self, outputs: Float[Array, "rows pixels"]) -> Float[Array, "rows pixels"]:
-        """Fisher information in the logits, p (1 - p)."""
-        probability = jax.nn.sigmoid(outputs)
-        return probability * (1 - probability)
-
-    def draw(self, key: Array, outputs: Float[Array, "rows pixels"]) -> Array:
-        """Binary images."""
-        flips = jax.random.bernoulli(key, jax.nn.sigmoid(outputs))
-        return flips.astype(outputs.dtype)
-
-
-@dataclass(frozen=True)
-class Gaussian:
-    r"""Real pixels: :math:`\log p = -\frac12 \sum_j s_j + \log 2\pi + (x_j - m_j)^2 e^{-s_j}`.
-
-    Outputs are means, or a pair (means, log variances) where variances are learned; the log
-    variances broadcast over rows or pixels and are bounded. They count from ``scale^2``.
-
-    Parameters
-    ----------
-    variance : {"pixel", "one"} or float
-        Learned for every pixel, learned once, or fixed at the number.
-    scale : float
-        Size of the data, from which learned log variances count: a variance stays above
-        ``scale^2 exp(-13)`` even where all images agree.
-    """
-
-    variance: str | float = "pixel"
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Validate the choice of variance, and the scale."""
-        if isinstance(self.variance, str):
-            validation.one_of(self.variance, ("pixel", "one"), "variance")
-        else:
-            validation.positive_number(self.variance, "variance")
-        validation.positive_number(self.scale, "scale")
-
-    @property
-    def variances(self) -> int | None:
-        """How many variances are learned; None means one per pixel."""
-        return {"pixel": None, "one": 1}.get(str(self.variance), 0)
-
-    def parts(self, outputs: Any) -> tuple[Array, Array]:
-        """Means and log variances, of one shape."""
-        if isinstance(outputs, tuple):
-            mean, raw = outputs
-            shift = 2 * math.log(self.scale)
-            return mean, jnp.broadcast_to(bounded(raw) + shift, mean.shape)
-        if isinstance(self.variance, str):
-            raise InputError(
-                f"variance is {self.variance!r} but decode() returned one array; return "
-                "(mean, log_variance), or fix the variance at a number"
-            )
-        return outputs, jnp.full_like(outputs, math.log(self.variance))
-
-    def log_prob(self, outputs: Any, x: Array) -> Float[Array, " rows"]:
-        """Log likelihood of rows."""
-        mean, log_variance = self.parts(outputs)
-        squares = (x - mean) ** 2 * jnp.exp(-log_variance)
-        return -0.5 * jnp.sum(log_variance + math.log(2 * math.pi) + squares, axis=-1)
-
-    def mean(self, outputs: Any) -> Float[Array, "rows pixels"]:
-        """E[x | z]."""
-        return self.parts(outputs)[0]
-
-    def outputs_for(self, mean: np.ndarray) -> np.ndarray:
-        """Outputs of a mean image: the image itself."""
-        return mean
-
-    def curvature(self, outputs: Any) -> Any:
-        """Fisher information: 1/variance in the mean, 1/2 in the log variance."""
-        mean, log_variance = self.parts(outputs)
-        precision = jnp.exp(-log_variance)
-        if isinstance(outputs, tuple):
-            return precision, jnp.full_like(mean, 0.5)
-        return precision
-
-    def draw(self, key: Array, outputs: Any) -> Array:
-        """Images with pixel noise."""
-        mean, log_variance = self.parts(outputs)
-        noise = jax.random.normal(key, mean.shape, mean.dtype)
-        return mean + jnp.exp(0.5 * log_variance) * noise
-
-
-Likelihood = Bernoulli | Gaussian
-
-
-def likelihood_for(X: np.ndarray, name: str, variance: str | float) -> Likelihood:
-    """The likelihood by name, in the units of the data."""
-    if name == "bernoulli":
-        return Bernoulli()
-    with np.errstate(over="ignore"):
-        scale = float(np.sqrt(X.var(axis=0, dtype=np.float64).mean()))
-    if not 1 / _LARGEST_SCALE <= scale <= _LARGEST_SCALE:
-        raise InputError(
-            f"X has an sd of about {scale:.3g}; networks need numbers of moderate size, from "
-            f"{1 / _LARGEST_SCALE:.0e} to {_LARGEST_SCALE:.0e}: divide X by its sd, for example "
-            "with sklearn.preprocessing.StandardScaler"
-        )
-    # Three digits: nearby data sets share what is compiled.
-    return Gaussian(variance, float(f"{scale:.3g}"))
-
-
-def trivial_elbo(X: np.ndarray, likelihood: Likelihood) -> float:
-    """The ELBO per row of the best model that ignores its code: independent pixels."""
-    mean = X.mean(axis=0, dtype=np.float64)
-    if isinstance(likelihood, Bernoulli):
-        return -float(np.sum(special.entr(mean) + special.entr(1 - mean)))
-    spread = X.var(axis=0, dtype=np.float64)
-    variance: Any = spread if likelihood.variance == "pixel" else spread.mean()
-    if not isinstance(likelihood.variance, str):
-        variance = likelihood.variance
-    variance = np.maximum(variance, likelihood.scale**2 * math.exp(-_LIMIT - 1))
-    terms = np.log(2 * math.pi * variance) + spread / variance
-    return -0.5 * float(np.sum(np.broadcast_to(terms, mean.shape)))
+    features: Any
+    x: Any
+    condition: Any = None
 
 
 class Outputs(NamedTuple):
-    """What the networks compute for a batch: q(z | x), and the decoder at its draws."""
+    """What the networks compute for a batch: q(z | x), and the decoder at its draws.
+
+    ``noise`` are the draws, where the loss needs them: for importance weights.
+    """
 
     mean: Array
     log_variance: Array
     decoded: Any
+    noise: Any = None
 
 
-def split(batch: Any) -> tuple[Array, Array]:
+def split(batch: Any) -> Rows:
     """Rows for the encoder and rows to be explained; one array serves as both."""
-    return batch if isinstance(batch, tuple) else (batch, batch)
+    return Rows(*batch) if isinstance(batch, tuple) else Rows(batch, batch)
 
 
 def kl_divergence(
-    mean: Float[Array, "rows latent"], log_variance: Float[Array, "rows latent"]
+    mean: Float[Array, "rows *latent"], log_variance: Float[Array, "rows *latent"]
 ) -> Float[Array, " rows"]:
     """KL(q(z | x) || N(0, I)) of each row, exactly."""
-    return 0.5 * jnp.sum(mean**2 + jnp.exp(log_variance) - log_variance - 1, axis=-1)
+    return 0.5 * over_pixels(mean**2 + jnp.exp(log_variance) - log_variance - 1)
 
 
 def reparameterise(
-    mean: Array, log_variance: Array, noise: Float[Array, "draws rows latent"]
-) -> Float[Array, "all latent"]:
+    mean: Array, log_variance: Array, noise: Float[Array, "draws rows *latent"]
+) -> Float[Array, "all *latent"]:
     """``mu + sigma eps`` for every draw, draws and rows in one axis, draws first."""
     codes = mean[None] + jnp.exp(0.5 * log_variance)[None] * noise
-    return codes.reshape(-1, mean.shape[1])
+    return codes.reshape(-1, *mean.shape[1:])
+
+
+def repeated(rows: Array, draws: int) -> Array:
+    """The rows once for every draw, in the order of :func:`reparameterise`."""
+    return jnp.tile(rows, (draws, *[1] * (rows.ndim - 1))) if draws > 1 else rows
 
 
 def l2_penalty(weight: float, weights: PyTree) -> Float[Array, ""]:
@@ -225,7 +93,9 @@ def l2_penalty(weight: float, weights: PyTree) -> Float[Array, ""]:
 class VAEObjective:
     """``objective(params, batch, key)``: the negative ELBO per row, for ``curvi.minimise``.
 
-    Any pair of pure functions will do: networks of flax, of equinox, or your own.
+    Any pair of pure functions will do: networks of flax, of equinox, or your own. Images may have
+    any shape: log likelihoods are summed over every axis after the first, and outputs that have as
+    many numbers per row as the image are brought to its shape.
 
     Parameters
     ----------
@@ -242,6 +112,17 @@ class VAEObjective:
         Lambda; ``penalised(params)`` chooses what it acts on.
     penalised : callable, optional
         Pytree of arrays under the L2 penalty, such as ``lambda params: params["decoder"]``.
+    beta : float
+        Weight of the KL term; 1 is the ELBO, more asks for codes nearer to the prior.
+    importance_weighted : bool
+        Maximise the importance-weighted bound over the M draws, which is the ELBO for M = 1 and
+        rises to log p(x) with M. Curvature stays that of the ELBO.
+    conditional : bool
+        Both functions take a third argument, the condition; batches are
+        :class:`~curvi.vae.Rows`.
+    missing : bool
+        NaN in x is missing: its likelihood is left out, and the encoder reads zeros there (or
+        what ``features`` of a batch holds).
 
     Examples
     --------
@@ -253,53 +134,104 @@ class VAEObjective:
     2.7725887298583984
     """
 
-    encode: Callable[[PyTree, Array], tuple[Array, Array]]
-    decode: Callable[[PyTree, Array], Any]
+    encode: Callable[..., tuple[Array, Array]]
+    decode: Callable[..., Any]
     likelihood: Likelihood = field(default_factory=Bernoulli)
     num_draws: int = 1
     decoder_l2: float = 0.0
     penalised: Callable[[PyTree], PyTree] | None = None
+    beta: float = 1.0
+    importance_weighted: bool = False
+    conditional: bool = False
+    missing: bool = False
 
     def __post_init__(self) -> None:
-        """Validate the count of draws and the weight of the penalty."""
+        """Validate the count of draws and the weights of KL term and penalty."""
         validation.positive_integer(self.num_draws, "num_draws")
+        validation.positive_number(self.beta, "beta")
         if self.decoder_l2 != 0:
             validation.positive_number(self.decoder_l2, "decoder_l2")
 
-    def code(self, params: PyTree, features: Array) -> tuple[Array, Array]:
+    def code(
+        self, params: PyTree, features: Array, condition: Array | None = None
+    ) -> tuple[Array, Array]:
         """Mean and bounded log variance of q(z | x)."""
-        mean, log_variance = self.encode(params, features)
+        mean, log_variance = self.encode(params, self.filled(features), *self._extra(condition))
         return mean, bounded(log_variance)
 
-    def decoded(self, params: PyTree, codes: Array) -> Any:
+    def decoded(self, params: PyTree, codes: Array, condition: Array | None = None) -> Any:
         """Outputs of the decoder; shared log variances are repeated for every row."""
-        outputs = self.decode(params, codes)
+        outputs = self.decode(params, codes, *self._extra(condition))
         if isinstance(outputs, tuple):
             mean, log_variance = outputs
             return mean, jnp.broadcast_to(log_variance, mean.shape)
         return outputs
 
-    def image(self, params: PyTree, codes: Array) -> Float[Array, "rows pixels"]:
+    def image(
+        self, params: PyTree, codes: Array, condition: Array | None = None
+    ) -> Float[Array, "rows *pixels"]:
         """E[x | z] of codes."""
-        return self.likelihood.mean(self.decoded(params, codes))
+        return self.likelihood.mean(self.decoded(params, codes, condition))
 
-    def noise(self, key: PRNGKeyArray, mean: Array) -> Float[Array, "draws rows latent"]:
+    def filled(self, features: Array) -> Array:
+        """What the encoder reads: zeros where nothing was observed."""
+        return jnp.where(jnp.isnan(features), 0.0, features) if self.missing else features
+
+    def noise(self, key: PRNGKeyArray, mean: Array) -> Float[Array, "draws rows *latent"]:
         """Standard normal draws for a batch."""
         return jax.random.normal(key, (self.num_draws, *mean.shape), mean.dtype)
 
     def outputs(self, params: PyTree, batch: Any, key: PRNGKeyArray) -> Outputs:
         """Everything the loss depends on, as functions of the parameters."""
-        features, _ = split(batch)
-        mean, log_variance = self.code(params, features)
-        codes = reparameterise(mean, log_variance, self.noise(key, mean))
-        return Outputs(mean, log_variance, self.decoded(params, codes))
+        rows = split(batch)
+        mean, log_variance = self.code(params, rows.features, rows.condition)
+        noise = self.noise(key, mean)
+        codes = reparameterise(mean, log_variance, noise)
+        condition = self.repeated_condition(rows)
+        return self.seen(mean, log_variance, noise, self.decoded(params, codes, condition), rows.x)
+
+    def repeated_condition(self, rows: Rows) -> Array | None:
+        """The condition of every draw."""
+        return repeated(rows.condition, self.num_draws) if self.conditional else None
+
+    def seen(
+        self, mean: Array, log_variance: Array, noise: Array, decoded: Any, x: Array
+    ) -> Outputs:
+        """What the loss may depend on: outputs in the shape of x, at what was observed.
+
+        An output for a missing entry is replaced by a constant, so that no derivative, and with it
+        no curvature, comes from there.
+        """
+        decoded = shaped_like(decoded, x, self.num_draws)
+        if self.missing:
+            gaps = repeated(jnp.isnan(x), self.num_draws)
+            decoded = jax.tree.map(lambda part: jnp.where(gaps, 0.0, part), decoded)
+        kept = jax.lax.stop_gradient(noise) if self.importance_weighted else None
+        return Outputs(mean, log_variance, decoded, kept)
+
+    def row_losses(self, outputs: Outputs, batch: Any) -> Float[Array, " rows"]:
+        """The negative bound of every row, without the penalty."""
+        fit = self.log_prob(outputs.decoded, split(batch).x, self.num_draws)
+        fit = fit.reshape(self.num_draws, -1)
+        if not self.importance_weighted:
+            return self.beta * kl_divergence(outputs.mean, outputs.log_variance) - fit.mean(axis=0)
+        codes = outputs.mean[None] + jnp.exp(0.5 * outputs.log_variance)[None] * outputs.noise
+        excess = 0.5 * (outputs.noise**2 + outputs.log_variance[None] - codes**2)
+        ratio = jnp.sum(excess, axis=tuple(range(2, excess.ndim)))  # log p(z) - log q(z | x)
+        weights = fit + self.beta * ratio
+        return math.log(self.num_draws) - jax.scipy.special.logsumexp(weights, axis=0)
+
+    def log_prob(self, decoded: Any, x: Array, draws: int = 1) -> Float[Array, " all"]:
+        """Log likelihood of what was observed, of every draw and row."""
+        x = repeated(x, draws)
+        decoded = shaped_like(decoded, x)
+        if not self.missing:
+            return self.likelihood.log_prob(decoded, x)
+        return self.likelihood.log_prob(decoded, jnp.where(jnp.isnan(x), 0.0, x), ~jnp.isnan(x))
 
     def loss(self, outputs: Outputs, batch: Any) -> Float[Array, ""]:
         """The negative bound per row, without the penalty."""
-        _, x = split(batch)
-        repeated = jnp.tile(x, (self.num_draws, 1)) if self.num_draws > 1 else x
-        fit = jnp.mean(self.likelihood.log_prob(outputs.decoded, repeated))
-        return jnp.mean(kl_divergence(outputs.mean, outputs.log_variance)) - fit
+        return jnp.mean(self.row_losses(outputs, batch))
 
     def penalty(self, params: PyTree) -> Float[Array, ""]:
         """The L2 term."""
@@ -315,12 +247,17 @@ class VAEObjective:
         """Diagonal curvature of the loss of one row in the outputs, divided by M for draws.
 
         The Fisher information for the likelihood; for the KL term its exact Hessian,
-        1 in the mean and exp(s)/2 in the log variance.
+        beta in the mean and beta exp(s)/2 in the log variance.
         """
         decoded = jax.tree.map(
             lambda w: w / self.num_draws, self.likelihood.curvature(outputs.decoded)
         )
-        return Outputs(jnp.ones_like(outputs.mean), 0.5 * jnp.exp(outputs.log_variance), decoded)
+        return Outputs(
+            jnp.full_like(outputs.mean, self.beta),
+            0.5 * self.beta * jnp.exp(outputs.log_variance),
+            decoded,
+            jax.tree.map(jnp.zeros_like, outputs.noise),
+        )
 
     def gauss_newton(
         self, params: PyTree, batch: Any, key: PRNGKeyArray
@@ -343,3 +280,37 @@ class VAEObjective:
 
         operator = FunctionMap(product, params, Definiteness.POSITIVE_SEMI)
         return value + penalty, gradient, operator
+
+    def _extra(self, condition: Array | None) -> tuple[Array, ...]:
+        """The third argument of the networks, where they take one."""
+        if not self.conditional:
+            return ()
+        if condition is None:
+            raise InputError(
+                "the objective is conditional, but the batch has no condition; give data as "
+                "curvi.vae.Rows(x, x, condition)"
+            )
+        return (condition,)
+
+
+def shaped_like(decoded: Any, x: Array, draws: int = 1) -> Any:
+    """Outputs of a decoder in the shape of the rows that they explain, once for every draw.
+
+    Raises
+    ------
+    InputError
+        If they have other numbers of rows, or of entries per row.
+    """
+    shape = (draws * x.shape[0], *x.shape[1:])
+
+    def part(output: Array) -> Array:
+        if output.shape == shape:
+            return output
+        if output.shape[:1] != shape[:1] or math.prod(output.shape) != math.prod(shape):
+            raise InputError(
+                f"decode() returned shape {output.shape} for rows of shape {shape}; return one "
+                "output for every entry of a row"
+            )
+        return output.reshape(shape)
+
+    return jax.tree.map(part, decoded)

@@ -33,13 +33,8 @@ from curvi.engine import resumable
 from curvi.solvers import Averaged, FirstOrder, Method
 from curvi.vae import _networks as networks
 from curvi.vae._base import AutoEncoder
-from curvi.vae._objective import (
-    Likelihood,
-    kl_divergence,
-    l2_penalty,
-    reparameterise,
-    trivial_elbo,
-)
+from curvi.vae._likelihoods import Likelihood, trivial_elbo
+from curvi.vae._objective import kl_divergence, l2_penalty, reparameterise
 from curvi.vae._training import Trained, train
 from curvi.vae._use import by_blocks
 
@@ -293,7 +288,7 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
             self.activation,
         )
         params = objective.first_params(generator, X, tuple(self.hidden), self.latent)
-        schedule = self._schedule(self.batch_size or 50, seed)
+        schedule = self._schedule(len(X), self.batch_size or 50, seed)
         method = self.method or _default_method()
         trained = train(objective, params, rows, method=method, schedule=schedule)
         trivial = trivial_elbo(X, objective.likelihood)

@@ -29,6 +29,8 @@ class EarlyStopping:
     clock : pair of float, optional
         Seconds between evaluations instead, and seconds after which the run ends; the time of
         evaluations does not count.
+    early : tuple of int
+        Steps of other evaluations.
     """
 
     def __init__(
@@ -38,15 +40,18 @@ class EarlyStopping:
         patience: int,
         every: int,
         clock: tuple[float, float] | None = None,
+        early: tuple[int, ...] = (),
     ) -> None:
         self.elbo, self.held_out_elbo = elbo, held_out_elbo
         self.patience, self.every, self.clock = patience, every, clock
+        self.early = early
         self.best: Any = None
         self.table: list[tuple[int, float, float, float]] = []
 
     def next_call(self, step: int) -> int | None:
-        """The next multiple of ``every``; by the clock, the end of the next chunk."""
-        return None if self.clock else (step // self.every + 1) * self.every
+        """The next multiple of ``every``, or an early one; by the clock, the end of a chunk."""
+        later = [one for one in self.early if one > step]
+        return None if self.clock else min([(step // self.every + 1) * self.every, *later])
 
     def __call__(self, progress: Progress) -> Outcome | None:
         """One evaluation; the run has converged after ``patience`` of them without a new best."""
@@ -59,7 +64,8 @@ class EarlyStopping:
         self.evaluate(progress.step, progress.seconds, params)
         if self.held_out_elbo is None:
             return Outcome.BUDGET if late else None
-        values = np.asarray([row[-1] for row in self.table])
+        # The first weights are evaluated, but never the best: a diverged run must not end there.
+        values = np.asarray([row[-1] for row in self.table if row[0] > 0 or row is self.table[-1]])
         values = np.where(np.isfinite(values), values, -np.inf)
         if values[-1] > max(values[:-1], default=-np.inf):
             self.best = params

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from curvi._core.compilation import compiled
+from curvi._core.compilation import SizedJit, compiled
 from curvi._core.errors import InputError, Interrupted, Outcome
-from curvi._core.meshes import current_mesh, replicate, split_batch
-from curvi.engine import Budget, ObjectiveProblem, Resources, hooks_for, run
-from curvi.engine._problems import step_key, traced_objective
+from curvi._core.meshes import current_mesh, replicate
+from curvi._core.threads import one_blas_thread
+from curvi.engine import Budget, Resources, StepInfo, hooks_for, run
+from curvi.engine._problems import traced_objective
 from curvi.solvers import Method
-from curvi.vae._networks import MLPObjective, principal_rotation
+from curvi.vae._epochs import EpochProblem, ShuffledRows, shuffling_multipliers, stored_rows
+from curvi.vae._networks import MLPObjective, Rotation, principal_rotation
+from curvi.vae._objective import Rows, split
 from curvi.vae._stopping import EarlyStopping, Evaluator
 from curvi.vae._variance import best_num_draws
 
-_MULTIPLIERS = 256
 _MIN_ROWS_BETWEEN_EVALUATIONS = 5000  # on small data an epoch is only a few steps
+_FIRST_EPOCH = (8, 4, 2)  # parts of the first epoch after which the ELBO is evaluated too
+_MIN_EARLY = 10  # steps before the first evaluation
+_EPOCHS, _MIN_STEPS = 50, 1000
 _VALIDATION_FRACTION = 0.1
 _MIN_VALIDATION_ROWS = 10  # an ELBO over a handful of rows would stop at random
 _SLIGHTLY_WORSE = 0.1  # share of the first ELBO that training may lose, and a nat
@@ -43,7 +49,7 @@ class Schedule:
     max_epochs : int
         Passes over the rows, at most.
     time_budget : float, optional
-        Seconds, compilation included.
+        Seconds of training; compilation does not count, and neither do evaluations.
     patience : int
         Evaluations of the validation ELBO without a new best before training stops.
     seed : int
@@ -52,6 +58,8 @@ class Schedule:
         Draw a bar on a terminal.
     seconds_between : float, optional
         Seconds between evaluations, whose time then does not count; by default they go by steps.
+    on_step : callable, optional
+        Called with a :class:`~curvi.engine.StepInfo` for every step.
     """
 
     batch_size: int = 100
@@ -61,6 +69,7 @@ class Schedule:
     seed: int = 0
     progress: bool = False
     seconds_between: float | None = None
+    on_step: Callable[[StepInfo], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -78,16 +87,19 @@ class Trained:
     outcome : Outcome
         How the training ended.
     history : dict of arrays
-        One entry per evaluation: step, epoch, seconds, elbo, validation_elbo. Both ELBOs are per
-        row and without the penalty, ``elbo`` on the same 5,000 training rows at most.
+        One entry per evaluation: step, epoch, seconds, elbo, validation_elbo. The first is that of
+        the first weights, a few more follow in the first epoch. Both ELBOs are per row and without
+        the penalty, ``elbo`` on the same 5,000 training rows at most.
     steps : int
         Steps taken.
-    seconds : float
-        Time spent.
+    seconds, compile_seconds : float
+        Time spent in all, and the part of it before the first step, which was compilation.
     trace : dict of arrays
         One entry per step.
     out_of_time : bool
         Whether the time budget ended it before its last epoch.
+    patience : int
+        Evaluations without a new best that ended it, where it converged.
     """
 
     objective: Any
@@ -99,14 +111,35 @@ class Trained:
     seconds: float
     trace: dict[str, np.ndarray]
     out_of_time: bool = False
+    compile_seconds: float = 0.0
+    patience: int = 0
 
     @property
     def elbo(self) -> float:
-        """Best validation ELBO per row, or the last training ELBO without one."""
+        """Best validation ELBO per row after a step, or the last training ELBO without one."""
         held_out, trained = self.history["validation_elbo"], self.history["elbo"]
-        known = held_out[np.isfinite(held_out)]
+        known = held_out[np.isfinite(held_out) & (self.history["step"] > 0 if self.steps else True)]
         last = trained[-1] if len(trained) else np.nan
         return float(known.max() if len(known) else last)
+
+    @property
+    def sentence(self) -> str:
+        """How the training ended, in terms of the options of :class:`Schedule`."""
+        if self.out_of_time:
+            return f"time_budget ran out after {self.steps} steps, before the last epoch; raise it."
+        if self.outcome is Outcome.BUDGET:
+            return "Trained for max_epochs; raise it if the ELBO of history_ is still rising."
+        if self.outcome is Outcome.CONVERGED:
+            epoch, held_out = self.history["epoch"], self.history["validation_elbo"]
+            best = int(np.nanargmax(np.where(self.history["step"] > 0, held_out, -np.inf)))
+            return (
+                f"Converged: stopped at epoch {epoch[-1]:.4g} because the validation ELBO had not "
+                f"risen for {self.patience} evaluations; the weights of epoch {epoch[best]:.4g}, "
+                f"where it was {held_out[best]:.5g}, are kept."
+            )
+        if self.outcome is Outcome.INTERRUPTED:
+            return f"interrupted after {self.steps} steps; what was trained until then is kept"
+        return self.outcome.sentence
 
     def judged(self, reference: float, slack: float) -> Trained:
         """The same with the outcome DIVERGED where it is worse than a reference by the slack.
@@ -122,59 +155,6 @@ class Trained:
         return replace(self, outcome=Outcome.DIVERGED) if worse else self
 
 
-class ShuffledRows(NamedTuple):
-    """Rows, shuffled once, and the multipliers that shuffle them again in every epoch."""
-
-    rows: PyTree
-    multipliers: Array
-
-
-def shuffling_multipliers(num_rows: int, generator: np.random.Generator) -> np.ndarray:
-    """Numbers a, coprime to n, for which i -> a i + c mod n fits 32 bits: each is a permutation."""
-    most = max(2, min(num_rows, (2**32 - 1) // max(num_rows, 1) - 1))
-    drawn = generator.integers(1, most, size=16 * _MULTIPLIERS)
-    coprime = [int(a) for a in drawn if math.gcd(int(a), num_rows) == 1] or [1]
-    return np.resize(np.asarray(coprime, np.uint32), _MULTIPLIERS)
-
-
-@dataclass(frozen=True)
-class EpochProblem(ObjectiveProblem):
-    """An objective over batches that visit every row once per epoch.
-
-    ``resources.rows`` are :class:`ShuffledRows`. Epoch e visits them in the order
-    ``(a_e i + c_e) mod n``, a permutation that is a function of seed and epoch alone: it costs
-    nothing, keeps no state, and a run can resume at any step. Other streams draw rows at random.
-    """
-
-    fixed_key: bool = False
-
-    def sample(
-        self, resources: Resources, step: Array, stream: int = 0, size: int | None = None
-    ) -> tuple[PyTree, PRNGKeyArray]:
-        """Batch and key of a step."""
-        rows, multipliers = resources.rows
-        plain = resources._replace(rows=rows)
-        if stream != 0 or size is not None:
-            return super().sample(plain, step, stream, size)
-        index = self._visited(resources.key, multipliers, step, jax.tree.leaves(rows)[0].shape[0])
-        index = split_batch(index)
-        batch = jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0), rows)
-        return batch, step_key(plain, step, stream)
-
-    def _visited(self, key: PRNGKeyArray, multipliers: Array, step: Array, num_rows: int) -> Array:
-        size = self.batch_size or num_rows
-        per_epoch = -(-num_rows // size)
-        epoch, within = step // per_epoch, step % per_epoch
-        # The last batch of an epoch is filled up from its beginning.
-        place = (within * size + jnp.arange(size, dtype=jnp.int32)) % num_rows
-        key = jax.random.fold_in(jax.random.fold_in(key, 2), epoch)
-        choice = jax.random.randint(key, (), 0, multipliers.shape[0])
-        offset = jax.random.randint(jax.random.fold_in(key, 1), (), 0, num_rows, jnp.int32)
-        product = multipliers[choice] * place.astype(jnp.uint32)
-        spread = (product % jnp.uint32(num_rows)).astype(jnp.int32)
-        return (spread + offset) % num_rows
-
-
 def num_held_out(fraction: float | str, rows: int) -> int:
     """How many rows are held out; at least two are left to train on."""
     if isinstance(fraction, str):
@@ -187,6 +167,11 @@ def num_held_out(fraction: float | str, rows: int) -> int:
             "train on; at least 2 are needed"
         )
     return held
+
+
+def default_epochs(rows: int, batch_size: int) -> int:
+    """Fifty, or as many as a thousand steps take on a small table."""
+    return max(_EPOCHS, -(-_MIN_STEPS // -(-rows // batch_size)))
 
 
 def train(
@@ -227,11 +212,12 @@ def train(
     principal = method.principal if isinstance(objective, MLPObjective) else None
     if principal is None or objective.white:
         return _trained(objective, params, X, validation, method, schedule)
-    X = np.asarray(X)
-    rotation = principal_rotation(X, directions=principal[0], damping=principal[1])
-    if validation is not None:
-        validation = (rotation.features(np.asarray(validation)), np.asarray(validation))
-    white, rows = replace(objective, white=True), (rotation.features(X), X)
+    with one_blas_thread():
+        rotation = principal_rotation(
+            encoder_input(X), directions=principal[0], damping=principal[1]
+        )
+    white, rows = replace(objective, white=True), _rotated(rotation, X)
+    validation = None if validation is None else _rotated(rotation, validation)
     spent = time.perf_counter() - began  # part of the training time, and of its budget
     schedule = replace(schedule, time_budget=_remaining(schedule.time_budget, spent))
     found = _trained(white, rotation.rotated(params), rows, validation, method, schedule)
@@ -244,8 +230,21 @@ def train(
     )
 
 
+def encoder_input(X: Any) -> np.ndarray:
+    """What the encoder of the built-in networks reads: rows without gaps, then the condition."""
+    rows = split(X)
+    features = np.nan_to_num(np.asarray(rows.features), posinf=np.inf, neginf=-np.inf)
+    parts = [features] if rows.condition is None else [features, np.asarray(rows.condition)]
+    return np.concatenate(parts, axis=1)
+
+
+def _rotated(rotation: Rotation, X: Any) -> Rows:
+    rows = split(X)
+    return Rows(rotation.features(encoder_input(X)), np.asarray(rows.x), rows.condition)
+
+
 def with_measured_draws(
-    objective: MLPObjective, params: PyTree, X: np.ndarray, method: Method, schedule: Schedule
+    objective: MLPObjective, params: PyTree, X: Any, method: Method, schedule: Schedule
 ) -> tuple[MLPObjective, PyTree, Schedule]:
     """One epoch with one draw, then M from the noise at its end.
 
@@ -276,35 +275,35 @@ def _trained(
     objective: Any, params: PyTree, X: Any, validation: Any, method: Method, schedule: Schedule
 ) -> Trained:
     """Run the engine's loop in the coordinates given."""
-    began = time.perf_counter()
     generator = np.random.default_rng(schedule.seed)
     num_rows = jax.tree.leaves(X)[0].shape[0]
-    order = generator.permutation(num_rows)
+    order = np.resize(generator.permutation(num_rows), stored_rows(num_rows))
     rows = jax.tree.map(lambda leaf: _placed(np.asarray(leaf)[order]), X)
     multipliers = jnp.asarray(shuffling_multipliers(num_rows, generator))
     key = jax.random.key(schedule.seed)
     batch_size = min(schedule.batch_size, num_rows)
     per_epoch = -(-num_rows // batch_size)
-    elbo = _evaluator(objective, params, rows, _MAX_TRAINING_ROWS, key)
+    elbo = _evaluator(objective, rows, min(num_rows, _MAX_TRAINING_ROWS), key)
     held_out = None
     if validation is not None:
-        held_out = _evaluator(objective, params, validation, MOST_EVALUATED_ROWS, key)
-    first = (held_out or elbo)(params)
+        held = jax.tree.leaves(validation)[0].shape[0]
+        held_out = _evaluator(objective, validation, min(held, MOST_EVALUATED_ROWS), key)
     least = _MIN_ROWS_BETWEEN_EVALUATIONS // method.usual_batch_size
     every = per_epoch * max(1, -(-least // per_epoch))
+    early = tuple(per_epoch // part for part in _FIRST_EPOCH if per_epoch // part >= _MIN_EARLY)
     pause = schedule.seconds_between
     clock = None if pause is None else (pause, schedule.time_budget or math.inf)
-    stopping = EarlyStopping(elbo, held_out, schedule.patience, every, clock)
+    stopping = EarlyStopping(elbo, held_out, schedule.patience, every, clock, early)
+    stopping.evaluate(0, 0.0, params)
     max_steps = schedule.max_epochs * per_epoch
-    with hooks_for(schedule.progress, "ELBO", sign=-1.0) as hooks:
+    with hooks_for(schedule.progress, "ELBO", schedule.on_step, sign=-1.0) as hooks:
         limit = None if schedule.seconds_between else schedule.time_budget  # the hook ends it
-        budget = Budget(1e-30, max_steps, limit, (*hooks, stopping), began)
-        resources = Resources(key, ShuffledRows(rows, multipliers), None)
+        budget = Budget(1e-30, max_steps, limit, (*hooks, stopping))
+        count = jnp.asarray(num_rows, jnp.int32)
+        resources = Resources(key, ShuffledRows(rows, multipliers, count), None)
         fn, reads = traced_objective(objective, params, rows, [batch_size], key)
         problem = EpochProblem(fn, batch_size, reads=reads)
         ended = run(problem, method, params, resources, budget)
-    if not stopping.table and ended.outcome is Outcome.BUDGET:  # no time for a step
-        stopping.evaluate(ended.steps, ended.seconds, ended.params)
     best = ended.params if stopping.best is None else stopping.best
     trained = Trained(
         objective,
@@ -316,8 +315,11 @@ def _trained(
         ended.seconds,
         ended.trace,
         ended.outcome is Outcome.BUDGET and ended.steps < max_steps,
+        ended.compile_seconds,
+        schedule.patience,
     )
     # The draws of both ELBOs are the same: what lies between them is due to the weights.
+    first = stopping.table[0][-2 if held_out is None else -1]
     return trained.judged(first, 1 + _SLIGHTLY_WORSE * abs(first))
 
 
@@ -327,17 +329,24 @@ def _placed(rows: np.ndarray) -> Array:
     return jnp.asarray(rows) if mesh is None else replicate(rows, mesh)
 
 
-def _evaluator(
-    objective: Any, params: PyTree, data: Any, limit: int, key: PRNGKeyArray
-) -> Evaluator:
-    """The ELBO per row on the first rows of the data; compiled here, before the clock starts.
+def _evaluator(objective: Any, data: Any, count: int, key: PRNGKeyArray) -> Evaluator:
+    """The ELBO per row on the first rows of the data.
 
     The draws of the code are always the same: differences are due to the parameters.
     """
-    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[:limit]), data)
     noise_key = jax.random.fold_in(key, 3)
-    _elbo(objective, params, rows, noise_key)
-    return lambda p: float(_elbo(objective, p, rows, noise_key))
+    if not hasattr(objective, "row_losses"):
+        some = jax.tree.map(lambda leaf: jnp.asarray(leaf[:count]), data)
+        return lambda p: float(_elbo(objective, p, some, noise_key))
+    index = np.minimum(np.arange(stored_rows(count)), count - 1)
+    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[index]), data)
+    number = jnp.asarray(count, jnp.int32)
+
+    def evaluated(params: PyTree) -> float:
+        work = float(len(index)) * sum(np.size(leaf) for leaf in jax.tree.leaves(params))
+        return float(_mean_elbo(work, objective, params, rows, number, noise_key))
+
+    return evaluated
 
 
 @partial(compiled, static_argnums=0)
@@ -345,3 +354,11 @@ def _elbo(objective: Any, params: PyTree, batch: Any, key: PRNGKeyArray) -> Arra
     """The ELBO per row, without the penalty."""
     penalty = objective.penalty(params) if hasattr(objective, "penalty") else 0.0
     return penalty - objective(params, batch, key)
+
+
+@partial(SizedJit, static_argnames=("objective",))
+def _mean_elbo(objective: Any, params: PyTree, rows: Any, count: Array, key: PRNGKeyArray) -> Array:
+    """The same over the first ``count`` rows."""
+    losses = objective.row_losses(objective.outputs(params, rows, key), rows)
+    kept = jnp.where(jnp.arange(losses.shape[0], dtype=jnp.int32) < count, losses, 0.0)
+    return -jnp.sum(kept) / count.astype(losses.dtype)

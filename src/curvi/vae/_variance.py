@@ -20,8 +20,9 @@ from curvi._core import validation
 from curvi._core.compilation import compiled
 from curvi._core.trees import precision_of
 from curvi.concentration import reconstruction_lipschitz
+from curvi.vae._likelihoods import Bernoulli
 from curvi.vae._networks import MLPObjective, VAEParams
-from curvi.vae._objective import Bernoulli, VAEObjective
+from curvi.vae._objective import VAEObjective
 
 
 @dataclass(frozen=True)
@@ -137,12 +138,17 @@ def best_num_draws(
     int
         M; ``max_draws`` where batches do not differ at all, 1 where gradients are not finite.
     """
-    rows, generator = np.asarray(X), np.random.default_rng(validation.checked_seed(seed))
-    size, single = min(batch_size, len(rows)), replace(objective, num_draws=1)
+    rows, generator = (
+        jax.tree.map(np.asarray, X),
+        np.random.default_rng(validation.checked_seed(seed)),
+    )
+    first_leaf = jax.tree.leaves(rows)[0]
+    size, single = min(batch_size, len(first_leaf)), replace(objective, num_draws=1)
     means, spreads = [], []
-    with precision_of(rows.dtype):
+    with precision_of(first_leaf.dtype):
         for number in range(num_batches):
-            batch = jnp.asarray(rows[generator.choice(len(rows), size, replace=False)])
+            chosen = generator.choice(len(first_leaf), size, replace=False)
+            batch = jax.tree.map(lambda leaf, index=chosen: jnp.asarray(leaf[index]), rows)
             keys = jax.random.split(jax.random.fold_in(validation.random_key(seed), number))
             first, second = (np.asarray(_gradient(single, params, batch, key)) for key in keys)
             means.append(0.5 * (first + second))
@@ -159,5 +165,5 @@ def best_num_draws(
 
 
 @partial(compiled, static_argnums=0)
-def _gradient(objective: Any, params: Any, batch: jax.Array, key: jax.Array) -> jax.Array:
+def _gradient(objective: Any, params: Any, batch: Any, key: jax.Array) -> jax.Array:
     return ravel_pytree(jax.grad(objective)(params, batch, key))[0]

@@ -1,0 +1,104 @@
+"""Batches that visit every row of a table once per epoch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray, PyTree
+
+from curvi._core.compilation import Cost
+from curvi._core.meshes import split_batch
+from curvi.engine import ObjectiveProblem, Resources
+from curvi.engine._problems import step_key
+
+_MULTIPLIERS = 256
+_PER_WEIGHT = 6.0  # numbers of a gradient, for every weight and row
+
+
+class ShuffledRows(NamedTuple):
+    """Rows, shuffled once, and the multipliers that shuffle them again in every epoch.
+
+    ``count`` is the number of rows where more are stored, all by default: tables of nearly the same
+    length are stored in one shape, so that they share compiled code.
+    """
+
+    rows: PyTree
+    multipliers: Array
+    count: Any = None
+
+
+def stored_rows(num_rows: int) -> int:
+    """The number of rows that a table is filled up to: at most an eighth more."""
+    grain = 2 ** max(num_rows.bit_length() - 4, 0)
+    return -(-num_rows // grain) * grain
+
+
+def shuffling_multipliers(num_rows: int, generator: np.random.Generator) -> np.ndarray:
+    """Numbers a, coprime to n, for which i -> a i + c mod n fits 32 bits: each is a permutation."""
+    most = max(2, min(num_rows, (2**32 - 1) // max(num_rows, 1) - 1))
+    drawn = generator.integers(1, most, size=16 * _MULTIPLIERS)
+    coprime = [int(a) for a in drawn if math.gcd(int(a), num_rows) == 1] or [1]
+    return np.resize(np.asarray(coprime, np.uint32), _MULTIPLIERS)
+
+
+@dataclass(frozen=True)
+class EpochProblem(ObjectiveProblem):
+    """An objective over batches that visit every row once per epoch.
+
+    ``resources.rows`` are :class:`ShuffledRows`. Epoch e visits them in the order
+    ``(a_e i + c_e) mod n``, a permutation that is a function of seed and epoch alone: it costs
+    nothing, keeps no state, and a run can resume at any step. Other streams draw rows at random.
+    """
+
+    fixed_key: bool = False
+
+    def sample(
+        self, resources: Resources, step: Array, stream: int = 0, size: int | None = None
+    ) -> tuple[PyTree, PRNGKeyArray]:
+        """Batch and key of a step."""
+        rows, _, count = resources.rows
+        num_rows = jax.tree.leaves(rows)[0].shape[0] if count is None else count
+        key = step_key(resources, step, stream)
+        if stream != 0 or size is not None:
+            wanted = size or self.batch_size or jax.tree.leaves(rows)[0].shape[0]
+            picked = jax.random.fold_in(key, 1)
+            index = jax.random.randint(picked, (wanted,), 0, num_rows, jnp.int32)
+        else:
+            index = split_batch(self._visited(resources, step, num_rows))
+        return jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0), rows), key
+
+    @property
+    def knows_its_length(self) -> bool:
+        """The number of rows tells about how many steps there will be."""
+        return True
+
+    def cost(self, params: PyTree, resources: Resources) -> Cost | None:
+        """About what a run costs, in products: a small table is compiled in a hurry.
+
+        A gradient takes six numbers per weight and row. It is counted for 100 steps, or for a tenth
+        of 50 epochs: the code has to last for more, but only a part of it is worth optimising.
+        """
+        stored = jax.tree.leaves(resources.rows.rows)[0].shape[0]
+        size = self.batch_size or stored
+        steps = max(100.0, 5.0 * stored / size)
+        weights = sum(leaf.size for leaf in jax.tree.leaves(params))
+        return Cost(_PER_WEIGHT * weights * size * steps / 1000, steps)
+
+    def _visited(self, resources: Resources, step: Array, num_rows: Any) -> Array:
+        rows, multipliers, _ = resources.rows
+        size = self.batch_size or jax.tree.leaves(rows)[0].shape[0]
+        per_epoch = -(-num_rows // size)
+        epoch, within = step // per_epoch, step % per_epoch
+        # The last batch of an epoch is filled up from its beginning.
+        place = (within * size + jnp.arange(size, dtype=jnp.int32)) % num_rows
+        key = jax.random.fold_in(jax.random.fold_in(resources.key, 2), epoch)
+        choice = jax.random.randint(key, (), 0, multipliers.shape[0])
+        offset = jax.random.randint(jax.random.fold_in(key, 1), (), 0, num_rows, jnp.int32)
+        product = multipliers[choice] * place.astype(jnp.uint32)
+        spread = (product % jnp.asarray(num_rows, jnp.uint32)).astype(jnp.int32)
+        return (spread + offset) % num_rows
