@@ -151,11 +151,13 @@ class MLPObjective(VAEObjective):
     ----------
     encode, decode
         Not used: the networks are multilayer perceptrons. Leave them out.
-    likelihood, num_draws, decoder_l2, beta, importance_weighted, conditional, missing
-        As for :class:`VAEObjective`; a condition is appended to what each network reads.
+    likelihood, num_draws, decoder_l2
+        As for :class:`VAEObjective`.
     penalised : callable, optional
         Pytree of arrays under the L2 penalty; the weights of the decoder, without biases, by
         default.
+    beta, importance_weighted, conditional, missing
+        As for :class:`VAEObjective`; a condition is appended to what each network reads.
     activation : str
         Name of the nonlinearity of hidden layers.
     white : bool
