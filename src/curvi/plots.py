@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "plot_bands", "plot_coefficients", "plot_effects", "plot_fit", "plot_images", "plot_sheet",
-    "plot_training",
+    "plot_bands", "plot_codes", "plot_coefficients", "plot_effects", "plot_fit", "plot_images",
+    "plot_sheet", "plot_trace", "plot_training",
 ]  # fmt: skip
 _MOST_LABELS = 40
 _MOST_CLASSES = 20
