@@ -327,7 +327,8 @@ def killed_runs(folder, kills, steps, generator):
 @pytest.mark.slow
 def test_two_hundred_kills_of_compiled_runs_change_no_bit_and_leave_nothing(tmp_path):
     steps, generator, done = 3_000, np.random.default_rng(SEED), 0
-    expected = kill_worker.result_bytes(kill_worker.minimum(None, steps))
+    (tmp_path / "whole").mkdir()
+    _, expected = killed_runs(tmp_path / "whole", 0, steps, generator)
     for number in range(200):
         folder = tmp_path / str(number)
         folder.mkdir()
