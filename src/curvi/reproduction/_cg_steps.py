@@ -95,7 +95,7 @@ def _verdict(ends: dict[int, float]) -> str:
     most = max(COUNTS)
     gap = ends[_USUAL] - ends[most]
     side = "above" if gap > 0 else "below"
-    return f"K = {_USUAL} ends {abs(gap):.2f} nats {side} K = {most} after as many steps"
+    return f"K = {_USUAL} ends {abs(gap):.2f} nats {side} K = {most} in these runs"
 
 
 def _joined(parts: list[str]) -> str:

@@ -63,7 +63,7 @@ def draw_coefficients(means: dict[str, dict[str, np.ndarray]]) -> Any:
     """Stems of the posterior means, zero where switched off: data by rows, methods by columns."""
     methods = list(next(iter(means.values())))
     page = new_figure(3.4 * len(methods), 2.1 * len(means))
-    panels = page.subplots(len(means), len(methods), squeeze=False, sharey="row")
+    panels = page.subplots(len(means), len(methods), squeeze=False)
     for row, (name, found) in zip(panels, means.items(), strict=True):
         for panel, method in zip(row, methods, strict=True):
             mean = found[method]
