@@ -27,6 +27,7 @@ from curvi.reproduction._provenance import sentence
 ROOT = Path(__file__).resolve().parent.parent
 DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
 RECORDED = RESULTS / "reproduction"
+PAGES = {"sequences": "sequences.md"}  # where a table stands that is not on the page of benchmarks
 
 
 class Block(NamedTuple):
@@ -77,7 +78,7 @@ def measured_blocks() -> Iterator[Block]:
         result = load(RESULTS / f"{name}.json")
         if result:
             text = f"{table(result)}\n\n{sentence(result['provenance'])}"
-            yield Block(DOCS / "benchmarks.md", name, text)
+            yield Block(DOCS / PAGES.get(name, "benchmarks.md"), name, text)
     yield Block(ROOT / "README.md", "measured", measured())
     for name, page, figures in EXPERIMENTS:
         folder = RECORDED if (RECORDED / f"{name}.md").exists() else RECORDED / name

@@ -67,7 +67,8 @@ def test_the_reliability_page_counts_the_hostile_cases_as_they_are():
 ONE_PROCESS = (
     "numpyro_model", "pymc_model", "blackjax_nuts", "arviz_export", "optax_equinox", "vae_equinox",
 )  # fmt: skip
-ELSEWHERE = ("logistic", "vae_flax")  # the example of README, and one that needs flax
+# The example of README, one that needs flax, and those of tests/sequences/test_policies.py.
+ELSEWHERE = ("logistic", "vae_flax", "policy_lqr", "policy_pendulum")
 
 
 def test_every_example_is_run_by_a_test():

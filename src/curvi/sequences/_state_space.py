@@ -18,7 +18,7 @@ from curvi.sequences._structure import Components
 from curvi.sequences._system import State
 
 # Spacing, cutoff and most points of the lattice, for one to four hyperparameters.
-_LATTICES = ((1.0, 7.0, 100), (1.0, 7.0, 400), (1.25, 6.0, 600), (1.5, 5.0, 800))
+_LATTICES = ((1.0, 7.0, 100), (1.25, 6.0, 400), (1.25, 6.0, 600), (1.5, 5.0, 800))
 
 
 class StateSpace(SavedEstimator):

@@ -1,0 +1,106 @@
+"""The figures of the page on sequences: ``python docs/sequence_figures.py [NAME ...]``.
+
+``volatility`` and ``forecast`` take seconds, ``return`` a minute. ``roll`` needs the data sets
+(CURVI_DATA) and the weights of ``python -m benchmarks sequences --music jsb --state FILE``:
+``python docs/sequence_figures.py roll FILE``.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
+
+import curvi  # noqa: E402
+from curvi.plots import new_figure, png_bytes  # noqa: E402
+
+IMAGES = ROOT / "docs" / "images"
+
+
+def write(name: str, figure: object) -> None:
+    (IMAGES / f"sequences_{name}.png").write_bytes(png_bytes(figure))
+
+
+def volatility() -> None:
+    """Absolute returns, their smoothed volatility, and the truth that made them."""
+    from benchmarks.sequence_peers import simulated
+
+    y, signal = simulated("volatility", 1000, seed=1)
+    figure = curvi.StateSpace(likelihood="volatility").fit(y).plot()
+    axes = figure.axes[0]
+    axes.plot(np.exp(0.5 * signal), color="black", linewidth=0.8, label="true volatility")
+    axes.legend(loc="upper left", frameon=False)
+    axes.set_ylabel("|return|")
+    write("volatility", figure)
+
+
+def forecast() -> None:
+    """Counts with a level and a season, a gap, and a year ahead."""
+    rng = np.random.default_rng(4)
+    t = np.arange(120)
+    level = 2.2 + np.cumsum(0.06 * rng.normal(size=len(t)))
+    y = rng.poisson(np.exp(level + 0.5 * np.sin(2 * np.pi * t / 12))).astype(float)
+    y[50:58] = np.nan
+    figure = curvi.StateSpace(season=12, likelihood="poisson").fit(y).plot(24)
+    figure.axes[0].set_ylabel("count")
+    write("forecast", figure)
+
+
+def roll(state: str) -> None:
+    """A chorale of the test split, and three samples of the model."""
+    from benchmarks.bench_sequences import unpacked
+
+    data = curvi.datasets.load("jsb")
+    params = unpacked(dict(np.load(state, allow_pickle=False)))
+    latent, hidden = params["recognition"]["mean"]["w"].T.shape
+    model = curvi.DeepMarkovModel(latent, hidden, max_epochs=1)
+    model.params_, model.width_ = params, data.train[0][0].shape[1]
+    pieces = [data.test[0][0][:60], *model.sample(3, 60, seed=1)]
+    figure = new_figure(9, 4.2)
+    for axes, piece, title in zip(
+        figure.subplots(2, 2).flat, pieces, ("a chorale", *["a sample"] * 3), strict=True
+    ):
+        axes.imshow(piece.T, origin="lower", aspect="auto", cmap="Greys", interpolation="none")
+        axes.set_ylim(15, 65)
+        axes.set_title(title, fontsize=9)
+    figure.supxlabel("step")
+    figure.supylabel("note")
+    write("roll", figure)
+
+
+def returns(seconds: float = 30.0) -> None:
+    """The cost of pendulum policies against time."""
+    import jax
+    import policy_pendulum
+
+    figure = new_figure(7, 3.6)
+    axes = figure.subplots()
+    for color, name in zip(
+        ("tab:blue", "tab:green", "tab:orange"), policy_pendulum.METHODS, strict=True
+    ):
+        for seed in range(3):
+            result, _ = policy_pendulum.learn(name, seed, seconds=seconds)
+            value = np.minimum.accumulate(result.trace["value"])
+            axes.plot(
+                result.trace["seconds"], value, color=color, label=name if seed == 0 else None
+            )
+    jax.clear_caches()
+    axes.set_xlabel("wall-clock time [s], without compilation")
+    axes.set_ylabel("best cost per step so far")
+    axes.legend(frameon=False)
+    write("return", figure)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    chosen = sys.argv[1:] or ["volatility", "forecast", "return"]
+    for place, name in enumerate(chosen):
+        if name == "roll":
+            roll(chosen[place + 1])
+            break
+        {"volatility": volatility, "forecast": forecast, "return": returns}[name]()
