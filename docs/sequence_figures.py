@@ -66,7 +66,7 @@ def roll(state: str) -> None:
         figure.subplots(2, 2).flat, pieces, ("a chorale", *["a sample"] * 3), strict=True
     ):
         axes.imshow(piece.T, origin="lower", aspect="auto", cmap="Greys", interpolation="none")
-        axes.set_ylim(15, 65)
+        axes.set_ylim(20, 80)
         axes.set_title(title, fontsize=9)
     figure.supxlabel("step")
     figure.supylabel("note")
