@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from curvi.plots import plot_images, plot_sheet
@@ -135,7 +134,7 @@ def _painted(data: Images, method: str, model: Trained) -> dict[str, np.ndarray]
         "noisy": noisy,
         "denoised": use.denoised(model, noisy, num_draws=20),
         "right half hidden": occluded,
-        "imputed": use.imputed(model, occluded, jnp.asarray(missing), num_sweeps=_SWEEPS),
+        "imputed": use.imputed(model, occluded, np.array(missing), num_sweeps=_SWEEPS),
     }
 
 

@@ -292,7 +292,8 @@ def _trained(
     every = per_epoch * max(1, -(-least // per_epoch))
     early = tuple(per_epoch // part for part in _FIRST_EPOCH if per_epoch // part >= _MIN_EARLY)
     pause = schedule.seconds_between
-    clock = None if pause is None else (pause, schedule.time_budget or math.inf)
+    longest = math.inf if schedule.time_budget is None else schedule.time_budget
+    clock = None if pause is None else (pause, longest)
     stopping = EarlyStopping(elbo, held_out, schedule.patience, every, clock, early)
     stopping.evaluate(0, 0.0, params)
     max_steps = schedule.max_epochs * per_epoch
