@@ -225,9 +225,9 @@ def sequences_table(result: Row) -> str:
     noise = max(row["nuts_smallest_ess"] ** -0.5 for row in result["nuts"])
     lines += [
         "",
-        "Errors are differences of means in units of the posterior sd; with the effective draws that "
-        f"one chain of NUTS has, its own is up to {noise:.3f}. NUTS is timed without compilation, "
-        "on one chain. From 1,000 to "
+        "Errors are differences of means in units of the posterior sd; with the effective draws "
+        f"that one chain of NUTS has, its own is up to {noise:.3f}. NUTS is timed without "
+        "compilation, on one chain. From 1,000 to "
         f"{int(longest):,} steps the time of one round grows like the length to the power "
         f"{found['slope']:.2f}; at the end it is {1000 * found['seconds'][longest]:.0f} ms.",
     ]
