@@ -41,7 +41,7 @@ MODELS: dict[str, Entry] = {
     "overdispersed_counts": Entry(groups.overdispersed_counts, 445, standardised=("own",)),
     "volatility_centred": Entry(latent.volatility_centred, 303, same_as="volatility_noncentred"),
     "volatility_noncentred": Entry(
-        latent.volatility_noncentred, 303, easier=latent.volatility_levelled, target_accept=0.95
+        latent.volatility_noncentred, 303, easier=latent.volatility_levelled, target_accept=0.98
     ),
     "local_level_season": Entry(latent.local_level_season, 165, target_accept=0.95),
     "horseshoe": Entry(latent.horseshoe, 204, heavy=("wide",), target_accept=0.99),

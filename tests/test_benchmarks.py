@@ -134,7 +134,8 @@ def test_parts_of_names_choose_and_whole_names_choose_one():
     ]  # fmt: skip
 
 
-PROVISIONAL = {"gp_poisson"}  # a handful of divergences; to be sampled again with smaller steps
+# A handful of divergences in thousands of draws; to be sampled again with smaller steps.
+PROVISIONAL = {"gp_poisson", "volatility_centred", "volatility_noncentred"}
 
 
 def references():
