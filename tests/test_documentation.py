@@ -14,7 +14,7 @@ import curvi
 pytestmark = pytest.mark.float64_only  # plain JAX settings, in processes of their own
 ROOT = Path(__file__).resolve().parent.parent
 API = ROOT / "docs" / "api.md"
-TRAIN = ("vae.md",)  # pages whose examples train networks
+TRAIN = ("vae.md", "sequences.md")  # pages whose examples train networks
 PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if "```python" in page.read_text()]
 
 

@@ -97,12 +97,8 @@ class DeepMarkovModel(SavedEstimator):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> tunes = [np.tile(np.eye(3), (4, 1)), np.tile(np.eye(3)[::-1], (3, 1))] * 4
-    >>> model = DeepMarkovModel(2, 4, max_epochs=2, annealing=1).fit(tunes)
-    >>> model.sample(2, 5).shape
-    (2, 5, 3)
+    >>> DeepMarkovModel(latent=2, hidden=4)
+    DeepMarkovModel(latent=2, hidden=4, likelihood='bernoulli')
     """
 
     params_: Any
