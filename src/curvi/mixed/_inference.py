@@ -33,6 +33,8 @@ _LARGEST_QUADRATURE = 80  # remaining effects that importance sampling can corre
 _POINTS = 1024
 _FEWER = 256  # where one evaluation passes over many rows
 _ROWS = 4000
+_MORE, _TIMES = 0.8, 4  # below this share of effective points there are four times as many
+_MOST_STORED = 2e7  # numbers in the table of conditional covariances
 _RESAMPLE = 0.6  # share of effective points below which kernels are tried
 LEAST_ESS, ENOUGH_ESS = 0.05, 0.3
 
@@ -82,8 +84,12 @@ def _gaussian(
     outer = explore(marginal, wide, seed=seed)
     found, parts = _sampled(marginal, outer, points, seed + 1)
     if found.ess < _RESAMPLE * points:
-        again, others = _sampled(marginal, kernels(found, wide), points, seed + 7)
-        found, parts = (again, others) if again.ess > found.ess else (found, parts)
+        local = kernels(found, wide)
+        again, others = _sampled(marginal, local, points, seed + 7)
+        if again.ess > found.ess:
+            outer, found, parts = local, again, others
+    if found.ess < _MORE * points and _TIMES * points * marginal.stats.within.size < _MOST_STORED:
+        found, parts = _sampled(marginal, outer, _TIMES * points, seed + 11)
     rest, mean, covariance = parts
     return Fitted(
         found.points, found.weights, rest, mean, covariance, design.alias, found.log_ratios,
