@@ -198,7 +198,8 @@ Painter = Callable[[Trained], dict[str, np.ndarray]]
 def finished(job: Job, data: Images, folder: Path, paint: Painter | None = None) -> Finished:
     """The run of a job, from its file where it has finished before."""
     commit = provenance("")["commit"]
-    text = json.dumps({**job.described(), "commit": commit, "painted": paint is not None})
+    painter = getattr(getattr(paint, "func", paint), "__name__", None)  # of a partial function
+    text = json.dumps({**job.described(), "commit": commit, "painted": painter})
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.npz"
     if path.exists():
         return _read(path)
