@@ -23,7 +23,7 @@ autodoc_default_options = {
     "show-inheritance": False,
     # scikit-learn writes these methods, with references into its own manual
     "exclude-members": "set_fit_request, set_score_request, set_transform_request, "
-    "set_inverse_transform_request, set_predict_request",
+    "set_inverse_transform_request, set_partial_fit_request, set_predict_request",
 }
 suppress_warnings = ["ref.python"]  # several results have fields of one name, such as outcome
 python_use_unqualified_type_names = True
