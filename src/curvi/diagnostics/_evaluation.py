@@ -55,12 +55,8 @@ def _energies(
     rows: PyTree,
     noise: Float[Array, "blocks together noise"],
 ) -> tuple[Float[Array, "blocks together"], Float[Array, "blocks together"], Float[Array, ""]]:
-    dimension = params.mean.shape[0]
-
     def log_q(epsilon: Float[Array, " noise"]) -> Float[Array, ""]:
-        if family.num_noise(dimension) == dimension:
-            return family.base.log_prob(epsilon) - family.scale.log_det(params.scale_params)
-        return family.log_prob(params, family.transform(params, epsilon))
+        return family.noise_log_prob(params, epsilon)
 
     def block(epsilons: Float[Array, "together noise"]) -> tuple[Array, Array]:
         values = energies(density, family, params, epsilons, rows)

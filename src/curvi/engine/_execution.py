@@ -59,6 +59,8 @@ class Execution:
 
     def runs_eagerly(self, problem: Problem, method: Method, params: Any, resources: Any) -> bool:
         """Whether a run of this method takes its steps on the host."""
+        if method.host_only:
+            return True
         if self.mode != "auto":
             return self.mode == "eager"
         if not method.has_host_steps(problem):

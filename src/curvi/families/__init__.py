@@ -1,7 +1,9 @@
 """q(z): mean field, full rank, low rank + diagonal, chain, Student t, any location-scale base."""
 
 from curvi.families._bases import Base, Laplace, Logistic, MultivariateTBase, Normal, StudentTBase
+from curvi.families._arrow import Arrow
 from curvi.families._chain import BlockBidiagonal, Chain
+from curvi.families._conditional import Conditional, Warped
 from curvi.families._family import (
     Family,
     FullRank,
@@ -14,7 +16,8 @@ from curvi.families._family import (
 from curvi.families._scales import Diagonal, DiagonalPlusLowRank, LowerTriangular, Scale
 
 __all__ = [
-    "Base", "BlockBidiagonal", "Chain", "Diagonal", "DiagonalPlusLowRank", "Family", "FullRank",
-    "Laplace", "LocationScale", "Logistic", "LowRank", "LowerTriangular", "MeanField",
-    "MultivariateTBase", "Normal", "Params", "Scale", "StudentT", "StudentTBase",
+    "Arrow", "Base", "BlockBidiagonal", "Chain", "Conditional", "Diagonal", "DiagonalPlusLowRank",
+    "Family", "FullRank", "Laplace", "LocationScale", "Logistic", "LowRank", "LowerTriangular",
+    "MeanField", "MultivariateTBase", "Normal", "Params", "Scale", "StudentT", "StudentTBase",
+    "Warped",
 ]  # fmt: skip

@@ -154,6 +154,16 @@ class Family(abc.ABC):
         noise = self.scale.solve(params.scale_params, z - params.mean)
         return self.base.log_prob(noise) - self.scale.log_det(params.scale_params)
 
+    def noise_log_prob(self, params: Params, noise: Float[Array, " noise"]) -> Float[Array, ""]:
+        """``log q`` at the z that the noise is mapped to, without solving for the noise again."""
+        if self.num_noise(params.mean.shape[0]) == params.mean.shape[0]:
+            return self.base.log_prob(noise) - self.scale.log_det(params.scale_params)
+        return self.log_prob(params, self.transform(params, noise))
+
+    def on(self, position: Any) -> Family:
+        """The family for a position: one that names leaves of it finds their coordinates."""
+        return self
+
     def sd(self, params: Params) -> Vector:
         """Marginal standard deviations."""
         return jnp.sqrt(self.base.variance * self.scale.variance(params.scale_params))

@@ -8,6 +8,7 @@ from curvi.solvers._hfsgvi import HFSGVI
 from curvi.solvers._kfac import KFAC
 from curvi.solvers._lbfgs import LBFGS
 from curvi.solvers._method import Info, Layer, Layered, Method, Pass, Problem
+from curvi.solvers._natural_gradient import NaturalGradient
 from curvi.solvers._trust_region import TrustRegion
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Layer",
     "Layered",
     "Method",
+    "NaturalGradient",
     "Pass",
     "Problem",
     "TrustRegion",

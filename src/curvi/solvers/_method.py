@@ -315,6 +315,11 @@ class Method(abc.ABC):
         """Whether :meth:`stepper` can take the steps of this problem on the host."""
         return False
 
+    @property
+    def host_only(self) -> bool:
+        """Whether it has no other steps."""
+        return False
+
     def stepper(self, problem: Problem, params: Any, resources: Any) -> Stepper | None:
         """The same steps taken on the host, where the method and the problem allow it."""
         return None

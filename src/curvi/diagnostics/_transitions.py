@@ -1,0 +1,242 @@
+r"""Hamiltonian transitions from draws of q: the judge of a fit, and its correction.
+
+Many chains start at draws of q and move in the coordinates of its noise, where the target is
+
+.. math:: \log p(z(\epsilon)) + \log |\det dz / d\epsilon|,
+
+a standard normal if q is right. Moments that move say that q is wrong, and by how much; when they
+have stopped moving they are those of the target. In these coordinates a step of the leapfrog is
+long and a trajectory of a quarter of a period, :math:`\pi / 2`, all but independent of its start,
+so that a few transitions do what a sampler without q needs hundreds for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from curvi.families._host import HostMap, Moved
+from curvi.objective._batch import BatchedDensity
+
+_CHAINS = 256
+_BLOCK = 8  # transitions between two looks at the moments
+_WARM = 8  # transitions that choose the step
+_LENGTH, _JITTER = np.pi / 2, 0.3  # of a trajectory, and its relative spread
+_WANTED_ACCEPTANCE = 0.8
+_SHORTEST_STEP, _LONGEST_STEP = 0.01, 1.0
+_MOST_LEAPS = 64
+_OFF = 1.4  # variance in the noise, or its inverse, from which the map is matched to the chains
+_DRIFT_ERRORS, _DRIFT_SDS = 4.5, 0.05  # both must be exceeded to call the moments unsettled
+_LEAST_ACCEPTANCE = 0.3
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long transitions go on.
+
+    Parameters
+    ----------
+    wanted_ess : float
+        Effective draws of the worst coordinate at which they end.
+    most_evaluations : int
+        Gradients that they may take.
+    time_left : callable
+        Seconds that are left.
+    """
+
+    wanted_ess: float = 1500.0
+    most_evaluations: int = 200_000
+    time_left: Callable[[], float] = lambda: float("inf")
+
+
+class Settling(NamedTuple):
+    """What the kept draws of all chains say about themselves.
+
+    Attributes
+    ----------
+    ess : effective draws of every coordinate, from the scatter of the chains' means
+    drift : change of the mean between their halves, in posterior sds; zero where chance explains it
+    """
+
+    ess: np.ndarray
+    drift: np.ndarray
+
+    @property
+    def settled(self) -> bool:
+        """Whether no mean is still moving."""
+        return bool((self.drift == 0).all())
+
+
+@dataclass(frozen=True, eq=False)
+class Transitions:
+    """Draws of the target, and how far they can be trusted.
+
+    Attributes
+    ----------
+    positions : array, shape (draws, dimension)
+        Flat positions, those of one time together.
+    settling : Settling
+        Effective numbers, and means that still move.
+    acceptance : float
+        Share of accepted trajectories.
+    evaluations : int
+        Gradients that were taken.
+    """
+
+    positions: np.ndarray
+    settling: Settling
+    acceptance: float
+    evaluations: int
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the chains move freely, and their moments have stopped moving."""
+        enough = float(self.settling.ess.min(initial=np.inf)) >= _CHAINS
+        return self.settling.settled and enough and self.acceptance >= _LEAST_ACCEPTANCE
+
+
+class _State(NamedTuple):
+    """Noise of all chains, its log density and the gradient of that."""
+
+    noise: np.ndarray
+    values: np.ndarray
+    scores: np.ndarray
+    positions: np.ndarray
+
+
+def run_transitions(
+    density: BatchedDensity, place: HostMap, rng: np.random.Generator, effort: Effort
+) -> Transitions:
+    """Move draws of q until their moments have settled and are known well, or the effort is spent.
+
+    The first transitions choose the length of a step. Where the chains then turn out wider or
+    narrower than q, the map is matched to them once. Of what follows the first third is dropped.
+    """
+    with threadpool_limits(1, "blas"):  # small products: threads would wait for each other
+        return _Chains(density, place, rng, effort).run()
+
+
+class _Chains:
+    """All chains, and the map in whose coordinates they move."""
+
+    def __init__(
+        self, density: BatchedDensity, place: HostMap, rng: np.random.Generator, effort: Effort
+    ) -> None:
+        self.density, self.place, self.rng, self.effort = density, place, rng, effort
+        self.before = density.evaluations
+        dimension = len(place.mean)
+        self.step = float(np.clip(1.2 * dimension**-0.25, _SHORTEST_STEP, _LONGEST_STEP))
+        self.state = self._start(rng.normal(size=(_CHAINS, dimension)))
+        self.kept: list[np.ndarray] = []
+        self.rates: list[float] = []
+
+    def run(self) -> Transitions:
+        """Warm up, match the map, and go on block by block."""
+        self._advance(_WARM, adapt=True)
+        if self._match():
+            self._advance(_WARM, adapt=True)
+            self._match()
+            self._advance(_WARM // 2, adapt=True)
+        self.kept, self.rates = [], []
+        while True:
+            self._advance(_BLOCK, adapt=False)
+            kept = np.stack(self.kept[len(self.kept) // 3 :])
+            found = settling_of(kept)
+            done = found.settled and found.ess.min() >= self.effort.wanted_ess
+            if done or self._spent():
+                return Transitions(
+                    kept.reshape(-1, kept.shape[2]),
+                    found,
+                    float(np.mean(self.rates)),
+                    self.density.evaluations - self.before,
+                )
+
+    def _spent(self) -> bool:
+        used = self.density.evaluations - self.before
+        return used >= self.effort.most_evaluations or self.effort.time_left() <= 0
+
+    def _start(self, noise: np.ndarray) -> _State:
+        """Chains at finite places: one that starts outside the support takes the place of another."""
+        state = self._at(noise)
+        good = np.flatnonzero(np.isfinite(state.values) & np.isfinite(state.scores).all(axis=1))
+        if len(good) in (0, len(noise)):
+            return state
+        index = np.arange(len(noise))
+        bad = np.setdiff1d(index, good)
+        index[bad] = self.rng.choice(good, len(bad))
+        return _State(*(part[index] for part in state))
+
+    def _at(self, noise: np.ndarray) -> _State:
+        moved: Moved = self.place.forward(noise)
+        values, gradients = self.density(moved.positions)
+        with np.errstate(invalid="ignore", over="ignore"):
+            scores = self.place.back(moved, gradients)
+            return _State(noise, values + moved.log_det, scores, moved.positions)
+
+    def _advance(self, count: int, adapt: bool) -> None:
+        for _ in range(count):
+            rate = self._transition()
+            self.rates.append(rate)
+            self.kept.append(self.state.positions)
+            if adapt:
+                longer = self.step * np.exp(rate - _WANTED_ACCEPTANCE)
+                self.step = float(np.clip(longer, _SHORTEST_STEP, _LONGEST_STEP))
+            if self._spent():
+                return
+
+    def _transition(self) -> float:
+        """One trajectory of every chain; the share that was accepted, on average."""
+        state, rng = self.state, self.rng
+        length = _LENGTH * rng.uniform(1 - _JITTER, 1 + _JITTER)
+        leaps = int(np.clip(round(length / self.step), 1, _MOST_LEAPS))
+        momentum = rng.normal(size=state.noise.shape)
+        there, moving = state, momentum + 0.5 * self.step * state.scores
+        with np.errstate(invalid="ignore", over="ignore"):
+            for leap in range(leaps):
+                there = self._at(there.noise + self.step * moving)
+                moving = moving + self.step * (1.0 if leap < leaps - 1 else 0.5) * there.scores
+            gained = there.values - state.values
+            gained -= 0.5 * (np.sum(moving**2, axis=1) - np.sum(momentum**2, axis=1))
+        chance = np.where(np.isfinite(gained), np.exp(np.minimum(gained, 0.0)), 0.0)
+        accepted = rng.random(len(chance)) < chance
+        self.state = _State(
+            *(
+                np.where(accepted.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+                for new, old in zip(there, state, strict=True)
+            )
+        )
+        return float(chance.mean())
+
+    def _match(self) -> bool:
+        """Match the map to the chains where they are wider or narrower than q."""
+        recent = np.concatenate(self.kept[-_WARM // 2 :])
+        spread = self.place.noise_of(recent).var(axis=0)
+        if not np.isfinite(spread).all() or (1 / _OFF < spread.min() and spread.max() < _OFF):
+            return False
+        dimension = recent.shape[1]
+        self.place = self.place.matched_to(recent, len(recent) / (len(recent) + 2.0 * dimension))
+        self.state = self._at(self.place.noise_of(self.state.positions))
+        return True
+
+
+def settling_of(kept: np.ndarray) -> Settling:
+    """Effective numbers and drifts of draws, shape (times, chains, dimension)."""
+    times, chains, _ = kept.shape
+    total = kept.reshape(-1, kept.shape[2]).var(axis=0)
+    total = np.maximum(total, np.finfo(float).tiny)
+    own = kept.mean(axis=0)
+    ess = np.minimum(chains * total / np.maximum(own.var(axis=0), 1e-300), float(chains * times))
+    if times < 2:
+        return Settling(ess, np.zeros_like(ess))
+    half = times // 2
+    change = kept[half:].mean(axis=0) - kept[:half].mean(axis=0)
+    drift = change.mean(axis=0) / np.sqrt(total)
+    error = change.std(axis=0) / np.sqrt(chains * total)
+    moving = (np.abs(drift) > _DRIFT_ERRORS * error) & (np.abs(drift) > _DRIFT_SDS)
+    return Settling(ess, np.where(moving, drift, 0.0))
+
+

@@ -1,0 +1,221 @@
+r"""Globals first, then locals whose spread depends on them: families for posteriors with groups.
+
+.. math::
+
+    z = \mu + R\,v(\epsilon), \qquad v_g = \epsilon_g, \qquad
+    v_l = \exp(B \epsilon_g - |B|^2)\,\epsilon_l
+
+with R lower triangular in the order (globals, locals) and :math:`|B|^2` the sum of squares of a row.
+The exponent is centred so that v has mean zero and the identity as covariance, whatever B is:
+mean and covariance of q are mu and R R' as for a Gaussian. B is what a Gaussian lacks, the way in
+which the scale of a local coordinate follows the globals (the funnel of a hierarchical model).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from curvi._core.errors import InputError
+from curvi.families._arrow import Arrow
+from curvi.families._family import Family, Params
+from curvi.families._scales import LowerTriangular, Matrix, Scale, Vector
+from curvi.linalg import FunctionMetric, Metric
+
+_WARP_INFORMATION = 2.0  # Fisher information of the logarithm of a scale
+
+
+@dataclass(frozen=True)
+class Warped(Scale):
+    """The linear part of :class:`Conditional`: R in the order (globals, locals), and B beside it.
+
+    The parameters are ``{"scale": those of R, "warp": B}``.
+
+    Parameters
+    ----------
+    order : tuple of int
+        The coordinates, globals first.
+    num_globals : int
+        How many of them are global.
+    inner : Scale
+        The structure of R.
+    """
+
+    order: tuple[int, ...]
+    num_globals: int
+    inner: Scale
+
+    @property
+    def _places(self) -> np.ndarray:
+        """Where each coordinate stands in the order."""
+        return np.argsort(np.asarray(self.order))
+
+    @property
+    def is_full(self) -> bool:  # type: ignore[override]
+        """Whether R R' can be any covariance."""
+        return False
+
+    def min_fixed_draws(self, dimension: int) -> int:
+        """As for R, and one more for each column of B."""
+        return self.inner.min_fixed_draws(dimension) + self.num_globals
+
+    def init(self, sd: Vector) -> dict[str, Any]:
+        """R diagonal and B zero."""
+        if sd.shape[0] != len(self.order):
+            raise InputError(
+                f"the position has {sd.shape[0]} coordinate(s) and the structure of Conditional "
+                f"{len(self.order)}; give it the globals and groups of this position"
+            )
+        warp = jnp.zeros((sd.shape[0] - self.num_globals, self.num_globals), sd.dtype)
+        return {"scale": self.inner.init(sd[np.asarray(self.order)]), "warp": warp}
+
+    def apply(self, params: dict[str, Any], noise: Vector) -> Vector:
+        """R v(epsilon), in the order of the position."""
+        return self.inner.apply(params["scale"], self.warped(params, noise))[self._places]
+
+    def log_scales(self, params: dict[str, Any], noise: Vector) -> Float[Array, " locals"]:
+        """``B epsilon_g - |B|^2``."""
+        warp = params["warp"]
+        return warp @ noise[: self.num_globals] - jnp.sum(warp**2, axis=1)
+
+    def warped(self, params: dict[str, Any], noise: Vector) -> Vector:
+        """v."""
+        own = jnp.exp(self.log_scales(params, noise)) * noise[self.num_globals :]
+        return jnp.concatenate([noise[: self.num_globals], own])
+
+    def log_det(self, params: dict[str, Any]) -> Float[Array, ""]:
+        """``E log |det dz / d epsilon| = log det R - sum B^2``."""
+        return self.inner.log_det(params["scale"]) - jnp.sum(params["warp"] ** 2)
+
+    def solve(self, params: dict[str, Any], centred: Vector) -> Vector:
+        """The epsilon that is mapped to a centred position."""
+        v = self.inner.solve(params["scale"], centred[np.asarray(self.order)])
+        own = jnp.exp(-self.log_scales(params, v)) * v[self.num_globals :]
+        return jnp.concatenate([v[: self.num_globals], own])
+
+    def diagonal_and_factor(self, params: Any, xp: Any = jnp) -> tuple[Any, Any]:
+        """Of R R', the rows in the order of the position."""
+        diagonal, factor = self.inner.diagonal_and_factor(params["scale"], xp)
+        places = self._places
+        return (
+            None if diagonal is None else diagonal[places],
+            None if factor is None else factor[places],
+        )
+
+    def variance(self, params: dict[str, Any]) -> Vector:
+        """Diagonal of R R'."""
+        return self.inner.variance(params["scale"])[self._places]
+
+    def covariance(self, params: dict[str, Any]) -> Matrix:
+        """R R'."""
+        places = self._places
+        return self.inner.covariance(params["scale"])[places][:, places]
+
+    def mean_metric(self, params: dict[str, Any]) -> Metric:
+        """``(R R')^-1``."""
+        inner, order = self.inner.mean_metric(params["scale"]), np.asarray(self.order)
+        places = self._places
+        return FunctionMetric(
+            lambda v: inner.apply(v[order])[places], lambda v: inner.solve(v[order])[places]
+        )
+
+    def scale_metric(self, params: dict[str, Any]) -> Metric:
+        """That of R, and ``2 I`` for B: exact where B is zero."""
+        inner = self.inner.scale_metric(params["scale"])
+
+        def both(scale: Any, by: float) -> Any:
+            return lambda t: {"scale": scale(t["scale"]), "warp": by * t["warp"]}
+
+        return FunctionMetric(
+            both(inner.apply, _WARP_INFORMATION), both(inner.solve, 1 / _WARP_INFORMATION)
+        )
+
+    def project(self, params: dict[str, Any], tangent: dict[str, Any]) -> dict[str, Any]:
+        """As for R."""
+        return {**tangent, "scale": self.inner.project(params["scale"], tangent["scale"])}
+
+    def to_raw(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The entries of R; B as it is."""
+        return {**params, "scale": self.inner.to_raw(params["scale"])}
+
+    def from_raw(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """Back from the entries of R."""
+        return {**raw, "scale": self.inner.from_raw(raw["scale"])}
+
+
+@dataclass(frozen=True)
+class Conditional(Family):
+    """Globals, and locals whose mean and spread depend on them.
+
+    For posteriors with groups: the globals (means, logarithms of group sds) have a full
+    covariance, every local coordinate a mean that is linear in them and a scale that is
+    log-linear in them. Without ``groups`` the locals have a full covariance too; with ``groups``
+    those of different groups are independent given the globals, and time and memory are linear
+    in the number of groups.
+
+    Parameters
+    ----------
+    globals_ : tuple
+        The global coordinates: names of leaves of the position, or indices of the flat position.
+    groups : tuple of tuple of str, optional
+        For each kind of group the names of its leaves, whose leading axis counts the groups: one
+        ``("intercept", "slope")`` says that intercept[j] and slope[j] belong together.
+
+    Raises
+    ------
+    InputError
+        Where a name is unknown, a leaf is left out or named twice, or leaves of a group differ in
+        their number of groups.
+
+    Examples
+    --------
+    >>> import curvi, jax.numpy as jnp
+    >>> family = curvi.Conditional(globals_=("log_sd",))
+    >>> position = {"log_sd": jnp.zeros(()), "effect": jnp.zeros(3)}
+    >>> family.on(position).order
+    (3, 0, 1, 2)
+    """
+
+    globals_: tuple[str | int, ...]
+    groups: tuple[tuple[str, ...], ...] | None = None
+    order: tuple[int, ...] = ()
+    blocks: tuple[tuple[int, int], ...] = ()
+
+    def on(self, position: Any) -> Conditional:
+        """The family with the coordinates of a position in place of names."""
+        if self.order:
+            return self
+        from curvi.families._structure import resolved
+
+        return resolved(self, position)
+
+    @property
+    def scale(self) -> Warped:
+        """R in the order (globals, locals), and B."""
+        if not self.order:
+            raise InputError("Conditional needs a position; call family.on(position) first")
+        count = len(self.order) - sum(number * width for number, width in self.blocks)
+        if self.blocks:
+            return Warped(self.order, count, Arrow(count, self.blocks))
+        return Warped(self.order, len(self.globals_), LowerTriangular())
+
+    def noise_log_prob(self, params: Params, noise: Vector) -> Float[Array, ""]:
+        """``log q`` where the noise is mapped to."""
+        scale = self.scale
+        linear = scale.inner.log_det(params.scale_params["scale"])
+        volume = linear + jnp.sum(scale.log_scales(params.scale_params, noise))
+        return self.base.log_prob(noise) - volume
+
+    def log_prob(self, params: Params, z: Vector) -> Float[Array, ""]:
+        """``log q(z)``."""
+        noise = self.scale.solve(params.scale_params, z - params.mean)
+        return self.noise_log_prob(params, noise)
+
+    def __repr__(self) -> str:
+        names = ", ".join(str(name) for name in self.globals_)
+        kinds = "" if self.groups is None else f", {len(self.groups)} kind(s) of groups"
+        return f"Conditional({names}{kinds})"

@@ -1,0 +1,133 @@
+r"""The map of a dense family on the host: many draws forward, and gradients back to the noise.
+
+.. math:: z = \mu + R\,v(\epsilon), \qquad
+    v_l = \exp(B \epsilon_g - |B|^2)\,\epsilon_l
+
+as :class:`~curvi.families.Conditional` has it; without globals, v is the noise itself and the map
+that of :class:`~curvi.families.FullRank`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from scipy import linalg
+
+from curvi.families._bases import Normal
+from curvi.families._conditional import Conditional
+from curvi.families._family import Family, Params
+from curvi.families._scales import LowerTriangular
+
+_LARGEST_LOG = 30.0  # of a scale: a draw further out is as good as infinitely far
+
+
+class Moved(NamedTuple):
+    """Noise on its way: v, the scales of the locals, positions, and ``log |det dz / d epsilon|``."""
+
+    v: np.ndarray
+    scales: np.ndarray
+    positions: np.ndarray
+    log_det: np.ndarray
+
+
+def has_host_map(family: Family) -> bool:
+    """Whether the family is a Gaussian with a dense R, or one that is conditional on globals."""
+    if isinstance(family, Conditional):
+        return bool(family.order) and not family.blocks
+    return isinstance(family.scale, LowerTriangular) and isinstance(family.base, Normal)
+
+
+@dataclass(frozen=True, eq=False)
+class HostMap:
+    """mu, R and B as NumPy arrays, the coordinates in the order (globals, locals).
+
+    Parameters
+    ----------
+    mean, factor, warp : array
+        mu, R and B, of shapes (d,), (d, d) and (locals, globals).
+    order : array
+        Which coordinate of the position stands where.
+    """
+
+    mean: np.ndarray
+    factor: np.ndarray
+    warp: np.ndarray
+    order: np.ndarray
+
+    @classmethod
+    def of(cls, family: Family, params: Params) -> HostMap:
+        """The map of a family that has one."""
+        mean = np.asarray(params.mean, np.float64)
+        if isinstance(family, Conditional):
+            raw = np.asarray(params.scale_params["scale"], np.float64)
+            warp = np.asarray(params.scale_params["warp"], np.float64)
+            order = np.asarray(family.order)
+        else:
+            raw = np.asarray(params.scale_params, np.float64)
+            warp, order = np.zeros((len(mean), 0)), np.arange(len(mean))
+        return cls(mean[order], LowerTriangular().factor(raw, np), warp, order)
+
+    def params(self, family: Family, dtype: Any) -> Params:
+        """The parameters of the family whose map this is."""
+        mean = np.empty_like(self.mean)
+        mean[self.order] = self.mean
+        raw = np.tril(self.factor, -1) + np.diag(np.log(np.diagonal(self.factor)))
+        scale: Any = jnp.asarray(raw, dtype)
+        if isinstance(family, Conditional):
+            scale = {"scale": scale, "warp": jnp.asarray(self.warp, dtype)}
+        return Params(jnp.asarray(mean, dtype), scale)
+
+    @property
+    def num_globals(self) -> int:
+        """Number of globals."""
+        return int(self.warp.shape[1])
+
+    @property
+    def log_det(self) -> float:
+        """``log det R``."""
+        return float(np.sum(np.log(np.diagonal(self.factor))))
+
+    def forward(self, noise: np.ndarray) -> Moved:
+        """Move draws, one per row."""
+        count = self.num_globals
+        logs = noise[:, :count] @ self.warp.T - np.sum(self.warp**2, axis=1)
+        scales = np.exp(np.minimum(logs, _LARGEST_LOG))
+        v = noise.copy()
+        v[:, count:] *= scales
+        positions = np.empty_like(v)
+        positions[:, self.order] = self.mean + v @ self.factor.T
+        return Moved(v, scales, positions, self.log_det + logs.sum(axis=1))
+
+    def linear_back(self, gradients: np.ndarray) -> np.ndarray:
+        """``R' g``: gradients in v for gradients in the positions."""
+        return gradients[:, self.order] @ self.factor
+
+    def back(self, moved: Moved, gradients: np.ndarray) -> np.ndarray:
+        r"""Gradients of :math:`\log p(z) + \log |\det dz/d\epsilon|` in the noise."""
+        count, found = self.num_globals, self.linear_back(gradients)
+        if count:
+            local = found[:, count:]
+            found[:, :count] += (local * moved.v[:, count:] + 1.0) @ self.warp
+            found[:, count:] = local * moved.scales
+        return found
+
+    def noise_of(self, positions: np.ndarray) -> np.ndarray:
+        """The noise that is mapped to the positions."""
+        centred = positions[:, self.order] - self.mean
+        found = linalg.solve_triangular(self.factor, centred.T, lower=True, check_finite=False).T
+        count = self.num_globals
+        logs = found[:, :count] @ self.warp.T - np.sum(self.warp**2, axis=1)
+        found[:, count:] *= np.exp(-logs)
+        return found
+
+    def matched_to(self, positions: np.ndarray, weight: float) -> HostMap:
+        """The map with mean and covariance moved towards those of positions, by ``weight``."""
+        centred = positions[:, self.order] - self.mean
+        v = linalg.solve_triangular(self.factor, centred.T, lower=True, check_finite=False).T
+        mean = v.mean(axis=0)
+        covariance = weight * np.cov(v.T) + (1 - weight) * np.eye(len(mean))
+        factor = self.factor @ np.linalg.cholesky(covariance)
+        return replace(self, mean=self.mean + self.factor @ mean, factor=factor)

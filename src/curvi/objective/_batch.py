@@ -1,0 +1,81 @@
+"""A log density and its gradient at many positions, on the host, behind one compiled function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from curvi._core.compilation import SizedJit
+from curvi._core.deadline import check_deadline
+from curvi.targets import AbstractTarget, Density
+
+_LARGEST, _SMALLEST = 128, 8
+_NUMBERS = 2e7  # that one call computes at most, as far as fewer positions allow it
+_CALLS = 100  # by which the work is judged that a compilation is worth
+
+
+def _values_and_gradients(
+    density: Density, rows: PyTree, positions: Float[Array, "batch dimension"]
+) -> tuple[Float[Array, " batch"], Float[Array, "batch dimension"]]:
+    return jax.vmap(jax.value_and_grad(lambda z: density.log_prob(z, rows)))(positions)
+
+
+_compiled = SizedJit(_values_and_gradients)
+
+
+@dataclass(eq=False)
+class BatchedDensity:
+    """log p and its gradient at the rows of a matrix, in double precision on the host.
+
+    Positions are evaluated in batches of one size, so that a single function is compiled whatever
+    their number. Everything that needs nothing but values and gradients can share it: natural
+    gradients, the search for a start, importance ratios and transitions.
+
+    Parameters
+    ----------
+    density : Density
+        What is inferred.
+    rows : pytree or None
+        All rows of its data.
+    evaluations : int
+        Positions that have been evaluated.
+    """
+
+    density: Density
+    rows: PyTree = None
+    evaluations: int = field(default=0, init=False)
+
+    @classmethod
+    def of(cls, target: AbstractTarget) -> BatchedDensity:
+        """That of a target with all its rows."""
+        return cls(target.density, target.rows)
+
+    @property
+    def batch(self) -> int:
+        """Positions in one call: 128, or fewer where they would be expensive."""
+        affordable = _NUMBERS / max(self.density.cost.numbers, 1.0)
+        size = 2 ** int(np.log2(max(affordable, 1.0)))
+        return int(np.clip(size, _SMALLEST, _LARGEST))
+
+    def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """log p, shape (n,), and its gradient, shape (n, dimension).
+
+        Both are NaN where the log density is not finite; nothing is raised.
+        """
+        count, batch = len(positions), self.batch
+        work = _CALLS * batch * self.density.cost.numbers
+        values, gradients = np.empty(count), np.empty(positions.shape)
+        for begin in range(0, count, batch):
+            check_deadline()
+            part = positions[begin : begin + batch].astype(self.density.dtype)
+            padded = np.concatenate([part, np.repeat(part[-1:], batch - len(part), axis=0)])
+            found = _compiled(work, self.density, self.rows, jnp.asarray(padded))
+            values[begin : begin + batch] = np.asarray(found[0])[: len(part)]
+            gradients[begin : begin + batch] = np.asarray(found[1])[: len(part)]
+        self.evaluations += count
+        return values, gradients

@@ -1,0 +1,257 @@
+"""NaturalGradient: a full covariance from gradients alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array
+from scipy import linalg
+from threadpoolctl import threadpool_limits
+
+from curvi._core import validation
+from curvi._core.errors import InputError, Outcome
+from curvi.families._host import HostMap, Moved, has_host_map
+from curvi.objective._batch import BatchedDensity
+from curvi.solvers._method import Info, Method, Problem, Stepper
+
+_LONGEST = 3.0  # posterior sds per coordinate that a step may move the mean, root mean square
+_SHORTER, _LONGER = 0.4, 1.5  # of the share of a step, after a rejection and after a success
+_LEAST_CURVATURE = 0.1  # eigenvalues of the new precision, where it would be indefinite
+_WINDOW = 5  # steps over which progress is judged
+_LARGEST_WARP = 0.5  # that one step may add to an entry of B
+_HOST_ONLY = (
+    "NaturalGradient steps on the host, on fixed draws and all rows, and fits FullRank() or "
+    "Conditional(globals_) without groups; choose TrustRegion() for anything else"
+)
+
+
+@dataclass(frozen=True)
+class NaturalGradient(Method):
+    r"""Natural-gradient steps in mean and precision, on common random numbers.
+
+    In the coordinates of the noise, with :math:`s_m = R^\top \nabla \log p(z_m)`, the theorems of
+    Bonnet and Price turn gradients into the expected gradient and curvature of the log density,
+
+    .. math:: \delta = \frac1M \sum_m s_m, \qquad
+        H = -\frac1M \,\mathrm{sym} \sum_m s_m v_m^\top \approx -E[R^\top \nabla^2 \log p\, R],
+
+    and a step of share :math:`\rho` goes to the precision
+    :math:`P = (1 - \rho) I + \rho H` and the mean :math:`\mu + \rho R P^{-1} \delta`. On a Gaussian
+    target the full step is exact. A step that does not improve the bound on the same draws is
+    shortened. For :class:`~curvi.Conditional` B moves along its own natural gradient. The run
+    stops when the natural gradient promises less than ``tolerance`` nats, or when five steps in a row
+    improve the bound by less than ``least_progress`` nats each.
+
+    One step costs the gradients at M draws and :math:`O(d^3)` arithmetic; no second derivative is
+    compiled. That makes it the method of ``family="auto"`` up to a thousand dimensions.
+
+    It steps on the host and fits :class:`~curvi.FullRank` and :class:`~curvi.Conditional` without
+    groups, on fixed draws and all rows.
+
+    Parameters
+    ----------
+    least_progress : float
+        Nats per step, over five steps, that are worth going on for. Zero goes on to the end.
+
+    Examples
+    --------
+    >>> import curvi, jax.numpy as jnp
+    >>> result = curvi.fit(lambda x: -0.5 * jnp.sum((x - 2.0) ** 2), jnp.zeros(3), progress=False,
+    ...                    family=curvi.FullRank(), method=curvi.NaturalGradient())
+    >>> result.converged, result.mean.round(3).tolist()
+    (True, [2.0, 2.0, 2.0])
+    """
+
+    least_progress: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Validate the number."""
+        if self.least_progress != 0:
+            validation.positive_number(self.least_progress, "least_progress")
+
+    @property
+    def default_max_steps(self) -> int:
+        """A run that takes more has no maximum to find."""
+        return 200
+
+    def stops(self, problem: Problem) -> bool:
+        """Always, by the gain that the natural gradient promises."""
+        return True
+
+    def init(self, problem: Problem, params: Any, resources: Any) -> Any:
+        """There is no state on device."""
+        raise InputError(_HOST_ONLY)
+
+    def step(
+        self, problem: Problem, state: Any, resources: Any, step: Array, tolerance: Array
+    ) -> tuple[Any, Info]:
+        """There are no steps on device."""
+        raise InputError(_HOST_ONLY)
+
+    def has_host_steps(self, problem: Problem) -> bool:
+        """On fixed draws, all rows, and a family with a dense map."""
+        family = getattr(problem, "family", None)
+        return problem.fixed and family is not None and has_host_map(family)
+
+    @property
+    def host_only(self) -> bool:
+        """It has no compiled steps."""
+        return True
+
+    def stepper(self, problem: Problem, params: Any, resources: Any) -> Stepper | None:
+        """The steps; raises InputError where the problem has none."""
+        if not self.has_host_steps(problem):
+            raise InputError(_HOST_ONLY)
+        return _Steps(problem, params, resources, self.least_progress)
+
+
+class _Point(NamedTuple):
+    """A map, and what the draws say there."""
+
+    map: HostMap
+    moved: Moved
+    gradients: np.ndarray
+    neg_elbo: float
+
+    @property
+    def finite(self) -> bool:
+        """Whether the bound and all gradients are finite."""
+        return bool(np.isfinite(self.neg_elbo) and np.isfinite(self.gradients).all())
+
+
+class _Direction(NamedTuple):
+    """delta, H - I, the natural gradient of B, and the gain that they promise."""
+
+    mean: np.ndarray
+    excess: np.ndarray
+    warp: np.ndarray
+    gain: float
+
+
+class _Steps:
+    """A run: where it stands, and the share of a full step that it dares to take."""
+
+    def __init__(self, problem: Any, params: Any, resources: Any, least: float) -> None:
+        self.problem, self.share, self.least = problem, 1.0, least
+        self.values: list[float] = []
+        self.density = BatchedDensity(problem.density, resources.rows)
+        self.noise = np.asarray(resources.noise, np.float64)
+        self.constant = float(problem.family.base.entropy(problem.dimension))
+        self.start = HostMap.of(problem.family, params)
+        self.here: _Point | None = None
+        self.direction: _Direction | None = None
+
+    @property
+    def params(self) -> Any:
+        """The parameters where the run stands."""
+        found = self.start if self.here is None else self.here.map
+        return found.params(self.problem.family, self.problem.density.dtype)
+
+    def prepare(self) -> None:
+        """Compile, and evaluate the start."""
+        self.here = self._at(self.start)
+
+    def step(self, tolerance: float) -> Info:
+        """Propose a step and judge it on the same draws."""
+        with threadpool_limits(1, "blas"):  # matrices are small: threads would wait for each other
+            return self._step(tolerance)
+
+    def _step(self, tolerance: float) -> Info:
+        here = self._at(self.start) if self.here is None else self.here
+        self.here = here
+        if not here.finite:
+            return self._info(here, 0.0, accepted=False, finite=False)
+        if self.direction is None:
+            self.direction = _direction(here, self.noise)
+        gain = self.direction.gain
+        rounding = np.finfo(self.problem.density.dtype).eps * abs(here.neg_elbo)
+        if gain <= max(tolerance, rounding):
+            return self._info(here, gain, accepted=True, finite=True, converged=True)
+        trial, indefinite = _moved_map(here.map, self.direction, self.share)
+        there = self._at(trial)
+        accepted = there.finite and there.neg_elbo < here.neg_elbo
+        # Where rounding decides between the two ends, there is nothing left to gain.
+        spent = not accepted and there.finite and self.share * gain < 4 * rounding
+        if accepted:
+            self.values.append(there.neg_elbo)
+            spent = len(self.values) > _WINDOW and (
+                self.values[-1 - _WINDOW] - self.values[-1] < _WINDOW * self.least
+            )
+            self.here, self.direction = there, None
+            self.share = min(1.0, _LONGER * self.share)
+        else:
+            self.share *= _SHORTER
+        return self._info(here, gain, accepted or spent, there.finite, spent, indefinite)
+
+    def _at(self, place: HostMap) -> _Point:
+        moved = place.forward(self.noise)
+        values, gradients = self.density(moved.positions)
+        with np.errstate(invalid="ignore", over="ignore"):
+            elbo = float(np.mean(values + moved.log_det)) + self.constant
+        return _Point(place, moved, gradients, -elbo)
+
+    @staticmethod
+    def _info(
+        here: _Point,
+        gain: float,
+        accepted: bool,
+        finite: bool,
+        converged: bool = False,
+        indefinite: bool = False,
+    ) -> Info:
+        outcome = Outcome.CONVERGED if converged else Outcome.RUNNING
+        norm = float(np.sqrt(2 * max(gain, 0.0)))
+        return Info(
+            here.neg_elbo, norm, gain, 0, accepted, finite, indefinite, outcome.value
+        )
+
+
+def _direction(here: _Point, noise: np.ndarray) -> _Direction:
+    r"""The natural gradient: delta, H made symmetric less the identity, and that of B.
+
+    Without the error of the draws H is symmetric. Its average with its transpose has less of that
+    error than either triangle, and where it is the identity, q fits the draws less closely than at
+    the maximum of their bound, which matters while there are hardly more draws than coordinates.
+    """
+    count, pulled = here.map.num_globals, here.map.linear_back(here.gradients)
+    v = here.moved.v
+    curvature = -(pulled.T @ v) / len(v)
+    excess = 0.5 * (curvature + curvature.T) - np.eye(len(curvature))
+    mean = pulled.mean(axis=0)
+    local = pulled[:, count:] * v[:, count:]
+    warp = local.T @ noise[:, :count] / len(v)
+    warp -= 2 * here.map.warp * (1 + local.mean(axis=0)[:, None])
+    gain = (
+        0.5 * mean @ mean
+        + 0.5 * np.sum(np.tril(excess, -1) ** 2)
+        + 0.25 * np.sum(np.diagonal(excess) ** 2)
+        + 0.25 * np.sum(warp**2)
+    )
+    return _Direction(mean, excess, 0.5 * warp, float(gain))
+
+
+def _moved_map(place: HostMap, direction: _Direction, share: float) -> tuple[HostMap, bool]:
+    """The map after a step, and whether the precision had to be made positive."""
+    precision = np.eye(len(place.mean)) + share * direction.excess
+    try:
+        root = _inverse_root(precision)
+        indefinite = False
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(precision)
+        root = _inverse_root((vectors * np.maximum(values, _LEAST_CURVATURE)) @ vectors.T)
+        indefinite = True
+    way = share * (root.T @ direction.mean)
+    way *= min(1.0, _LONGEST / max(float(np.sqrt(np.mean(way**2))), 1e-300))
+    factor = place.factor @ root
+    warp = place.warp + share * np.clip(direction.warp, -_LARGEST_WARP, _LARGEST_WARP)
+    mean = place.mean + factor @ way
+    return replace(place, mean=mean, factor=factor, warp=warp), indefinite
+
+
+def _inverse_root(matrix: np.ndarray) -> np.ndarray:
+    """The lower triangular W with ``W W' = matrix^-1``."""
+    upper = np.linalg.cholesky(matrix[::-1, ::-1])[::-1, ::-1]  # matrix = upper upper'
+    identity = np.eye(len(matrix))
+    return linalg.solve_triangular(upper.T, identity, lower=True, check_finite=False)
