@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from curvi.diagnostics import FitResult as FitResult
     from curvi.engine import Checkpoint as Checkpoint
     from curvi.families import Chain as Chain
+    from curvi.families import Conditional as Conditional
     from curvi.families import FullRank as FullRank
     from curvi.families import LocationScale as LocationScale
     from curvi.families import LowRank as LowRank
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from curvi.solvers import Averaged as Averaged
     from curvi.solvers import FirstOrder as FirstOrder
     from curvi.solvers import HessianFree as HessianFree
+    from curvi.solvers import NaturalGradient as NaturalGradient
     from curvi.solvers import TrustRegion as TrustRegion
     from curvi.targets import DataTarget as DataTarget
     from curvi.targets import Target as Target
@@ -102,7 +104,9 @@ _NAMES = {
     "_core.meshes": ("data_mesh",),
     "_core.validation": ("PrecisionWarning",),
     "targets": ("DataTarget", "Target"),
-    "families": ("Chain", "FullRank", "LocationScale", "LowRank", "MeanField", "StudentT"),
+    "families": (
+        "Chain", "Conditional", "FullRank", "LocationScale", "LowRank", "MeanField", "StudentT",
+    ),
     "objective": ("Draws",),
     "solvers": (
         "DSVI",
@@ -112,6 +116,7 @@ _NAMES = {
         "Averaged",
         "FirstOrder",
         "HessianFree",
+        "NaturalGradient",
         "TrustRegion",
     ),
     "inference": ("OptimiseResult", "calibrate", "fit", "laplace", "minimise"),

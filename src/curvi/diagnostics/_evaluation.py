@@ -23,7 +23,9 @@ from curvi._core.memory import require_memory
 from curvi._core.trees import size
 from curvi.concentration import VarianceReport
 from curvi.families import Family, Params
+from curvi.families._host import HostMap, has_host_map
 from curvi.objective import energies, host_sample
+from curvi.objective._batch import BatchedDensity
 from curvi.objective._draws import host_generator
 from curvi.targets import AbstractTarget, Density
 
@@ -145,6 +147,8 @@ def evaluate_all(
         together //= 2
     work = count * (target.density.cost.numbers + 2 * width)
     step = count if work <= _AT_ONCE else together
+    if has_host_map(family):
+        step = max(step, BatchedDensity.of(target).batch)
     found: list[list[Any]] = [[] for _ in candidates]
     for _ in range(0, count, step):
         draws = host_sample(rng, step, width, family.base).astype(target.dtype)
@@ -170,11 +174,25 @@ def _evaluated(
     draws: np.ndarray,
     together: int = _TOGETHER,
 ) -> tuple[Array, Array, Array]:
+    if has_host_map(family):  # shares the compiled function of natural gradients and transitions
+        return _on_host(target, family, params, draws)
     noise = jnp.asarray(draws.reshape(-1, together, draws.shape[1]))
     work = draws.shape[0] * target.density.cost.numbers
     return _compiled(
         work, target.density, family=family, params=params, rows=target.rows, noise=noise
     )
+
+
+def _on_host(
+    target: AbstractTarget, family: Family, params: Any, draws: np.ndarray
+) -> tuple[Any, Any, Any]:
+    """Energies, log q and the entropy of q, through values and gradients of the log density."""
+    noise = np.asarray(draws, np.float64)
+    moved = HostMap.of(family, params).forward(noise)
+    values, _ = BatchedDensity.of(target)(moved.positions)
+    constant = 0.5 * noise.shape[1] * np.log(2 * np.pi)
+    log_q = -0.5 * np.sum(noise**2, axis=1) - constant - moved.log_det
+    return -values, log_q, np.asarray(family.entropy(params))
 
 
 def energies_at(

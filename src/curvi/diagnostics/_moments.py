@@ -29,6 +29,7 @@ _WORST_K = {"sd": 0.65, "mean": 0.85}  # 1/2 and 1, with room for a lognormal of
 _LARGEST_SHARE = 0.6  # of one draw in the sum of squares: without it the sd is a third smaller
 _NEGLIGIBLE_SPREAD = 1e-3  # of the value itself: such an sd is as good as zero
 _MOST_NAMES = 4
+_ROWS = 256  # positions that are transformed together
 
 
 @partial(compiled, static_argnames="family")
@@ -80,6 +81,26 @@ def positions(space: UserSpace, flat: Float[Array, "draws dimension"]) -> PyTree
     return jax.vmap(space.position)(flat)
 
 
+def positions_in_blocks(space: UserSpace, flat: np.ndarray) -> PyTree:
+    """Many positions as the user sees them, on the host; one function of one shape is compiled."""
+    blocks = []
+    for begin in range(0, len(flat), _ROWS):
+        part = flat[begin : begin + _ROWS]
+        padded = np.concatenate([part, np.repeat(part[-1:], _ROWS - len(part), axis=0)])
+        blocks.append(jax.tree.map(np.asarray, positions(space, jnp.asarray(padded))))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(flat)], *blocks)
+
+
+def user_columns(space: UserSpace) -> Callable[[np.ndarray], np.ndarray]:
+    """From positions, one per row, to all numbers of the user's position in columns."""
+
+    def columns(flat: np.ndarray) -> np.ndarray:
+        leaves = jax.tree.leaves(positions_in_blocks(space, flat))
+        return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+
+    return columns
+
+
 def require_positions(space: UserSpace, target: AbstractTarget, num_draws: int) -> None:
     """Raise ``MemoryBudgetError`` where so many draws do not fit."""
     given = jax.eval_shape(space.position, target.start)
@@ -113,10 +134,10 @@ def user_moments(target: AbstractTarget, family: Family, params: Params) -> User
         noise = moment_draws(family, params, jax.random.key(0))
         found: list[PyTree] = []
         mean, sd = moments_over(user_space(target, family), noise, params, results=found)
-        return UserMoments(mean, sd, _doubt(found[0]) if len(found) == 1 else "")
+        return UserMoments(mean, sd, doubt_of(found[0]) if len(found) == 1 else "")
 
 
-def _doubt(draws: PyTree) -> str:
+def doubt_of(draws: PyTree) -> str:
     r"""Name the output whose sample mean or sd its few largest draws decide.
 
     The tail of :math:`d = |g - \mathrm{median}|` has the shape k of Hill's estimator, the mean of

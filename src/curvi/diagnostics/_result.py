@@ -19,6 +19,7 @@ from curvi._core.trees import flat_numbers, precision_of
 from curvi.concentration import VarianceReport
 from curvi.diagnostics import _linear_response as response
 from curvi.diagnostics import _verdict as verdict
+from curvi.diagnostics._correction import Correction, Rung
 from curvi.diagnostics._evaluation import (
     ENOUGH_ESS,
     ImportanceWeights,
@@ -99,6 +100,10 @@ class FitResult(Exports, StoredResult, Portable):
         The optima that several starts have reached, best first; empty where one start was run.
     mc_tolerance : float or None
         Monte-Carlo error that was accepted.
+    correction : Correction or None
+        Weighted draws from which mean, sd, covariance and sample come where q alone is not right.
+    rungs : tuple of Rung
+        What ``family="auto"`` has tried, in order, and what each attempt cost.
     interrupted : bool
         Whether Ctrl-C cut the fit short; the message says what was left undone.
 
@@ -129,6 +134,8 @@ class FitResult(Exports, StoredResult, Portable):
     start_elbos: np.ndarray | None = field(default=None, repr=False)
     modes: tuple[Mode, ...] = field(default=(), repr=False)
     mc_tolerance: float | None = field(default=verdict.LARGEST_MC_ERROR, repr=False)
+    correction: Correction | None = field(default=None, repr=False)
+    rungs: tuple[Rung, ...] = field(default=(), repr=False)
     interrupted: bool = field(default=False, repr=False)
 
     @property
@@ -142,6 +149,9 @@ class FitResult(Exports, StoredResult, Portable):
 
     @cached_property
     def _moments(self) -> UserMoments:
+        if self.correction is not None:
+            with precision_of(self.target.dtype):
+                return self.correction.moments(self._space)
         return user_moments(self.target, self.family, self.params)
 
     @property
@@ -159,8 +169,11 @@ class FitResult(Exports, StoredResult, Portable):
         """Monte-Carlo error of the mean in posterior sds, the largest over coordinates.
 
         None after a fit on fresh draws or minibatches, which has no optimum on fixed draws, and
-        where too few of the other sets of draws could be solved; then ``warnings`` says so.
+        where too few of the other sets of draws could be solved; then ``warnings`` says so. Where
+        the answer is corrected, the error of the correction.
         """
+        if self.correction is not None:
+            return self.correction.error
         if self._replicates is None:
             return None
         with precision_of(self.target.dtype):
@@ -212,6 +225,8 @@ class FitResult(Exports, StoredResult, Portable):
     @property
     def misfit(self) -> bool:
         """Whether q misses the target: k > 0.7 and relative ESS < 0.9, or relative ESS < 0.25."""
+        if self.correction is not None:
+            return not self.correction.trusted
         ratios = self.log_ratio
         if ratios is not None and raw_relative_ess(ratios) >= ENOUGH_ESS:
             return False
@@ -228,8 +243,8 @@ class FitResult(Exports, StoredResult, Portable):
     def covariance(self, *, linear_response: bool = False) -> Float[Array, "dimension dimension"]:
         """Dense covariance of the unconstrained coordinates, in flattening order.
 
-        That of q itself or, with ``linear_response``, the linear-response covariance, which has
-        the correlations and sds that q is missing and is exact for a Gaussian target.
+        That of q, or of its correction; with ``linear_response`` the linear-response covariance,
+        which has the correlations and sds that q is missing and is exact for a Gaussian target.
 
         Raises
         ------
@@ -241,6 +256,8 @@ class FitResult(Exports, StoredResult, Portable):
         """
         require_matrix(self.target.dimension, self.target.dtype)
         with precision_of(self.target.dtype):
+            if not linear_response and self.correction is not None:
+                return jnp.asarray(self.correction.covariance(), self.target.dtype)
             if not linear_response:
                 return self.family.covariance(self.params)
             return response.coordinate_covariance(self._optimum)
@@ -285,12 +302,17 @@ class FitResult(Exports, StoredResult, Portable):
         return response.Optimum(self.target, problem, self.params, resources, self.execution)
 
     def sample(self, num_draws: int, seed: int = 0) -> PyTree:
-        """``num_draws`` draws from q in the user's space, along a new first axis of every leaf."""
+        """``num_draws`` draws in the user's space, along a new first axis of every leaf.
+
+        They come from q, or from the correction where there is one.
+        """
         validation.positive_integer(num_draws, "num_draws")
         if isinstance(self.target, StoredTarget) and self.target.constrained:
             return stored_draws(self, num_draws, validation.checked_seed(seed))
         with precision_of(self.target.dtype):
             require_positions(self._space, self.target, num_draws)
+            if self.correction is not None:
+                return self.correction.sample(self._space, num_draws, seed)
             flat = self.family.sample(self.params, validation.random_key(seed), num_draws)
             return positions(self._space, flat)
 

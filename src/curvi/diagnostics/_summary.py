@@ -36,13 +36,15 @@ def summary_of(
     """What ``FitResult.summary`` returns, with the Monte-Carlo errors of all means."""
     labels = names_of(result.mean, names)
     columns = {"mean": flat_numbers(result.mean), "sd": flat_numbers(result.sd)}
-    responses, why = _responses(result)
+    responses, why = (None, "") if result.correction is not None else _responses(result)
     if responses is not None:
         columns["lr sd"] = responses
     if errors is not None:
         # One digit: it is an error of an error, and differs from machine to machine.
         columns["mc error"] = np.asarray([float(f"{error:.1g}") for error in errors])
+    corrected = result.correction is not None
     facts = {
+        **({"answer": result.correction.sentence()} if corrected else {}),
         "ELBO": f"{result.elbo:.4f} (se {result.elbo_se:.4f})",
         "fit of q": f"Pareto k {result.khat:.2f}, relative ESS {result.relative_ess:.3f}",
         "mc error": _mc_fact(result, unsolved),

@@ -13,12 +13,12 @@ so that a few transitions do what a sampler without q needs hundreds for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from curvi._core.threads import one_blas_thread
 from curvi.families._host import HostMap, Moved
 from curvi.objective._batch import BatchedDensity
 
@@ -32,6 +32,7 @@ _MOST_LEAPS = 64
 _OFF = 1.4  # variance in the noise, or its inverse, from which the map is matched to the chains
 _DRIFT_ERRORS, _DRIFT_SDS = 4.5, 0.05  # both must be exceeded to call the moments unsettled
 _LEAST_ACCEPTANCE = 0.3
+_SHORT_SHARE = 0.15  # of chains whose next steps are shorter
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Effort:
         Seconds that are left.
     """
 
-    wanted_ess: float = 1500.0
+    wanted_ess: float = 1000.0
     most_evaluations: int = 200_000
     time_left: Callable[[], float] = lambda: float("inf")
 
@@ -108,30 +109,56 @@ class _State(NamedTuple):
     positions: np.ndarray
 
 
+Outputs = Callable[[np.ndarray], np.ndarray]
+
+
 def run_transitions(
-    density: BatchedDensity, place: HostMap, rng: np.random.Generator, effort: Effort
+    density: BatchedDensity,
+    place: HostMap,
+    rng: np.random.Generator,
+    effort: Effort,
+    outputs: Outputs,
 ) -> Transitions:
     """Move draws of q until their moments have settled and are known well, or the effort is spent.
 
     The first transitions choose the length of a step. Where the chains then turn out wider or
-    narrower than q, the map is matched to them once. Of what follows the first third is dropped.
+    narrower than q, the map is matched to them. Of what follows the first third is dropped.
+
+    Parameters
+    ----------
+    density, place : BatchedDensity, HostMap
+        The target, and the map of q.
+    rng : numpy Generator
+        Source of all chance.
+    effort : Effort
+        When to stop.
+    outputs : callable
+        From positions, one per row, to the numbers whose moments are wanted, a row each.
     """
-    with threadpool_limits(1, "blas"):  # small products: threads would wait for each other
-        return _Chains(density, place, rng, effort).run()
+    with one_blas_thread():  # small products: threads would wait for each other
+        return _Chains(density, place, rng, effort, outputs).run()
 
 
 class _Chains:
     """All chains, and the map in whose coordinates they move."""
 
     def __init__(
-        self, density: BatchedDensity, place: HostMap, rng: np.random.Generator, effort: Effort
+        self,
+        density: BatchedDensity,
+        place: HostMap,
+        rng: np.random.Generator,
+        effort: Effort,
+        outputs: Outputs,
     ) -> None:
-        self.density, self.place, self.rng, self.effort = density, place, rng, effort
+        self.density, self.rng, self.effort, self.outputs = density, rng, effort, outputs
+        self.place = place.astype(density.density.dtype)
         self.before = density.evaluations
         dimension = len(place.mean)
         self.step = float(np.clip(1.2 * dimension**-0.25, _SHORTEST_STEP, _LONGEST_STEP))
-        self.state = self._start(rng.normal(size=(_CHAINS, dimension)))
+        noise = rng.normal(size=(_CHAINS, dimension))
+        self.state = self._start(noise.astype(density.density.dtype))
         self.kept: list[np.ndarray] = []
+        self.seen: list[np.ndarray] = []
         self.rates: list[float] = []
 
     def run(self) -> Transitions:
@@ -144,12 +171,13 @@ class _Chains:
         self.kept, self.rates = [], []
         while True:
             self._advance(_BLOCK, adapt=False)
-            kept = np.stack(self.kept[len(self.kept) // 3 :])
-            found = settling_of(kept)
+            self.seen += [self.outputs(places) for places in self.kept[len(self.seen) :]]
+            dropped = len(self.kept) // 3
+            found = settling_of(np.stack(self.seen[dropped:]))
             done = found.settled and found.ess.min() >= self.effort.wanted_ess
             if done or self._spent():
                 return Transitions(
-                    kept.reshape(-1, kept.shape[2]),
+                    np.concatenate(self.kept[dropped:]),
                     found,
                     float(np.mean(self.rates)),
                     self.density.evaluations - self.before,
@@ -160,15 +188,18 @@ class _Chains:
         return used >= self.effort.most_evaluations or self.effort.time_left() <= 0
 
     def _start(self, noise: np.ndarray) -> _State:
-        """Chains at finite places: one that starts outside the support takes the place of another."""
+        """Chains where the target is not negligible.
+
+        A chain that starts far outside of it may never move. Draws of q are therefore resampled by
+        their importance weights, raised to the power that leaves half of them effective.
+        """
         state = self._at(noise)
-        good = np.flatnonzero(np.isfinite(state.values) & np.isfinite(state.scores).all(axis=1))
-        if len(good) in (0, len(noise)):
+        good = np.isfinite(state.values) & np.isfinite(state.scores).all(axis=1)
+        if not good.any():
             return state
-        index = np.arange(len(noise))
-        bad = np.setdiff1d(index, good)
-        index[bad] = self.rng.choice(good, len(bad))
-        return _State(*(part[index] for part in state))
+        logs = np.where(good, state.values + 0.5 * np.sum(noise**2, axis=1), -np.inf)
+        chosen = self.rng.choice(len(noise), len(noise), p=_tempered(logs))
+        return _State(*(part[chosen] for part in state))
 
     def _at(self, noise: np.ndarray) -> _State:
         moved: Moved = self.place.forward(noise)
@@ -193,12 +224,16 @@ class _Chains:
         state, rng = self.state, self.rng
         length = _LENGTH * rng.uniform(1 - _JITTER, 1 + _JITTER)
         leaps = int(np.clip(round(length / self.step), 1, _MOST_LEAPS))
-        momentum = rng.normal(size=state.noise.shape)
-        there, moving = state, momentum + 0.5 * self.step * state.scores
+        momentum = rng.normal(size=state.noise.shape).astype(state.noise.dtype)
+        # A few chains take short steps: one in a place of high curvature can leave it.
+        short = rng.random(len(momentum)) < _SHORT_SHARE
+        step = self.step * np.where(short, rng.uniform(0.05, 1.0, len(momentum)), 1.0)
+        step = step.astype(state.noise.dtype)[:, None]
+        there, moving = state, momentum + 0.5 * step * state.scores
         with np.errstate(invalid="ignore", over="ignore"):
             for leap in range(leaps):
-                there = self._at(there.noise + self.step * moving)
-                moving = moving + self.step * (1.0 if leap < leaps - 1 else 0.5) * there.scores
+                there = self._at(there.noise + step * moving)
+                moving = moving + (1.0 if leap < leaps - 1 else 0.5) * step * there.scores
             gained = there.values - state.values
             gained -= 0.5 * (np.sum(moving**2, axis=1) - np.sum(momentum**2, axis=1))
         chance = np.where(np.isfinite(gained), np.exp(np.minimum(gained, 0.0)), 0.0)
@@ -209,18 +244,31 @@ class _Chains:
                 for new, old in zip(there, state, strict=True)
             )
         )
-        return float(chance.mean())
+        return float(chance[~short].mean()) if not short.all() else _WANTED_ACCEPTANCE
 
     def _match(self) -> bool:
         """Match the map to the chains where they are wider or narrower than q."""
         recent = np.concatenate(self.kept[-_WARM // 2 :])
         spread = self.place.noise_of(recent).var(axis=0)
-        if not np.isfinite(spread).all() or (1 / _OFF < spread.min() and spread.max() < _OFF):
+        if not np.isfinite(spread).all() or (spread.min() > 1 / _OFF and spread.max() < _OFF):
             return False
         dimension = recent.shape[1]
         self.place = self.place.matched_to(recent, len(recent) / (len(recent) + 2.0 * dimension))
         self.state = self._at(self.place.noise_of(self.state.positions))
         return True
+
+
+def _tempered(logs: np.ndarray) -> np.ndarray:
+    """Weights raised to the largest power, up to one, that leaves half of them effective."""
+    logs = logs - logs.max()
+
+    def weights(power: float) -> np.ndarray:
+        found = np.exp(power * np.where(np.isfinite(logs), logs, -np.inf))
+        return found / found.sum()
+
+    powers = np.linspace(1.0, 0.0, 41)[:-1]
+    enough = (w for w in map(weights, powers) if 1 / np.sum(w**2) >= 0.5 * len(logs))
+    return next(enough, weights(float(powers[-1])))
 
 
 def settling_of(kept: np.ndarray) -> Settling:
@@ -238,5 +286,3 @@ def settling_of(kept: np.ndarray) -> Settling:
     error = change.std(axis=0) / np.sqrt(chains * total)
     moving = (np.abs(drift) > _DRIFT_ERRORS * error) & (np.abs(drift) > _DRIFT_SDS)
     return Settling(ess, np.where(moving, drift, 0.0))
-
-

@@ -63,6 +63,14 @@ def misfit_sentence(result: Any) -> str:
     """What a misfit is and what to do about it, other than what has been done; empty if none."""
     if not result.misfit:
         return ""
+    if result.correction is not None:
+        return (
+            "The answer has not settled: transitions from draws of q still move its moments, or "
+            f"move too slowly (worth {result.correction.ess:.0f} draws; against them q has "
+            f"{result.correction.worst}). Means and sds may be wrong: give the scale of a group a "
+            "prior that keeps it from zero, write group effects as mean + sd * noise, or sample "
+            "with NUTS from result.to_blackjax()."
+        )
     fullest = result.target.dimension == 1 or isinstance(result.family.scale, LowerTriangular)
     richer = "" if fullest else "a richer family such as FullRank(), "
     return (

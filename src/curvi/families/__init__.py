@@ -1,7 +1,7 @@
 """q(z): mean field, full rank, low rank + diagonal, chain, Student t, any location-scale base."""
 
-from curvi.families._bases import Base, Laplace, Logistic, MultivariateTBase, Normal, StudentTBase
 from curvi.families._arrow import Arrow
+from curvi.families._bases import Base, Laplace, Logistic, MultivariateTBase, Normal, StudentTBase
 from curvi.families._chain import BlockBidiagonal, Chain
 from curvi.families._conditional import Conditional, Warped
 from curvi.families._family import (

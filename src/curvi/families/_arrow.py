@@ -155,9 +155,13 @@ class Arrow(Scale):
             weight = jnp.tril(jnp.ones_like(corner)) + jnp.eye(len(corner), dtype=corner.dtype)
             local = jnp.tril(inner) / jnp.where(weight > 0, weight, 1)
             moved = corner @ local
-            shift = [_each_product(b, _each_product(b, r, True)) for b, r in zip(blocks, rows, strict=True)]
+            shift = [
+                _each_product(b, _each_product(b, r, True))
+                for b, r in zip(blocks, rows, strict=True)
+            ]
             return {
-                "corner": jnp.tril(moved, -1) + jnp.diag(jnp.diagonal(moved) / jnp.diagonal(corner)),
+                "corner": jnp.tril(moved, -1)
+                + jnp.diag(jnp.diagonal(moved) / jnp.diagonal(corner)),
                 "below": self._join(shift) + below @ local,
                 "blocks": [
                     jax.vmap(lambda p, t: _BLOCK.scale_metric(p).solve(t))(p, t)
@@ -207,7 +211,9 @@ def _transposed_product(arrow: Arrow, factors: Factors, vector: Array) -> Array:
     corner, below, blocks = factors
     top, parts = arrow._split(vector)
     own = [_each_product(block, part, True) for block, part in zip(blocks, parts, strict=True)]
-    return jnp.concatenate([corner.T @ top + below.T @ vector[arrow.num_globals :], arrow._join(own)])
+    return jnp.concatenate(
+        [corner.T @ top + below.T @ vector[arrow.num_globals :], arrow._join(own)]
+    )
 
 
 def _solution(arrow: Arrow, factors: Factors, vector: Array) -> Array:

@@ -5,8 +5,8 @@ r"""Globals first, then locals whose spread depends on them: families for poster
     z = \mu + R\,v(\epsilon), \qquad v_g = \epsilon_g, \qquad
     v_l = \exp(B \epsilon_g - |B|^2)\,\epsilon_l
 
-with R lower triangular in the order (globals, locals) and :math:`|B|^2` the sum of squares of a row.
-The exponent is centred so that v has mean zero and the identity as covariance, whatever B is:
+with R lower triangular in the order (globals, locals) and :math:`|B|^2` the sum of squares of a
+row. The exponent is centred so that v has mean zero and the identity as covariance, whatever B is:
 mean and covariance of q are mu and R R' as for a Gaussian. B is what a Gaussian lacks, the way in
 which the scale of a local coordinate follows the globals (the funnel of a hierarchical model).
 """
@@ -83,7 +83,7 @@ class Warped(Scale):
         return warp @ noise[: self.num_globals] - jnp.sum(warp**2, axis=1)
 
     def warped(self, params: dict[str, Any], noise: Vector) -> Vector:
-        """v."""
+        """V."""
         own = jnp.exp(self.log_scales(params, noise)) * noise[self.num_globals :]
         return jnp.concatenate([noise[: self.num_globals], own])
 

@@ -25,7 +25,7 @@ _LARGEST_LOG = 30.0  # of a scale: a draw further out is as good as infinitely f
 
 
 class Moved(NamedTuple):
-    """Noise on its way: v, the scales of the locals, positions, and ``log |det dz / d epsilon|``."""
+    """Noise on its way: v, the scales of the locals, positions, ``log |det dz / d epsilon|``."""
 
     v: np.ndarray
     scales: np.ndarray
@@ -89,6 +89,11 @@ class HostMap:
     def log_det(self) -> float:
         """``log det R``."""
         return float(np.sum(np.log(np.diagonal(self.factor))))
+
+    def astype(self, dtype: Any) -> HostMap:
+        """The same map in another precision."""
+        mean, factor, warp = (part.astype(dtype) for part in (self.mean, self.factor, self.warp))
+        return HostMap(mean, factor, warp, self.order)
 
     def forward(self, noise: np.ndarray) -> Moved:
         """Move draws, one per row."""

@@ -47,14 +47,14 @@ def resolved(family: Conditional, position: Any) -> Conditional:
         index = _group(names, leaves)
         blocks.append(index.shape)
         parts.append(index.ravel())
-    order = np.concatenate(parts)
-    _refuse_repeats(order)
-    if len(order) < dimension:
-        missing = [name for name, index in leaves.items() if not np.isin(index, order).all()]
+    joined = np.concatenate(parts)
+    _refuse_repeats(joined)
+    if len(joined) < dimension:
+        missing = [name for name, index in leaves.items() if not np.isin(index, joined).all()]
         raise InputError(
             f"{', '.join(missing)} belongs to neither globals_ nor groups; name every leaf once"
         )
-    return replace(family, order=tuple(int(i) for i in order), blocks=tuple(blocks))
+    return replace(family, order=tuple(int(i) for i in joined), blocks=tuple(blocks))
 
 
 def _globals(

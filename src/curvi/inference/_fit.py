@@ -44,6 +44,7 @@ from curvi.inference._initial import (
     around,
     broken_gradient,
     continued,
+    evaluator_of,
     first_run,
     starting_params,
 )
@@ -60,6 +61,7 @@ from curvi.inference._inputs import (
     instance_of,
     optional_count,
 )
+from curvi.inference._ladder import Ladder, climbs, first_rung
 from curvi.inference._laplace import laplace_params, laplace_within
 from curvi.objective import Draws, plan_draws
 from curvi.solvers import Method, TrustRegion
@@ -67,6 +69,7 @@ from curvi.targets import AbstractTarget, DataTarget
 
 _STREAM = 0xD4A
 _LAPLACE_STEPS = 1000  # to the mode, at most
+_FEW_DIMENSIONS = 30  # up to which other starts are tried where q looks wrong
 _MANY_STEPS = 100  # in which any width that a proper posterior has is reached
 
 
@@ -77,7 +80,7 @@ def fit(
     target: AbstractTarget | Callable[[PyTree], Any],
     position: PyTree | None = None,
     *,
-    family: Family | None = None,
+    family: Family | str = "auto",
     method: Method | None = None,
     draws: str | Draws = "auto",
     num_draws: int | str | None = None,
@@ -104,10 +107,14 @@ def fit(
         What is inferred. A plain function is a log density and needs ``position``.
     position : pytree, optional
         Where the variational mean starts, for a plain log density.
-    family : Family
-        MeanField by default.
+    family : Family or "auto"
+        "auto" climbs a ladder until the answer is right: a full covariance, a family that is
+        conditional on globals where there are groups, importance weights, transitions from draws
+        of q; ``result.rungs`` tells what was tried. Above a thousand dimensions, on minibatches
+        and with a method or draws of one's own it is MeanField.
     method : Method
-        TrustRegion by default: no learning rate, stops by itself.
+        TrustRegion by default, and NaturalGradient on the ladder: no learning rate, both stop by
+        themselves.
     draws, num_draws
         Kind and number of draws, see :class:`curvi.Draws`; chosen for the family and the method by
         default.
@@ -192,12 +199,19 @@ def fit(
     (True, 8.0, 0.447)
     """
     began = time.perf_counter()
+    chosen = (family, method, draws, num_draws, batch_size, init)
     method, execution = as_method(method), as_execution(execution)
     check_batch(target, batch_size)
     target = as_target(target, position, (batch_size, *method.batch_sizes))
     _ = target.to_user  # a constrain that does not work is refused before the work, not after it
-    family = MeanField() if family is None else family
+    automatic = _is_automatic(target, *chosen)
+    if automatic:
+        family, method, draws = first_rung(target)
+    elif isinstance(family, str):
+        validation.one_of(family, ("auto",), "family")
+        family = init.family if isinstance(init, FitResult) else MeanField()
     instance_of(family, Family, "family", "curvi.MeanField()")
+    family = family.on(target.position)
     check_options(on_failure, tolerance, time_budget)
     num_draws, starts = (
         optional_count(num_draws, "num_draws"),
@@ -222,9 +236,11 @@ def fit(
         call = _Call(target, method, execution, budget, mc_tolerance)
         params = _start(init, problem, call, resources)
         try:
+            alone = automatic and target.dimension > _FEW_DIMENSIONS
             first = first_run(
                 problem, method, target, params, resources, budget,
-                num_starts="auto" if starts is None else starts, execution=execution,
+                num_starts=(1 if alone else "auto") if starts is None else starts,
+                execution=execution,
             )  # fmt: skip
             grown = run_growing(
                 problem, method, first.ended, resources, budget,
@@ -233,7 +249,8 @@ def fit(
         except Exception as error:
             call.keep(error, problem, resources)
             raise
-    result = _judged(call, grown, first)
+        climbing = Ladder(target, resources, budget, execution) if automatic else None
+        result = _judged(call, grown, first, climbing)
     announce(result, on_failure, stops=method.stops(problem))
     if not result.outcome.is_failure and result.outcome is not Outcome.INTERRUPTED:
         for sentence in result.alarms:
@@ -241,26 +258,41 @@ def fit(
     return result
 
 
+def _is_automatic(
+    target: AbstractTarget,
+    family: Any,
+    method: Any,
+    draws: Any,
+    num_draws: Any,
+    batch_size: Any,
+    init: Any,
+) -> bool:
+    """Whether the ladder answers: nothing was chosen that it would have to override."""
+    nothing = method is None and num_draws is None and batch_size is None and init == "position"
+    untouched = isinstance(family, str) and family == "auto" and isinstance(draws, str)
+    return nothing and untouched and draws == "auto" and climbs(target)
+
+
 def _start(init: Any, problem: VariationalProblem, call: _Call, resources: Resources) -> Params:
     target, execution = call.target, call.execution
     if isinstance(init, FitResult):
         return continued(problem.family, target, init)
     first = around(problem.family, target.start, 1.0)
-    eagerly = execution.runs_eagerly(problem, call.method, first, resources)
+    evaluate_at = evaluator_of(problem, call.method, first, resources, execution)
     found = None
     if init == "laplace":
         accuracy = default_tolerance(target.dtype)
         limits = replace(call.budget, tolerance=accuracy, max_steps=_LAPLACE_STEPS, hooks=())
         found = laplace_within(target, limits, execution)
     if found is None:  # not asked for, or no time for it
-        return starting_params(problem, target, resources, eagerly, call.budget)
+        return starting_params(problem, target, resources, evaluate_at, call.budget)
     params = laplace_params(problem.family, found)
     sample = problem.sample(resources, jnp.asarray(0, jnp.int32))
     if bool(jnp.isfinite(problem.value(params, sample))):
         return params
     # Where the Gaussian at the mode leaves the support, a narrower one may not.
     elsewhere = target.with_position(found.position)
-    return starting_params(problem, elsewhere, resources, eagerly, call.budget)
+    return starting_params(problem, elsewhere, resources, evaluate_at, call.budget)
 
 
 def _plan(
@@ -333,8 +365,11 @@ class _Call(NamedTuple):
             keep_result(error, self.result(kept, Outcome.INTERRUPTED, cut_short_by(error)))
 
 
-def _judged(call: _Call, grown: Grown, first: FirstRun) -> FitResult:
-    """The result, judged on fresh draws; a first Ctrl-C leaves that out, a second one raises."""
+def _judged(call: _Call, grown: Grown, first: FirstRun, ladder: Ladder | None) -> FitResult:
+    """The result, judged on fresh draws, and corrected by a ladder.
+
+    A first Ctrl-C leaves that out, a second one raises.
+    """
     message = "Interrupted while the bound was evaluated: the last run is returned, unjudged."
     unjudged = call.result(grown, Outcome.INTERRUPTED, message)
     try:
@@ -347,6 +382,8 @@ def _judged(call: _Call, grown: Grown, first: FirstRun) -> FitResult:
             start_elbos=first.elbos,
             modes=first.modes,
         )
+        if ladder is not None and outcome is Outcome.CONVERGED:
+            result = ladder.climb(result)
         if not outcome.is_failure:
             _ = result.alarms  # computed here, where Ctrl-C loses nothing
     except KeyboardInterrupt:

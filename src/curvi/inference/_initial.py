@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ _BETTER = 1.0  # nats beyond five standard errors: below that two optima are the
 _PRODUCTS_OF_A_SEARCH = 20.0  # by which a second opinion is judged to be cheap
 _STREAM = 0x57A
 COPIES = 8  # of the parameters in a run: they, gradients, and the vectors of a Newton system
+_FEW_DRAWS = 128  # that tell a good width from a bad one
 _TRIED = 8  # draws at which a broken gradient is looked for
 _ONE_OF = "Interrupted among {} starts: the best state that they have reached is returned."
 _NO_SEARCH = (
@@ -46,6 +48,9 @@ _NO_SEARCH = (
     "target: the run from the position converged and is returned, but there may be a better "
     "optimum."
 )
+
+
+Evaluator = Callable[[Params], float]
 
 
 class FirstRun(NamedTuple):
@@ -78,11 +83,29 @@ def _around(family: Family, position: Float[Array, " d"], width: Float[Array, ""
     return family.init(position, width)
 
 
+def evaluator_of(
+    problem: VariationalProblem,
+    method: Method,
+    params: Params,
+    resources: Resources,
+    execution: Execution,
+) -> Evaluator | None:
+    """The objective through the function that a run on the host compiles anyway; None elsewhere."""
+    if not execution.runs_eagerly(problem, method, params, resources):
+        return None
+    if method.host_only:
+        noise = None if resources.noise is None else resources.noise[:_FEW_DRAWS]
+        few = resources._replace(noise=noise)
+        return lambda at: float(method.stepper(problem, at, few).value)  # type: ignore
+    objective = problem.flat(params, resources)
+    return None if objective is None else lambda at: objective(objective.ravel(at)).value
+
+
 def starting_params(
     problem: VariationalProblem,
     target: AbstractTarget,
     resources: Resources,
-    run_eagerly: bool,
+    evaluate_at: Evaluator | None,
     budget: Budget,
 ) -> Params:
     """Parameters around the position with the width that has the best bound.
@@ -98,7 +121,7 @@ def starting_params(
         If it is finite there but not around it, however close; the message names the draw, and
         the coordinate whose gradient is not finite.
     """
-    best = best_width(problem, target.start, resources, run_eagerly, budget)
+    best = best_width(problem, target.start, resources, evaluate_at, budget)
     if best is None:
         target.check_start()
         raise NumericalError(_diagnosis(problem, target, resources))
@@ -134,26 +157,22 @@ def best_width(
     problem: VariationalProblem,
     position: Float[Array, " d"],
     resources: Resources,
-    run_eagerly: bool,
+    evaluate_at: Evaluator | None,
     budget: Budget,
 ) -> float | None:
     """The starting width with the best bound around a position; None where none is finite.
 
     Where the time ends, those that are left are not tried.
     """
-    first = around(problem.family, position, _WIDTHS[0])
-    objective = problem.flat(first, resources) if run_eagerly else None
     values = np.full(len(_WIDTHS), np.nan)
     for index, width in enumerate(_WIDTHS):
         if budget.left() <= 0 and np.isfinite(values).any():
             break
-        if objective is None:
+        if evaluate_at is None:
             at = np.asarray(width, position.dtype)
             values[index] = float(_value_at_width(problem, position, at, resources))
         else:
-            # The run evaluates the same compiled function: widths then compile none of their own.
-            vector = objective.ravel(around(problem.family, position, width))
-            values[index] = objective(vector).value
+            values[index] = evaluate_at(around(problem.family, position, width))
     if not np.isfinite(values).any():
         return None
     return _WIDTHS[int(np.nanargmin(np.where(np.isfinite(values), values, np.inf)))]
@@ -165,7 +184,7 @@ def starting_points(
     first: Params,
     resources: Resources,
     num_starts: int,
-    run_eagerly: bool,
+    evaluate_at: Evaluator | None,
     budget: Budget,
 ) -> list[Params]:
     """The user's start, and others at a distance of one normal draw per coordinate from it.
@@ -179,7 +198,7 @@ def starting_points(
         if budget.left() <= 0:
             break
         moved = target.start + jnp.asarray(rng.normal(size=target.dimension), target.dtype)
-        width = best_width(problem, moved, resources, run_eagerly, budget)
+        width = best_width(problem, moved, resources, evaluate_at, budget)
         points.append(around(problem.family, moved, _WIDTHS[-1] if width is None else width))
     return points
 
@@ -207,8 +226,8 @@ def first_run(
         require_memory(
             numbers * target.dtype.itemsize, f"{num_starts} starts", "ask for fewer num_starts"
         )
-        eagerly = execution.runs_eagerly(problem, method, start, resources)
-        points = starting_points(problem, target, start, resources, num_starts, eagerly, budget)
+        evaluate_at = evaluator_of(problem, method, start, resources, execution)
+        points = starting_points(problem, target, start, resources, num_starts, evaluate_at, budget)
         runs = run_starts(problem, method, points, resources, budget, execution=execution)
         return _best_of(problem, target, points, runs, resources.key, budget)
     ended = run(problem, method, start, resources, budget, execution=execution)
@@ -284,9 +303,9 @@ def _second_opinion(
     elbo, error, log_ratio = evaluate(target, problem.family, first.ended.params, key, budget.left)
     if not np.isfinite(elbo) or raw_relative_ess(log_ratio) >= _DOUBTFUL_ESS:
         return first
-    eagerly = execution.runs_eagerly(problem, method, first.start, resources)
+    evaluate_at = evaluator_of(problem, method, first.start, resources, execution)
     points = starting_points(
-        problem, target, first.start, resources, 1 + _OTHER_STARTS, eagerly, budget
+        problem, target, first.start, resources, 1 + _OTHER_STARTS, evaluate_at, budget
     )
     runs, elbos, spent = [first.ended], [elbo], first.ended.steps
     for point in points[1:]:

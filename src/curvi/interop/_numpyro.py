@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from curvi._core.compilation import SizedJit
 from curvi._core.errors import InputError, optional_import
 from curvi._core.trees import ravel, usual_promotion
 from curvi.interop import _checks as checks
@@ -189,7 +190,8 @@ def _candidates(call: _Call, latent: list[str]) -> list[Position]:
     def is_finite(position: Position) -> bool:
         return all(np.isfinite(leaf).all() for leaf in position.values())
 
-    positions = [position for position in jax.jit(run)() if is_finite(position)]
+    # Run once: what it takes is to compile it.
+    positions = [position for position in SizedJit(run)(0.0) if is_finite(position)]
     if not positions:
         raise InputError("no finite start was found; check the supports of the latent sites")
     return positions
@@ -367,14 +369,15 @@ def _at_best(target: AbstractTarget, candidates: list[Position]) -> AbstractTarg
         ravel({name: jnp.asarray(leaf, target.dtype) for name, leaf in candidate.items()})
         for candidate in candidates
     ]
-    values = np.array([float(target.log_prob(z)) for z in flat])
+    evaluated = SizedJit(lambda density, rows, z: density.log_prob(z, rows))
+    values = np.array([float(evaluated(0.0, target.density, target.rows, z)) for z in flat])
     if not np.isfinite(values).any():
         raise InputError(
             f"the log density is {values[0]} at the centre of the supports and not finite at the "
             "median of the prior; check the model, or give fit(target, position=...) a start"
         )
     best = int(np.nanargmax(np.where(np.isfinite(values), values, -np.inf)))
-    return target.with_position(target.density.unravel(flat[best]))
+    return target.started_at(target.density.unravel(flat[best]))
 
 
 def _labels(trace: Trace, observed: dict[str, np.ndarray]) -> Labels:

@@ -19,7 +19,7 @@ KINDS: dict[str, str] = {
     "Execution": "curvi.engine",
     "Labels": "curvi.targets._targets",
     **dict.fromkeys(
-        ("MeanField", "FullRank", "LowRank", "LocationScale", "StudentT", "Params"),
+        ("MeanField", "FullRank", "LowRank", "LocationScale", "StudentT", "Params", "Conditional"),
         "curvi.families",
     ),
     **dict.fromkeys(
@@ -27,12 +27,23 @@ KINDS: dict[str, str] = {
         "curvi.families._bases",
     ),
     **dict.fromkeys(
-        ("TrustRegion", "HFSGVI", "LBFGS", "KFAC", "HessianFree", "DSVI", "Averaged"),
+        (
+            "TrustRegion",
+            "HFSGVI",
+            "LBFGS",
+            "KFAC",
+            "HessianFree",
+            "DSVI",
+            "Averaged",
+            "NaturalGradient",
+        ),
         "curvi.solvers",
     ),
     "FitResult": "curvi.diagnostics",
     "Replicates": "curvi.diagnostics",
     "Mode": "curvi.diagnostics",
+    "Correction": "curvi.diagnostics._correction",
+    "Rung": "curvi.diagnostics._correction",
     "ImportanceWeights": "curvi.diagnostics",
     "UserMoments": "curvi.diagnostics._moments",
     "OptimiseResult": "curvi.inference",

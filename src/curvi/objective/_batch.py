@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,13 +62,13 @@ class BatchedDensity:
         return int(np.clip(size, _SMALLEST, _LARGEST))
 
     def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """log p, shape (n,), and its gradient, shape (n, dimension).
+        """Log p, shape (n,), and its gradient, shape (n, dimension).
 
         Both are NaN where the log density is not finite; nothing is raised.
         """
         count, batch = len(positions), self.batch
         work = _CALLS * batch * self.density.cost.numbers
-        values, gradients = np.empty(count), np.empty(positions.shape)
+        values, gradients = np.empty(count), np.empty(positions.shape, positions.dtype)
         for begin in range(0, count, batch):
             check_deadline()
             part = positions[begin : begin + batch].astype(self.density.dtype)

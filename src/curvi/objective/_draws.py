@@ -19,6 +19,7 @@ antithetic draws have a bias of order 1/M on integrands that are not quadratic.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi._core.memory import require_draws
+from curvi._core.threads import one_blas_thread
 from curvi.families._bases import Base, Normal
 from curvi.families._family import Family
 
@@ -283,7 +285,8 @@ def whiten(draws: AnyArray, variance: float = 1.0) -> AnyArray:
         )
     xp: Any = jnp if isinstance(draws, jax.Array) else np
     centred = draws - xp.mean(draws, axis=0, keepdims=True)
-    orthogonal, triangular = xp.linalg.qr(centred)
+    with one_blas_thread() if xp is np else nullcontext():  # a tall thin matrix gains nothing
+        orthogonal, triangular = xp.linalg.qr(centred)
     signs = xp.where(xp.diagonal(triangular) < 0, -1, 1).astype(draws.dtype)
     white = orthogonal * signs[None, :]
     # QR returns columns that are orthogonal to rounding only in the span of the centred draws;

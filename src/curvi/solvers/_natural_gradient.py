@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array
 from scipy import linalg
-from threadpoolctl import threadpool_limits
 
 from curvi._core import validation
 from curvi._core.errors import InputError, Outcome
+from curvi._core.threads import one_blas_thread
 from curvi.families._host import HostMap, Moved, has_host_map
 from curvi.objective._batch import BatchedDensity
 from curvi.solvers._method import Info, Method, Problem, Stepper
@@ -41,8 +41,8 @@ class NaturalGradient(Method):
     :math:`P = (1 - \rho) I + \rho H` and the mean :math:`\mu + \rho R P^{-1} \delta`. On a Gaussian
     target the full step is exact. A step that does not improve the bound on the same draws is
     shortened. For :class:`~curvi.Conditional` B moves along its own natural gradient. The run
-    stops when the natural gradient promises less than ``tolerance`` nats, or when five steps in a row
-    improve the bound by less than ``least_progress`` nats each.
+    stops when the natural gradient promises less than ``tolerance`` nats, or when five steps in a
+    row improve the bound by less than ``least_progress`` nats each.
 
     One step costs the gradients at M draws and :math:`O(d^3)` arithmetic; no second derivative is
     compiled. That makes it the method of ``family="auto"`` up to a thousand dimensions.
@@ -149,13 +149,19 @@ class _Steps:
         found = self.start if self.here is None else self.here.map
         return found.params(self.problem.family, self.problem.density.dtype)
 
+    @property
+    def value(self) -> float:
+        """The objective at the start."""
+        self.prepare()
+        return self.here.neg_elbo  # type: ignore[union-attr]
+
     def prepare(self) -> None:
         """Compile, and evaluate the start."""
         self.here = self._at(self.start)
 
     def step(self, tolerance: float) -> Info:
         """Propose a step and judge it on the same draws."""
-        with threadpool_limits(1, "blas"):  # matrices are small: threads would wait for each other
+        with one_blas_thread():  # matrices are small: threads would wait for each other
             return self._step(tolerance)
 
     def _step(self, tolerance: float) -> Info:
@@ -203,9 +209,7 @@ class _Steps:
     ) -> Info:
         outcome = Outcome.CONVERGED if converged else Outcome.RUNNING
         norm = float(np.sqrt(2 * max(gain, 0.0)))
-        return Info(
-            here.neg_elbo, norm, gain, 0, accepted, finite, indefinite, outcome.value
-        )
+        return Info(here.neg_elbo, norm, gain, 0, accepted, finite, indefinite, outcome.value)
 
 
 def _direction(here: _Point, noise: np.ndarray) -> _Direction:

@@ -131,6 +131,13 @@ class AbstractTarget(abc.ABC):
         """The same target, started elsewhere; raises InputError as the constructor does."""
         return replace(self, position=position)  # type: ignore[type-var]
 
+    def started_at(self, position: PyTree) -> AbstractTarget:
+        """The same target from another position of the same shapes; nothing is traced anew."""
+        found = object.__new__(type(self))
+        found.__dict__.update(self.__dict__)
+        found.__dict__.update(position=position, start=validation.flat_position(position)[0])
+        return found
+
     def log_prob(self, z: Float[Array, " dimension"]) -> Float[Array, ""]:
         """Log density of a flat position, all rows of data included."""
         return self.density.log_prob(z, self.rows)

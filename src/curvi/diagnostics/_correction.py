@@ -1,0 +1,118 @@
+"""An answer that is better than q: draws of the target, or weights for draws of q."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from curvi._core.trees import ArrayState
+from curvi.diagnostics._evaluation import weighted_moments
+from curvi.diagnostics._moments import UserMoments, UserSpace, doubt_of, positions_in_blocks
+
+_SAME_ORDER = 0xC0
+
+
+@dataclass(frozen=True, eq=False)
+class Rung:
+    """One attempt of ``family="auto"``, and what it cost.
+
+    Attributes
+    ----------
+    name : str
+        What was tried.
+    elbo : float
+        The bound of its q on fresh draws.
+    relative_ess : float
+        Effective sample size per draw of that q.
+    evaluations : int
+        Gradients of the log density that it took.
+    seconds : float
+        Wall-clock time.
+    note : str
+        What came of it.
+    """
+
+    name: str
+    elbo: float
+    relative_ess: float
+    evaluations: int
+    seconds: float
+    note: str
+
+
+@dataclass(frozen=True, eq=False)
+class Correction(ArrayState):
+    """Weighted draws that represent the target where q alone does not.
+
+    Attributes
+    ----------
+    kind : {"transitions", "importance"}
+        Draws of the target by Hamiltonian transitions from draws of q, or draws of q with
+        Pareto-smoothed importance weights.
+    draws : array, shape (draws, dimension)
+        Flat, unconstrained positions.
+    weights : array or None
+        Their weights, which sum to one; None where all are equal.
+    ess : float
+        Effective number of draws for the worst coordinate.
+    trusted : bool
+        Whether the moments of the draws have settled.
+    worst : str
+        What q had wrong most, in words; empty where nothing was.
+    """
+
+    kind: str
+    draws: np.ndarray
+    weights: np.ndarray | None
+    ess: float
+    trusted: bool
+    worst: str = ""
+
+    def moments(self, space: UserSpace) -> UserMoments:
+        """Mean and sd in the user's space, and why not to trust them."""
+        found = self.positions(space)
+        weights = self.weights
+        if weights is None:
+            weights = np.full(len(self.draws), 1 / len(self.draws))
+        mean, sd = weighted_moments(found, weights)
+        return UserMoments(mean, sd, doubt_of(found) if self.weights is None else "")
+
+    def positions(self, space: UserSpace, index: np.ndarray | None = None) -> PyTree:
+        """The draws, or those with the given numbers, as the user sees them."""
+        flat = self.draws if index is None else self.draws[index]
+        return jax.tree.map(jnp.asarray, positions_in_blocks(space, flat))
+
+    def sample(self, space: UserSpace, num_draws: int, seed: int) -> PyTree:
+        """``num_draws`` of the draws, no more than once each while there are enough of them."""
+        rng = np.random.default_rng([_SAME_ORDER, seed])
+        again = num_draws > len(self.draws) or self.weights is not None
+        index = rng.choice(len(self.draws), num_draws, replace=again, p=self.weights)
+        return self.positions(space, index)
+
+    def covariance(self) -> np.ndarray:
+        """Of the unconstrained coordinates."""
+        return np.atleast_2d(np.cov(self.draws.T, aweights=self.weights, ddof=0))
+
+    @property
+    def error(self) -> float:
+        """Monte-Carlo error of the mean in posterior sds, for the worst coordinate.
+
+        The draws that are weighted have the mean of q exactly: only their weights have an error.
+        """
+        if self.weights is None:
+            return float(self.ess**-0.5)
+        count = len(self.draws)
+        return float((max(count / self.ess - 1, 0.0) / count) ** 0.5)
+
+    def sentence(self) -> str:
+        """Where the answer comes from."""
+        if self.kind == "importance":
+            return f"draws of q with importance weights, worth {self.ess:.0f} draws"
+        settled = "" if self.trusted else ", not settled"
+        return (
+            f"{len(self.draws)} draws by transitions from q, worth at least {self.ess:.0f}{settled}"
+        )

@@ -1,0 +1,288 @@
+"""``family="auto"``: richer families and corrections until the answer is right.
+
+Rungs, by what they cost: a full covariance; a family that is conditional on globals, where some
+coordinates govern the spread of others; importance weights, where q is close; transitions from
+draws of q, which judge the answer and correct it. The first that fits answers.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from curvi._core.threads import one_blas_thread
+from curvi._core.trees import coordinate_names, precision_of
+from curvi.diagnostics import FitResult
+from curvi.diagnostics._correction import Correction, Rung
+from curvi.diagnostics._evaluation import evaluate, raw_relative_ess
+from curvi.diagnostics._moments import user_columns, user_space
+from curvi.diagnostics._transitions import Effort, Transitions, run_transitions
+from curvi.engine import Budget, Execution, Resources, RunResult, VariationalProblem, run
+from curvi.families import Conditional, Family, FullRank, Params
+from curvi.families._host import HostMap
+from curvi.inference._dependence import find_globals
+from curvi.objective import Draws, whiten
+from curvi.objective._batch import BatchedDensity
+from curvi.objective._draws import host_generator
+from curvi.solvers import NaturalGradient
+from curvi.targets import AbstractTarget
+
+MOST_DIMENSIONS = 1000
+_MOST_WORK = 3e11  # numbers that the gradients of one fit compute
+_STEPS = 30  # of a run, by which its work is judged
+_FEWEST_DRAWS, _DRAWS_PER_DIMENSION = 128, 1.15
+_LEAST_PROGRESS = 0.02  # nats per step and root of a dimension that are worth going on for
+_STUDIED = 1024  # draws that show who governs whom, and that are weighted
+_CLOSE = 0.8  # relative ESS from which weights are enough
+_EXACT = 0.999  # relative ESS from which they change nothing
+_BETTER = 0.2  # nats that make a richer family worth its name
+_MOST_EVALUATIONS = 200_000
+_MOST_NUMBERS = 4e10  # that transitions compute
+_OTHER_STARTS = 2
+_STREAM = 0x1AD
+
+
+def climbs(target: AbstractTarget) -> bool:
+    """Whether a full covariance of the target is affordable."""
+    draws = number_of_draws(target.dimension)
+    work = target.density.cost.numbers * draws * _STEPS
+    return target.dimension <= MOST_DIMENSIONS and work <= _MOST_WORK
+
+
+def number_of_draws(dimension: int) -> int:
+    """A little more than coordinates, so that whitened draws exist; whole batches."""
+    wanted = max(_FEWEST_DRAWS, int(_DRAWS_PER_DIMENSION * dimension) + 2)
+    return -(-wanted // _FEWEST_DRAWS) * _FEWEST_DRAWS
+
+
+def first_rung(target: AbstractTarget) -> tuple[Family, NaturalGradient, Draws]:
+    """The family, method and draws that a fit begins with."""
+    dimension = target.dimension
+    method = NaturalGradient(least_progress=_LEAST_PROGRESS * dimension**0.5)
+    return FullRank(), method, Draws("whitened", number_of_draws(dimension))
+
+
+class _Candidate(NamedTuple):
+    """A fitted q, and how it compares with the target."""
+
+    family: Family
+    params: Params
+    elbo: float
+    elbo_se: float
+    log_ratio: np.ndarray
+
+    @property
+    def relative_ess(self) -> float:
+        """Of the raw ratios: Pareto smoothing needs a library that takes seconds to import."""
+        return raw_relative_ess(self.log_ratio)
+
+    @property
+    def close(self) -> bool:
+        """Whether importance weights make up for the rest."""
+        return self.relative_ess >= _CLOSE
+
+    @property
+    def map(self) -> HostMap:
+        """On the host."""
+        return HostMap.of(self.family, self.params)
+
+
+@dataclass(eq=False)
+class Ladder:
+    """The rungs after a first fit of full rank.
+
+    Parameters
+    ----------
+    target, resources, budget, execution
+        Those of the fit.
+    """
+
+    target: AbstractTarget
+    resources: Resources
+    budget: Budget
+    execution: Execution
+
+    def __post_init__(self) -> None:
+        self.density = BatchedDensity.of(self.target)
+        self.rungs: list[Rung] = []
+        self.traces: list[dict[str, np.ndarray]] = []
+
+    def climb(self, result: FitResult) -> FitResult:
+        """The result with the answer of the first rung that fits."""
+        with one_blas_thread():  # all products are small: threads would wait for each other
+            return self._climb(result)
+
+    def _climb(self, result: FitResult) -> FitResult:
+        self._began, self._counted = self.budget.began, 0
+        first = _Candidate(
+            result.family,
+            result.params,
+            result.elbo,
+            result.elbo_se,
+            np.asarray(result.log_ratio),
+        )
+        self._note("full rank", first, "fits" if first.close else "does not fit")
+        best, correction = self._answer(first)
+        if correction is not None and not correction.trusted and self.budget.left() > 0:
+            best, correction = self._elsewhere(best, correction)
+        return replace(
+            result,
+            family=best.family,
+            params=best.params,
+            elbo=best.elbo,
+            elbo_se=best.elbo_se,
+            log_ratio=best.log_ratio,
+            correction=correction,
+            rungs=tuple(self.rungs),
+            seconds=time.perf_counter() - self.budget.began,
+        )
+
+    def _answer(self, first: _Candidate) -> tuple[_Candidate, Correction | None]:
+        """The correction of a q, or of one that is conditional on the globals it shows."""
+        best = first
+        if not best.close:
+            best = self._conditional(best)
+        if best.close:
+            return best, self._weighted(best)
+        return best, self._moved(best)
+
+    def _conditional(self, first: _Candidate) -> _Candidate:
+        """A family that is conditional on globals, where there are any and it fits better."""
+        place, dimension = first.map, self.target.dimension
+        noise = self._noise(_STUDIED, 0)
+        moved = place.forward(noise)
+        _, gradients = self.density(moved.positions)
+        found, _ = find_globals(place, moved.positions, gradients)
+        if not found or len(found) >= dimension:
+            return first
+        family = Conditional(found).on(self.target.position)
+        order = np.asarray(family.order)
+        covariance = (place.factor @ place.factor.T)[np.ix_(order, order)]
+        start = HostMap(
+            place.mean[order],
+            np.linalg.cholesky(covariance),
+            np.zeros((dimension - len(found), len(found))),
+            order,
+        )
+        ended = self._run(family, start.params(family, self.target.dtype))
+        fitted = self._judged(family, ended.params)
+        better = fitted is not None and fitted.elbo > first.elbo + _BETTER
+        names = coordinate_names(self.target.position)
+        listed = ", ".join(names[k] for k in found[:4]) + (", ..." if len(found) > 4 else "")
+        shown = first if fitted is None else fitted
+        self._note(f"conditional on {listed}", shown, "better" if better else "no better")
+        return fitted if better and fitted is not None else first
+
+    def _run(self, family: Family, params: Params) -> RunResult:
+        draws = number_of_draws(self.target.dimension)
+        draws = max(draws, 2 * _FEWEST_DRAWS)
+        problem = VariationalProblem(
+            self.target.density, family, Draws("whitened", draws), self.target.dimension, None
+        )
+        noise = whiten(self._noise(draws, 1))
+        resources = self.resources._replace(noise=jnp.asarray(noise, self.target.dtype))
+        method = NaturalGradient(least_progress=_LEAST_PROGRESS * self.target.dimension**0.5)
+        return run(problem, method, params, resources, self.budget, execution=self.execution)
+
+    def _judged(self, family: Family, params: Params) -> _Candidate | None:
+        found = evaluate(self.target, family, params, self.resources.key, self.budget.left)
+        if not np.isfinite(found.elbo):
+            return None
+        return _Candidate(family, params, found.elbo, found.elbo_se, found.log_ratio)
+
+    def _weighted(self, best: _Candidate) -> Correction | None:
+        """Importance weights for draws with exact moments: only the weights have an error."""
+        if best.relative_ess >= _EXACT:
+            return None
+        count = max(_STUDIED, number_of_draws(self.target.dimension))
+        noise = whiten(self._noise(count, 2))
+        moved = best.map.forward(noise)
+        values, _ = self.density(moved.positions)
+        log_q = -0.5 * np.sum(noise**2, axis=1) - moved.log_det
+        weights = np.exp(values - log_q - np.max(values - log_q))
+        weights /= weights.sum()
+        self._note("importance weights", best, "corrected")
+        return Correction(
+            "importance",
+            moved.positions.astype(self.target.dtype),
+            weights,
+            float(1 / np.sum(weights**2)),
+            trusted=True,
+        )
+
+    def _moved(self, best: _Candidate) -> Correction:
+        """Draws of the target by transitions from draws of q."""
+        affordable = _MOST_NUMBERS / max(self.target.density.cost.numbers, 1.0)
+        effort = Effort(
+            most_evaluations=int(min(_MOST_EVALUATIONS, affordable)), time_left=self.budget.left
+        )
+        rng = host_generator(self.resources.key, _STREAM, 3)
+        with precision_of(self.target.dtype):
+            outputs = user_columns(user_space(self.target, best.family))
+            found = run_transitions(self.density, best.map, rng, effort, outputs)
+        worst = self._worst(best, found)
+        self._note("transitions", best, "settled" if found.trusted else "not settled")
+        return Correction(
+            "transitions",
+            found.positions.astype(self.target.dtype),
+            None,
+            float(found.settling.ess.min()),
+            trusted=found.trusted,
+            worst=worst,
+        )
+
+    def _worst(self, best: _Candidate, found: Transitions) -> str:
+        """What q had wrong most."""
+        place, names = best.map, coordinate_names(self.target.position)
+        mean, sd = found.positions.mean(axis=0), found.positions.std(axis=0)
+        order = place.order
+        shift = np.abs(place.mean - mean[order]) / np.maximum(sd[order], 1e-300)
+        ratio = np.sqrt(np.sum(place.factor**2, axis=1)) / np.maximum(sd[order], 1e-300)
+        far = int(np.argmax(shift))
+        off = int(np.argmax(np.abs(np.log(np.maximum(ratio, 1e-300)))))
+        return (
+            f"the mean of {names[order[far]]} is off by {shift[far]:.2g} sds, the sd of "
+            f"{names[order[off]]} by a factor of {ratio[off]:.2g}"
+        )
+
+    def _elsewhere(
+        self, best: _Candidate, correction: Correction
+    ) -> tuple[_Candidate, Correction | None]:
+        """Start again from other places, where the chains have not settled."""
+        rng = host_generator(self.resources.key, _STREAM, 4)
+        start = np.asarray(self.target.start, np.float64)
+        others = []
+        for _ in range(_OTHER_STARTS):
+            if self.budget.left() <= 0:
+                break
+            place = start + rng.normal(size=len(start))
+            params = FullRank().init(jnp.asarray(place, self.target.dtype), 0.3)
+            fitted = self._judged(FullRank(), self._run(FullRank(), params).params)
+            if fitted is not None:
+                others.append(fitted)
+                self._note("full rank from another start", fitted, "tried")
+        top = max(others, key=lambda one: one.elbo, default=None)
+        if top is None or top.elbo < best.elbo + _BETTER:
+            return best, correction
+        return self._answer(top)
+
+    def _noise(self, count: int, stream: int) -> np.ndarray:
+        rng = host_generator(self.resources.key, _STREAM, stream)
+        return rng.normal(size=(count, self.target.dimension))
+
+    def _note(self, name: str, best: Any, note: str) -> None:
+        now, count = time.perf_counter(), self.density.evaluations
+        rung = Rung(
+            name,
+            best.elbo,
+            best.relative_ess,
+            count - self._counted,
+            now - self._began,
+            note,
+        )
+        self._began, self._counted = now, count
+        self.rungs.append(rung)
