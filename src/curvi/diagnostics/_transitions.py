@@ -32,6 +32,7 @@ _MOST_LEAPS = 64
 _OFF = 1.4  # variance in the noise, or its inverse, from which the map is matched to the chains
 _DRIFT_ERRORS, _DRIFT_SDS = 4.5, 0.05  # both must be exceeded to call the moments unsettled
 _LEAST_ACCEPTANCE = 0.3
+_FLOWN, _MOST_DIVERGING = 50.0, 0.01  # nats of energy, and the share of trajectories
 _SHORT_SHARE = 0.15  # of chains whose next steps are shorter
 
 
@@ -60,7 +61,8 @@ class Settling(NamedTuple):
     Attributes
     ----------
     ess : effective draws of every coordinate, from the scatter of the chains' means
-    drift : change of the mean between their halves, in posterior sds; zero where chance explains it
+    drift : change of the mean, or of half the variance, between their halves, in posterior sds;
+        zero where chance explains it
     """
 
     ess: np.ndarray
@@ -84,6 +86,9 @@ class Transitions:
         Effective numbers, and means that still move.
     acceptance : float
         Share of accepted trajectories.
+    diverging : float
+        Share of trajectories that flew off, their energy off by more than 50: there are places
+        with a curvature that the steps do not resolve.
     evaluations : int
         Gradients that were taken.
     """
@@ -91,13 +96,15 @@ class Transitions:
     positions: np.ndarray
     settling: Settling
     acceptance: float
+    diverging: float
     evaluations: int
 
     @property
     def trusted(self) -> bool:
         """Whether the chains move freely, and their moments have stopped moving."""
         enough = float(self.settling.ess.min(initial=np.inf)) >= _CHAINS
-        return self.settling.settled and enough and self.acceptance >= _LEAST_ACCEPTANCE
+        free = self.acceptance >= _LEAST_ACCEPTANCE and self.diverging <= _MOST_DIVERGING
+        return self.settling.settled and enough and free
 
 
 class _State(NamedTuple):
@@ -160,6 +167,7 @@ class _Chains:
         self.kept: list[np.ndarray] = []
         self.seen: list[np.ndarray] = []
         self.rates: list[float] = []
+        self.flown: list[float] = []
 
     def run(self) -> Transitions:
         """Warm up, match the map, and go on block by block."""
@@ -168,7 +176,7 @@ class _Chains:
             self._advance(_WARM, adapt=True)
             self._match()
             self._advance(_WARM // 2, adapt=True)
-        self.kept, self.rates = [], []
+        self.kept, self.rates, self.flown = [], [], []
         while True:
             self._advance(_BLOCK, adapt=False)
             self.seen += [self.outputs(places) for places in self.kept[len(self.seen) :]]
@@ -180,6 +188,7 @@ class _Chains:
                     np.concatenate(self.kept[dropped:]),
                     found,
                     float(np.mean(self.rates)),
+                    float(np.mean(self.flown)),
                     self.density.evaluations - self.before,
                 )
 
@@ -214,7 +223,8 @@ class _Chains:
             self.rates.append(rate)
             self.kept.append(self.state.positions)
             if adapt:
-                longer = self.step * np.exp(rate - _WANTED_ACCEPTANCE)
+                flies = self.flown[-1] > 0.5 * _MOST_DIVERGING
+                longer = self.step * np.exp(rate - _WANTED_ACCEPTANCE) * (0.8 if flies else 1.0)
                 self.step = float(np.clip(longer, _SHORTEST_STEP, _LONGEST_STEP))
             if self._spent():
                 return
@@ -237,6 +247,7 @@ class _Chains:
             gained = there.values - state.values
             gained -= 0.5 * (np.sum(moving**2, axis=1) - np.sum(momentum**2, axis=1))
         chance = np.where(np.isfinite(gained), np.exp(np.minimum(gained, 0.0)), 0.0)
+        self.flown.append(float(np.mean(~(gained > -_FLOWN))))
         accepted = rng.random(len(chance)) < chance
         self.state = _State(
             *(
@@ -280,9 +291,17 @@ def settling_of(kept: np.ndarray) -> Settling:
     ess = np.minimum(chains * total / np.maximum(own.var(axis=0), 1e-300), float(chains * times))
     if times < 2:
         return Settling(ess, np.zeros_like(ess))
-    half = times // 2
-    change = kept[half:].mean(axis=0) - kept[:half].mean(axis=0)
-    drift = change.mean(axis=0) / np.sqrt(total)
-    error = change.std(axis=0) / np.sqrt(chains * total)
+    # Of the values and of their squares: a spread that still grows is no spread of the target.
+    scaled = (kept - kept.mean(axis=(0, 1))) / np.sqrt(total)
+    drifts = [_drift(scaled), _drift(0.5 * scaled**2)]
+    return Settling(ess, max(drifts, key=lambda drift: float(np.abs(drift).max(initial=0.0))))
+
+
+def _drift(scaled: np.ndarray) -> np.ndarray:
+    """Change of the mean from the first half of the times to the second, zero within its error."""
+    half, chains = len(scaled) // 2, scaled.shape[1]
+    change = scaled[half:].mean(axis=0) - scaled[:half].mean(axis=0)
+    drift = change.mean(axis=0)
+    error = change.std(axis=0) / np.sqrt(chains)
     moving = (np.abs(drift) > _DRIFT_ERRORS * error) & (np.abs(drift) > _DRIFT_SDS)
-    return Settling(ess, np.where(moving, drift, 0.0))
+    return np.where(moving, drift, 0.0)

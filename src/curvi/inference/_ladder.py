@@ -225,7 +225,8 @@ class Ladder:
             outputs = user_columns(user_space(self.target, best.family))
             found = run_transitions(self.density, best.map, rng, effort, outputs)
         worst = self._worst(best, found)
-        self._note("transitions", best, "settled" if found.trusted else "not settled")
+        settled = "settled" if found.trusted else "not settled"
+        self._note("transitions", best, f"{settled}, {found.diverging:.1%} flew off")
         return Correction(
             "transitions",
             found.positions.astype(self.target.dtype),

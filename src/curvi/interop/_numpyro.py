@@ -18,6 +18,7 @@ from curvi._core.compilation import SizedJit
 from curvi._core.errors import InputError, optional_import
 from curvi._core.trees import ravel, usual_promotion
 from curvi.interop import _checks as checks
+from curvi.interop._standardise import SUFFIX, latent_scales, standardised_model
 from curvi.targets import AbstractTarget, DataTarget, Labels, Target
 
 _MEDIAN_DRAWS = 101
@@ -84,8 +85,10 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
             checks.check_observed(name, trace[name], values)
         latent = _latent_sites(trace)
         plates = _subsampled_plates(trace)
+        labels = _labels(trace, observed)
+        call, latent, trace = _standardised(call, latent, trace)
         candidates = _candidates(call, latent)
-    start, labels = candidates[0], _labels(trace, observed)
+    start = candidates[0]
     call = call._replace(sites=checks.shapes_of(start))
     constrain = partial(_constrain, call, plates)
     if not plates:
@@ -104,6 +107,7 @@ class _Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     sites: checks.Shapes = ()  # of the unconstrained position
+    hidden: tuple[str, ...] = ()  # sites that curvi has added
 
     def seeded(self) -> Any:
         """The model with a fixed key, since a density must not depend on chance."""
@@ -118,6 +122,36 @@ class _Call(NamedTuple):
         started = handlers.substitute(self.seeded(), substitute_fn=strategy)
         found = handlers.trace(handlers.substitute(started, data=data))
         return dict(found.get_trace(*self.args, **self.kwargs))
+
+
+def _standardised(call: _Call, latent: list[str], trace: Trace) -> tuple[_Call, list[str], Trace]:
+    """The model with standard noise where the scale of a site is latent, and its sites.
+
+    A site that cannot be rewritten, such as one inside ``scan``, stays as it is.
+    """
+    from numpyro.infer.initialization import init_to_feasible
+
+    sites = {name: trace[name] for name in latent}
+
+    def run(values: Position) -> Trace:
+        return call.trace(init_to_feasible(), values)
+
+    def traced(model: Any) -> Trace:
+        found: Trace = {}
+        other = call._replace(model=model)
+        jax.eval_shape(lambda: found.update(other.trace(init_to_feasible(), {})))
+        return found
+
+    try:
+        model, names = standardised_model(call.model, latent_scales(run, sites), traced)
+    except (TypeError, ValueError, NotImplementedError, jax.errors.JAXTypeError):
+        return call, latent, trace  # a model that cannot be run on tracers alone
+    if not names:
+        return call, latent, trace
+    found = traced(model)
+    hidden = tuple(f"{name}{SUFFIX}" for name in names)
+    inferred = [name for name in found if _is_latent(found[name])]
+    return call._replace(model=model, hidden=hidden), inferred, {**trace, **found}
 
 
 class _Plate(NamedTuple):
@@ -197,6 +231,11 @@ def _candidates(call: _Call, latent: list[str]) -> list[Position]:
     return positions
 
 
+def _is_latent(site: dict[str, Any]) -> bool:
+    """Whether a site is inferred."""
+    return site["type"] == "sample" and not site["is_observed"]
+
+
 def _is_data(site: dict[str, Any]) -> bool:
     """Whether a site holds observed numbers, as opposed to a factor."""
     return site["type"] == "sample" and site["is_observed"] and np.size(site["value"]) > 0
@@ -214,7 +253,7 @@ def _latent_sites(trace: Trace) -> list[str]:
                 "estimates; give it a prior with numpyro.sample, or fix it with "
                 "numpyro.handlers.substitute"
             )
-        if site["type"] != "sample" or site["is_observed"]:
+        if not _is_latent(site):
             continue
         if site["fn"].support.is_discrete:
             raise InputError(
@@ -269,7 +308,7 @@ def _constrain(call: _Call, plates: dict[str, int], position: Position) -> Posit
     with _quiet_numpyro():
         model = handlers.substitute(call.seeded(), data=rows)
         values = constrain_fn(model, call.args, call.kwargs, position, return_deterministic=True)
-        return {name: _floating(value) for name, value in values.items()}
+        return {name: _floating(value) for name, value in values.items() if name not in call.hidden}
 
 
 def _floating(value: Any) -> Array:

@@ -1,0 +1,66 @@
+"""Transitions: from a wrong q to the moments of the target, and an honest word where they fail."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import curvi
+from curvi.diagnostics._transitions import Effort, run_transitions, settling_of
+from curvi.families import FullRank
+from curvi.families._host import HostMap
+from curvi.objective._batch import BatchedDensity
+from curvi.objective._draws import host_generator
+
+pytestmark = pytest.mark.float64_only
+
+
+def place_of(target, mean, sd):
+    params = FullRank().init(jnp.asarray(mean), jnp.asarray(sd))
+    return BatchedDensity.of(target), HostMap.of(FullRank(), params)
+
+
+def seeded(key):
+    return host_generator(key)
+
+
+def test_transitions_find_the_moments_that_q_has_wrong(key):
+    covariance = np.array([[2.0, 0.9], [0.9, 0.7]])
+    precision = jnp.asarray(np.linalg.inv(covariance))
+    target = curvi.Target(lambda x: -0.5 * (x - 1.0) @ precision @ (x - 1.0), jnp.zeros(2))
+    density, place = place_of(target, [0.0, 0.0], [0.5, 0.5])
+    found = run_transitions(density, place, seeded(key), Effort(), lambda z: z)
+    assert found.trusted
+    ess = found.settling.ess.min()
+    error = 6 / ess**0.5  # six standard errors of two means and three second moments
+    sd = np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose((found.positions.mean(axis=0) - 1.0) / sd, 0.0, atol=error)
+    scaled = np.cov(found.positions.T) / np.outer(sd, sd)
+    np.testing.assert_allclose(scaled, covariance / np.outer(sd, sd), atol=1.5 * error)
+    assert found.evaluations == density.evaluations
+
+
+def test_chains_that_cannot_move_are_not_trusted(key):
+    """A wall of curvature that no step resolves: every trajectory flies off."""
+    target = curvi.Target(lambda x: -0.5 * jnp.sum(x**2) - 1e12 * jnp.sum(x**4), jnp.zeros(2))
+    density, place = place_of(target, [0.0, 0.0], [1.0, 1.0])
+    effort = Effort(most_evaluations=20_000)
+    found = run_transitions(density, place, seeded(key), effort, lambda z: z)
+    assert not found.trusted
+
+
+def test_draws_that_drift_have_not_settled(key):
+    rng = seeded(key)
+    steady = rng.normal(size=(12, 256, 3))
+    assert settling_of(steady).settled
+    assert settling_of(steady).ess.min() > 1500
+    moving = steady + np.linspace(0, 1, 12)[:, None, None] * np.array([0.0, 1.0, 0.0])
+    found = settling_of(moving)
+    assert not found.settled
+    assert (found.drift != 0).tolist() == [False, True, False]
+    wider = steady * np.linspace(1, 2, 12)[:, None, None]
+    assert not settling_of(wider).settled
+
+
+def test_stuck_chains_are_worth_one_draw_each(key):
+    stuck = np.broadcast_to(seeded(key).normal(size=(1, 256, 2)), (12, 256, 2))
+    np.testing.assert_allclose(settling_of(stuck).ess, 256, rtol=1e-6)

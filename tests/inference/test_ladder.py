@@ -1,0 +1,126 @@
+"""family="auto": right where a Gaussian is not, the same in any form, and never silent."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import curvi
+
+pytestmark = pytest.mark.float64_only
+
+SCHOOLS = jnp.asarray([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+ERRORS = jnp.asarray([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+
+
+def schools(centred, order=slice(None)):
+    """Eight schools with the logarithm of tau as a coordinate, in either form."""
+
+    def effects(p):
+        return p["effect"] if centred else p["mu"] + jnp.exp(p["log_tau"]) * p["effect"]
+
+    def log_density(p):
+        tau = jnp.exp(p["log_tau"])
+        prior = -0.5 * (p["mu"] / 5) ** 2 - jnp.log1p((tau / 5) ** 2) + p["log_tau"]
+        scaled = (p["effect"] - p["mu"]) / tau if centred else p["effect"]
+        local = -0.5 * jnp.sum(scaled**2) - (8 * p["log_tau"] if centred else 0.0)
+        data = -0.5 * jnp.sum(((SCHOOLS[order] - effects(p)) / ERRORS[order]) ** 2)
+        return prior + local + data
+
+    def constrain(p):
+        return {"mu": p["mu"], "tau": jnp.exp(p["log_tau"]), "effects": effects(p)}
+
+    start = {"mu": jnp.zeros(()), "log_tau": jnp.ones(()), "effect": jnp.zeros(8)}
+    return curvi.Target(log_density, start, constrain)
+
+
+def seed_of(key):
+    return int(jax.random.randint(key, (), 0, 2**30))
+
+
+def test_a_gaussian_is_answered_by_the_first_rung(key):
+    scale = jnp.asarray([1.0, 10.0, 0.1])
+    target = curvi.Target(lambda x: -0.5 * jnp.sum((x / scale - 1.0) ** 2), jnp.zeros(3))
+    result = curvi.fit(target, progress=False, seed=seed_of(key))
+    assert result.converged
+    assert [rung.name for rung in result.rungs] == ["full rank"]
+    assert isinstance(result.family, curvi.FullRank)
+    np.testing.assert_allclose(result.mean / scale, 1.0, atol=1e-4)
+    np.testing.assert_allclose(result.sd / scale, 1.0, atol=1e-4)
+    assert result.warnings == ()
+
+
+def test_centred_and_not_centred_models_give_one_answer(key):
+    one, other = (
+        curvi.fit(schools(centred), progress=False, seed=seed_of(key), on_failure="return")
+        for centred in (True, False)
+    )
+    # Each is known to its Monte-Carlo error; five of them, for ten means and any seed.
+    error = 5 * np.hypot(one.mc_error, other.mc_error) + 0.05
+    for name, sd in other.sd.items():
+        gap = np.abs(np.asarray(one.mean[name]) - np.asarray(other.mean[name])) / np.asarray(sd)
+        assert gap.max() < error, (name, gap)
+    assert other.correction is not None
+    assert len(other.rungs) >= 2
+
+
+def test_a_correction_is_what_the_result_answers_with(key):
+    result = curvi.fit(schools(False), progress=False, seed=seed_of(key))
+    corrected = result.correction
+    assert corrected is not None
+    assert "answer" in result.summary()
+    flat = corrected.covariance()
+    np.testing.assert_allclose(result.covariance(), flat, rtol=1e-6)
+    draws = result.sample(64, seed=1)
+    again = result.sample(64, seed=1)
+    other = result.sample(64, seed=2)
+    np.testing.assert_array_equal(draws["tau"], again["tau"])
+    assert not np.array_equal(draws["tau"], other["tau"])
+    assert (np.asarray(draws["tau"]) > 0).all()
+    many = result.sample(4 * len(corrected.draws))
+    spread = 8 * (len(corrected.draws) ** -0.5)
+    np.testing.assert_allclose(
+        np.mean(many["mu"]), result.mean["mu"], atol=spread * float(result.sd["mu"])
+    )
+
+
+def test_the_same_seed_gives_the_same_bits():
+    one, other = (curvi.fit(schools(False), progress=False, seed=3) for _ in range(2))
+    np.testing.assert_array_equal(one.mean["tau"], other.mean["tau"])
+    np.testing.assert_array_equal(one.correction.draws, other.correction.draws)
+
+
+def test_a_posterior_that_does_not_settle_is_never_silent(key):
+    """A funnel of nine locals whose neck no step resolves: flagged, or right."""
+
+    def log_density(p):
+        return (
+            -0.5 * (p["v"] / 3) ** 2 - 0.5 * jnp.sum(p["x"] ** 2) * jnp.exp(-p["v"]) - 4.5 * p["v"]
+        )
+
+    start = {"v": jnp.zeros(()), "x": jnp.zeros(9)}
+    with np.errstate(all="ignore"):
+        result = _quietly(curvi.Target(log_density, start), seed_of(key))
+    right = abs(float(result.mean["v"])) < 0.6 and 2.4 < float(result.sd["v"]) < 3.75
+    assert right or result.misfit
+
+
+def _quietly(target, seed):
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return curvi.fit(target, progress=False, seed=seed, on_failure="return")
+
+
+def test_what_was_chosen_is_not_overridden():
+    def target(x):
+        return -0.5 * jnp.sum(x**2)
+
+    chosen = curvi.fit(target, jnp.ones(2), family=curvi.MeanField(), progress=False)
+    assert isinstance(chosen.family, curvi.MeanField)
+    assert chosen.rungs == ()
+    by_method = curvi.fit(target, jnp.ones(2), method=curvi.TrustRegion(), progress=False)
+    assert isinstance(by_method.family, curvi.MeanField)
+    with pytest.raises(curvi.InputError, match="family is 'best'"):
+        curvi.fit(target, jnp.ones(2), family="best", progress=False)
