@@ -89,7 +89,7 @@ def fit(
     init: str | FitResult = "position",
     batch_size: int | None = None,
     execution: str | Execution = "auto",
-    mesh: Any = None,  # noqa: ARG001  both are opened by decorators
+    mesh: Any = None,
     checkpoint: Any = None,  # noqa: ARG001
     seed: int = 0,
     tolerance: float | None = None,
@@ -204,7 +204,7 @@ def fit(
     check_batch(target, batch_size)
     target = as_target(target, position, (batch_size, *method.batch_sizes))
     _ = target.to_user  # a constrain that does not work is refused before the work, not after it
-    automatic = _is_automatic(target, *chosen)
+    automatic = mesh is None and _is_automatic(target, *chosen)
     if automatic:
         family, method, draws = first_rung(target)
     elif isinstance(family, str):
