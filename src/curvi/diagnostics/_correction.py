@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from curvi._core.trees import ArrayState
-from curvi.diagnostics._evaluation import weighted_moments
-from curvi.diagnostics._moments import UserMoments, UserSpace, doubt_of, positions_in_blocks
+from curvi._core.trees import ArrayState, precision_of
+from curvi.diagnostics._evaluation import Moments, evaluation_noise, weighted_moments
+from curvi.diagnostics._moments import (
+    UserMoments,
+    UserSpace,
+    doubt_of,
+    positions,
+    positions_in_blocks,
+)
 
 _SAME_ORDER = 0xC0
 
@@ -116,3 +123,13 @@ class Correction(ArrayState):
         return (
             f"{len(self.draws)} draws by transitions from q, worth at least {self.ess:.0f}{settled}"
         )
+
+
+def importance_moments(result: Any) -> Moments:
+    """Mean and sd of a fit by the importance weights of its draws for the bound."""
+    with precision_of(result.target.dtype):
+        noise = jnp.asarray(evaluation_noise(result.target, result.family, result._key))
+        weights = result._weights.weights  # of fewer draws where the time was up
+        few = noise[: len(weights)]
+        flat = jax.vmap(lambda e: result.family.transform(result.params, e))(few)
+        return weighted_moments(positions(result._space, flat), weights)

@@ -16,20 +16,16 @@ from curvi._core import validation
 from curvi._core.errors import InputError, Outcome
 from curvi._core.memory import require_matrix
 from curvi._core.trees import flat_numbers, precision_of
-from curvi.concentration import VarianceReport
 from curvi.diagnostics import _linear_response as response
 from curvi.diagnostics import _verdict as verdict
-from curvi.diagnostics._correction import Correction, Rung
+from curvi.diagnostics._correction import Correction, Rung, importance_moments
 from curvi.diagnostics._evaluation import (
     ENOUGH_ESS,
     ImportanceWeights,
     Moments,
     evaluate,
-    evaluation_noise,
     raw_relative_ess,
     smoothed_weights,
-    variance_of_draws,
-    weighted_moments,
 )
 from curvi.diagnostics._exports import Exports
 from curvi.diagnostics._modes import Mode, modes_sentence
@@ -234,11 +230,7 @@ class FitResult(Exports, StoredResult, Portable):
 
     def importance(self) -> Moments:
         """Mean and sd corrected by Pareto-smoothed importance weights; reliable while k < 0.7."""
-        with precision_of(self.target.dtype):
-            noise = jnp.asarray(evaluation_noise(self.target, self.family, self._key))
-            weights = self._weights.weights  # of fewer draws where the time was up
-            flat = jax.vmap(lambda e: self.family.transform(self.params, e))(noise[: len(weights)])
-            return weighted_moments(positions(self._space, flat), weights)
+        return importance_moments(self)
 
     def covariance(self, *, linear_response: bool = False) -> Float[Array, "dimension dimension"]:
         """Dense covariance of the unconstrained coordinates, in flattening order.
@@ -315,20 +307,6 @@ class FitResult(Exports, StoredResult, Portable):
                 return self.correction.sample(self._space, num_draws, seed)
             flat = self.family.sample(self.params, validation.random_key(seed), num_draws)
             return positions(self._space, flat)
-
-    def draw_report(
-        self, num_draws: int = 256, *, lipschitz: float = float("inf"), seed: int = 0
-    ) -> VarianceReport:
-        """Variance, over single independent draws, of the log density and of its gradient.
-
-        Measured with ``num_draws`` draws, beside the inequalities of Theorem 2 where ``lipschitz``
-        is given, a proved constant of the log density in the noise (:mod:`curvi.concentration`).
-        """
-        validation.positive_integer(num_draws, "num_draws")
-        with precision_of(self.target.dtype):
-            return variance_of_draws(
-                self.target, self.family, self.params, max(2, num_draws), lipschitz, seed
-            )
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:

@@ -164,6 +164,9 @@ class Conditional(Family):
     groups : tuple of tuple of str, optional
         For each kind of group the names of its leaves, whose leading axis counts the groups: one
         ``("intercept", "slope")`` says that intercept[j] and slope[j] belong together.
+    order, blocks : tuple
+        Left out; :meth:`on` fills them in: the coordinates, globals first, and for each kind of
+        groups their number and width.
 
     Raises
     ------

@@ -14,7 +14,6 @@ from jaxtyping import PyTree
 
 from curvi._core import validation
 from curvi._core.errors import (
-    InputError,
     Interrupted,
     MisfitWarning,
     Outcome,
@@ -61,11 +60,12 @@ from curvi.inference._inputs import (
     instance_of,
     optional_count,
 )
-from curvi.inference._ladder import Ladder, climbs, first_rung
+from curvi.inference._ladder import Ladder, first_rung
 from curvi.inference._laplace import laplace_params, laplace_within
-from curvi.objective import Draws, plan_draws
+from curvi.inference._plan import is_automatic, planned_draws
+from curvi.objective import Draws
 from curvi.solvers import Method, TrustRegion
-from curvi.targets import AbstractTarget, DataTarget
+from curvi.targets import AbstractTarget
 
 _STREAM = 0xD4A
 _LAPLACE_STEPS = 1000  # to the mode, at most
@@ -204,7 +204,7 @@ def fit(
     check_batch(target, batch_size)
     target = as_target(target, position, (batch_size, *method.batch_sizes))
     _ = target.to_user  # a constrain that does not work is refused before the work, not after it
-    automatic = mesh is None and _is_automatic(target, *chosen)
+    automatic = mesh is None and is_automatic(target, *chosen)
     if automatic:
         family, method, draws = first_rung(target)
     elif isinstance(family, str):
@@ -222,7 +222,7 @@ def fit(
     if not isinstance(init, FitResult):
         validation.one_of(init, ("position", "laplace"), "init")
     family.require_memory(target.dimension, target.dtype, copies=COPIES)
-    plan = _plan(family, method, target, draws, num_draws, batch_size)
+    plan = planned_draws(family, method, target, draws, num_draws, batch_size)
     problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
     key = validation.random_key(seed)
     steps = method.default_max_steps if max_steps is None else max_steps
@@ -258,21 +258,6 @@ def fit(
     return result
 
 
-def _is_automatic(
-    target: AbstractTarget,
-    family: Any,
-    method: Any,
-    draws: Any,
-    num_draws: Any,
-    batch_size: Any,
-    init: Any,
-) -> bool:
-    """Whether the ladder answers: nothing was chosen that it would have to override."""
-    nothing = method is None and num_draws is None and batch_size is None and init == "position"
-    untouched = isinstance(family, str) and family == "auto" and isinstance(draws, str)
-    return nothing and untouched and draws == "auto" and climbs(target)
-
-
 def _start(init: Any, problem: VariationalProblem, call: _Call, resources: Resources) -> Params:
     target, execution = call.target, call.execution
     if isinstance(init, FitResult):
@@ -293,31 +278,6 @@ def _start(init: Any, problem: VariationalProblem, call: _Call, resources: Resou
     # Where the Gaussian at the mode leaves the support, a narrower one may not.
     elsewhere = target.with_position(found.position)
     return starting_params(problem, elsewhere, resources, evaluate_at, call.budget)
-
-
-def _plan(
-    family: Family,
-    method: Method,
-    target: AbstractTarget,
-    draws: str | Draws,
-    num_draws: int | None,
-    batch_size: int | None,
-) -> Draws:
-    """Fixed draws where they pay; fresh ones where the method or the batches are stochastic."""
-    stochastic = method.needs_fresh_draws or batch_size is not None
-    if isinstance(draws, str) and stochastic and (draws != "auto" or method.needs_fresh_draws):
-        # Draws refuses what cannot be drawn anew, and few fresh draws suffice for any family.
-        kind = "iid" if draws == "auto" else draws
-        fewest = 1 if draws in ("auto", "iid") else 2
-        draws = Draws(kind, fewest if num_draws is None else num_draws, fresh=True)
-    plan = plan_draws(family, target.dimension, draws=draws, num_draws=num_draws)
-    if draws == "auto" and batch_size is not None:
-        plan = replace(plan, fresh=True)
-    if plan.per_row and not isinstance(target, DataTarget):
-        raise InputError("draws per row need a DataTarget; a plain log density has no rows")
-    if plan.per_row and not plan.fresh:
-        raise InputError("draws per row are made anew at every step; set fresh=True as well")
-    return plan
 
 
 class _Call(NamedTuple):

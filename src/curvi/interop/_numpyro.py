@@ -18,8 +18,15 @@ from curvi._core.compilation import SizedJit
 from curvi._core.errors import InputError, optional_import
 from curvi._core.trees import ravel, usual_promotion
 from curvi.interop import _checks as checks
+from curvi.interop._numpyro_sites import (
+    is_data,
+    is_latent,
+    labels_of,
+    latent_sites,
+    subsampled_plates,
+)
 from curvi.interop._standardise import SUFFIX, latent_scales, standardised_model
-from curvi.targets import AbstractTarget, DataTarget, Labels, Target
+from curvi.targets import AbstractTarget, DataTarget, Target
 
 _MEDIAN_DRAWS = 101
 
@@ -83,9 +90,9 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
         trace, observed = _prototype(call, library)
         for name, values in observed.items():
             checks.check_observed(name, trace[name], values)
-        latent = _latent_sites(trace)
-        plates = _subsampled_plates(trace)
-        labels = _labels(trace, observed)
+        latent = latent_sites(trace)
+        plates = subsampled_plates(trace)
+        labels = labels_of(trace, observed)
         call, latent, trace = _standardised(call, latent, trace)
         candidates = _candidates(call, latent)
     start = candidates[0]
@@ -150,7 +157,7 @@ def _standardised(call: _Call, latent: list[str], trace: Trace) -> tuple[_Call, 
         return call, latent, trace
     found = traced(model)
     hidden = tuple(f"{name}{SUFFIX}" for name in names)
-    inferred = [name for name in found if _is_latent(found[name])]
+    inferred = [name for name in found if is_latent(found[name])]
     return call._replace(model=model, hidden=hidden), inferred, {**trace, **found}
 
 
@@ -181,10 +188,10 @@ def _prototype(call: _Call, library: ModuleType) -> tuple[Trace, dict[str, np.nd
 
     def run() -> Position:
         first = call.trace(init_to_feasible(), {})
-        whole = {name: jnp.arange(size) for name, size in _subsampled_plates(first).items()}
+        whole = {name: jnp.arange(size) for name, size in subsampled_plates(first).items()}
         trace.update(call.trace(init_to_feasible(), whole) if whole else first)
         trace.update({name: first[name] for name in whole})  # plates as the model has them
-        return {name: jnp.asarray(site["value"]) for name, site in trace.items() if _is_data(site)}
+        return {name: jnp.asarray(site["value"]) for name, site in trace.items() if is_data(site)}
 
     try:
         observed = checks.run_checked(run, library)
@@ -229,49 +236,6 @@ def _candidates(call: _Call, latent: list[str]) -> list[Position]:
     if not positions:
         raise InputError("no finite start was found; check the supports of the latent sites")
     return positions
-
-
-def _is_latent(site: dict[str, Any]) -> bool:
-    """Whether a site is inferred."""
-    return site["type"] == "sample" and not site["is_observed"]
-
-
-def _is_data(site: dict[str, Any]) -> bool:
-    """Whether a site holds observed numbers, as opposed to a factor."""
-    return site["type"] == "sample" and site["is_observed"] and np.size(site["value"]) > 0
-
-
-def _latent_sites(trace: Trace) -> list[str]:
-    """Names of the latent sites, each of which must have a density over the reals."""
-    from numpyro.distributions import Delta
-
-    latent = []
-    for name, site in trace.items():
-        if site["type"] in ("param", "mutable"):
-            raise InputError(
-                f"site {name!r} is a numpyro.{site['type']}: curvi infers distributions, not point "
-                "estimates; give it a prior with numpyro.sample, or fix it with "
-                "numpyro.handlers.substitute"
-            )
-        if not _is_latent(site):
-            continue
-        if site["fn"].support.is_discrete:
-            raise InputError(
-                f"site {name!r} is discrete and not observed; a Gaussian cannot approximate it: "
-                "sum it out, for example with MixtureSameFamily, or observe it"
-            )
-        if isinstance(site["fn"], Delta):
-            raise InputError(f"site {name!r} is a Delta; use numpyro.deterministic for it")
-        latent.append(name)
-    if not latent:
-        raise InputError("the model has no latent site: every sample statement is observed")
-    return latent
-
-
-def _subsampled_plates(trace: Trace) -> dict[str, int]:
-    """Name and full size of every plate that the model subsamples."""
-    plates = {name: site["args"] for name, site in trace.items() if site["type"] == "plate"}
-    return {name: a[0] for name, a in plates.items() if a[1] is not None and a[1] != a[0]}
 
 
 def _only_plate(plates: dict[str, int], trace: Trace, latent: list[str]) -> _Plate:
@@ -417,20 +381,3 @@ def _at_best(target: AbstractTarget, candidates: list[Position]) -> AbstractTarg
         )
     best = int(np.nanargmax(np.where(np.isfinite(values), values, -np.inf)))
     return target.started_at(target.density.unravel(flat[best]))
-
-
-def _labels(trace: Trace, observed: dict[str, np.ndarray]) -> Labels:
-    """Plates name the axes of the sites inside them."""
-    dims = {}
-    for name, site in trace.items():
-        if site["type"] not in ("sample", "deterministic"):
-            continue
-        shape = np.shape(site["value"])
-        names = [f"{name}_dim_{axis}" for axis in range(len(shape))]
-        event = len(site["fn"].event_shape) if site["type"] == "sample" else 0
-        for frame in site["cond_indep_stack"]:
-            axis = len(shape) - event + frame.dim
-            if axis >= 0 and shape[axis] == frame.size:
-                names[axis] = frame.name
-        dims[name] = tuple(names)
-    return Labels(dims, {}, observed)

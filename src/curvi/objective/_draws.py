@@ -19,7 +19,6 @@ antithetic draws have a bias of order 1/M on integrands that are not quadratic.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -285,12 +284,11 @@ def whiten(draws: AnyArray, variance: float = 1.0) -> AnyArray:
         )
     xp: Any = jnp if isinstance(draws, jax.Array) else np
     centred = draws - xp.mean(draws, axis=0, keepdims=True)
-    with one_blas_thread() if xp is np else nullcontext():  # a tall thin matrix gains nothing
+    with one_blas_thread():
         orthogonal, triangular = xp.linalg.qr(centred)
     signs = xp.where(xp.diagonal(triangular) < 0, -1, 1).astype(draws.dtype)
     white = orthogonal * signs[None, :]
-    # QR returns columns that are orthogonal to rounding only in the span of the centred draws;
-    # centring once more removes the last digit of the mean.
+    # QR is orthogonal to rounding in the span of the centred draws: centre the last digit, too.
     white = white - xp.mean(white, axis=0, keepdims=True)
     return white * (num_draws * variance) ** 0.5
 
