@@ -340,6 +340,8 @@ def test_the_flat_direction_of_an_improper_posterior_is_named(name):
     density, options, flat = IMPROPER[name]
     words = (f"improper along {flat}:", "proper prior")
 
+    options = {"family": curvi.MeanField(), **options}
+
     def run():
         return curvi.fit(density, pair(), execution="eager", **options)
 
@@ -349,13 +351,24 @@ def test_the_flat_direction_of_an_improper_posterior_is_named(name):
         refused(run, curvi.NumericalError, *words)
 
 
+@pytest.mark.parametrize("name", IMPROPER)
+def test_an_improper_posterior_is_never_an_answer_with_nothing_chosen(name):
+    density, _, _ = IMPROPER[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = curvi.fit(density, pair(), on_failure="return", progress=False)
+    assert not result.converged or result.misfit
+
+
 def test_a_wide_but_proper_posterior_is_fitted_or_not_called_improper():
     def density(x):
         return -0.5 * (x["a"] / 1e6) ** 2 - 0.5 * (x["b"] / 1e6) ** 2
 
     handled(lambda: curvi.fit(density, pair()), lambda result: abs(result.sd["a"] / 1e6 - 1) < 1e-3)
     short = warned(
-        lambda: curvi.fit(density, pair(), max_steps=6, execution="eager"),
+        lambda: curvi.fit(
+            density, pair(), max_steps=6, execution="eager", family=curvi.MeanField()
+        ),
         curvi.NotConvergedWarning,
         "budget",
     )
@@ -386,7 +399,10 @@ def test_a_misfit_is_not_answered_with_what_was_done(size, family, richer):
 @pytest.mark.float64_only
 @pytest.mark.parametrize(
     ("method", "advice"),
-    [(None, "Try larger batches"), (curvi.LBFGS(), r"Try method=TrustRegion\(\), larger batches")],
+    [
+        (curvi.TrustRegion(), "Try larger batches"),
+        (curvi.LBFGS(), r"Try method=TrustRegion\(\), larger batches"),
+    ],
 )
 def test_a_divergence_is_not_answered_with_what_was_done(method, advice, monkeypatch):
     def fallen(*arguments):

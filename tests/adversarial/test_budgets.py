@@ -25,7 +25,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::curvi.MisfitWarning"),
 ]
 HOUR = 3600.0
-QUICK = {"execution": "eager", "progress": False, "time_budget": HOUR}
+QUICK = {
+    "execution": "eager",
+    "progress": False,
+    "time_budget": HOUR,
+    "family": curvi.MeanField(),
+}
 
 
 def counted(monkeypatch, place, before=None):

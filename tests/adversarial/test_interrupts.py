@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.float64_only,
     pytest.mark.filterwarnings("ignore::curvi.MisfitWarning"),
 ]
-QUICK = {"execution": "eager", "progress": False}
+QUICK = {"execution": "eager", "progress": False, "family": curvi.MeanField()}
 
 
 def skewed(z):

@@ -78,6 +78,7 @@ def test_the_sentence_of_a_misfit_never_calls_it_a_good_fit():
         relative_ess=0.05,
         target=SimpleNamespace(dimension=2),
         family=curvi.MeanField(),
+        correction=None,
     )
     sentence = misfit_sentence(result)
     assert "ESS above 0.9, or k below 0.7 and ESS above 0.25" in sentence

@@ -47,7 +47,8 @@ def test_any_method_can_step_eagerly_to_the_same_parameters(method, key, dtype):
     target = logistic(generator(key), dtype)
     options = {"method": method, "max_steps": 12, "seed": seed_of(key), "on_failure": "return"}
     one, other = (
-        curvi.fit(target, execution=mode, num_starts=1, **options) for mode in ("eager", "compiled")
+        curvi.fit(target, family=curvi.MeanField(), execution=mode, num_starts=1, **options)
+        for mode in ("eager", "compiled")
     )
     assert one.steps == other.steps
     for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(other.params), strict=True):
@@ -91,11 +92,12 @@ def test_other_starts_are_tried_only_where_q_does_not_match_the_target(monkeypat
     points = initial.starting_points
     monkeypatch.setattr(initial, "starting_points", lambda *a: made.append(None) or points(*a))
     start = jnp.zeros(2, dtype)
-    curvi.fit(lambda z: -0.5 * jnp.sum(z**2), start, progress=False)
+    options = {"progress": False, "family": curvi.MeanField()}
+    curvi.fit(lambda z: -0.5 * jnp.sum(z**2), start, **options)
     assert not made
-    curvi.fit(correlated, start, progress=False, num_starts=1)
+    curvi.fit(correlated, start, num_starts=1, **options)
     assert not made
-    curvi.fit(correlated, start, progress=False, max_steps=500, time_budget=1000.0)
+    curvi.fit(correlated, start, max_steps=500, time_budget=1000.0, **options)
     assert made
 
 
@@ -157,7 +159,7 @@ def test_an_interruption_of_the_checks_keeps_the_fit(
 ):
     """Of the search for a way down from a saddle, and of the replicates; no step follows it."""
     target = logistic(generator(key), dtype)
-    whole = curvi.fit(target, execution=mode, num_starts=1)
+    whole = curvi.fit(target, family=curvi.MeanField(), execution=mode, num_starts=1)
     checked, counts = getattr(growth, check), []
 
     def interrupted(*arguments, **options):
@@ -166,7 +168,7 @@ def test_an_interruption_of_the_checks_keeps_the_fit(
 
     monkeypatch.setattr(growth, check, interrupted)
     with pytest.warns(curvi.NotConvergedWarning, match=f"INTERRUPTED.*{words}"):
-        result = curvi.fit(target, execution=mode, num_starts=1)
+        result = curvi.fit(target, family=curvi.MeanField(), execution=mode, num_starts=1)
     assert result.interrupted
     assert result.converged is converged
     np.testing.assert_array_equal(result.mean, whole.mean)
@@ -187,7 +189,7 @@ def test_an_interruption_of_the_checks_keeps_the_fit(
 def test_ctrl_c_between_runs_keeps_the_fit(place, monkeypatch, key, dtype):
     """Where nothing steps: a driver is made, draws are made, the bound is evaluated."""
     target = logistic(generator(key), dtype)
-    whole = curvi.fit(target)
+    whole = curvi.fit(target, family=curvi.MeanField())
     module, _, name = place.rpartition(".")
     made = getattr(importlib.import_module(module), name)
     calls = []
@@ -200,7 +202,7 @@ def test_ctrl_c_between_runs_keeps_the_fit(place, monkeypatch, key, dtype):
 
     monkeypatch.setattr(place, interrupted)
     with pytest.warns(curvi.NotConvergedWarning, match="INTERRUPTED: Interrupted"):
-        result = curvi.fit(target)
+        result = curvi.fit(target, family=curvi.MeanField())
     assert result.outcome is curvi.Outcome.INTERRUPTED
     np.testing.assert_array_equal(result.mean, whole.mean)
     assert result.summary().startswith("NOT CONVERGED")
@@ -238,7 +240,7 @@ def test_the_steps_of_other_starts_count_against_the_budget(dtype):
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 def test_ctrl_c_in_a_callback_of_the_last_step_ends_the_fit(mode, key, dtype):
     target = logistic(generator(key), dtype)
-    whole = curvi.fit(target, execution=mode, num_starts=1)
+    whole = curvi.fit(target, family=curvi.MeanField(), execution=mode, num_starts=1)
     seen = []
 
     def interrupt(info):
@@ -247,6 +249,8 @@ def test_ctrl_c_in_a_callback_of_the_last_step_ends_the_fit(mode, key, dtype):
             raise KeyboardInterrupt
 
     with pytest.warns(curvi.NotConvergedWarning, match="INTERRUPTED"):
-        result = curvi.fit(target, execution=mode, num_starts=1, on_step=interrupt)
+        result = curvi.fit(
+            target, family=curvi.MeanField(), execution=mode, num_starts=1, on_step=interrupt
+        )
     assert result.outcome is curvi.Outcome.INTERRUPTED
     assert len(seen) == whole.steps

@@ -122,5 +122,5 @@ def test_what_was_chosen_is_not_overridden():
     assert chosen.rungs == ()
     by_method = curvi.fit(target, jnp.ones(2), method=curvi.TrustRegion(), progress=False)
     assert isinstance(by_method.family, curvi.MeanField)
-    with pytest.raises(curvi.InputError, match="family is 'best'"):
+    with pytest.raises(curvi.InputError, match="family is 'best'; give a family such as"):
         curvi.fit(target, jnp.ones(2), family="best", progress=False)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from curvi._core import validation
 from curvi._core.trees import ArrayState, precision_of
 from curvi.diagnostics._evaluation import Moments, evaluation_noise, weighted_moments
 from curvi.diagnostics._moments import (
@@ -94,11 +95,14 @@ class Correction(ArrayState):
         return jax.tree.map(jnp.asarray, positions_in_blocks(space, flat))
 
     def sample(self, space: UserSpace, num_draws: int, seed: int) -> PyTree:
-        """``num_draws`` of the draws, no more than once each while there are enough of them."""
-        rng = np.random.default_rng([_SAME_ORDER, seed])
+        """``num_draws`` of the draws in the user's space."""
+        return self.positions(space, self.chosen(num_draws, seed))
+
+    def chosen(self, num_draws: int, seed: int) -> np.ndarray:
+        """Numbers of the draws in a sample, no more than once each while there are enough."""
+        rng = np.random.default_rng([_SAME_ORDER, validation.checked_seed(seed)])
         again = num_draws > len(self.draws) or self.weights is not None
-        index = rng.choice(len(self.draws), num_draws, replace=again, p=self.weights)
-        return self.positions(space, index)
+        return rng.choice(len(self.draws), num_draws, replace=again, p=self.weights)
 
     def covariance(self) -> np.ndarray:
         """Of the unconstrained coordinates."""

@@ -45,6 +45,7 @@ def summary_of(
     corrected = result.correction is not None
     facts = {
         **({"answer": result.correction.sentence()} if corrected else {}),
+        **({"tried": "; ".join(_tried(rung) for rung in result.rungs)} if result.rungs else {}),
         "ELBO": f"{result.elbo:.4f} (se {result.elbo_se:.4f})",
         "fit of q": f"Pareto k {result.khat:.2f}, relative ESS {result.relative_ess:.3f}",
         "mc error": _mc_fact(result, unsolved),
@@ -60,6 +61,10 @@ def summary_of(
         names=labels,
         columns=columns,
     )
+
+
+def _tried(rung: Any) -> str:
+    return f"{rung.name}: {rung.note}"
 
 
 def _mc_fact(result: Any, unsolved: str) -> str:

@@ -207,8 +207,7 @@ def fit(
     automatic = mesh is None and is_automatic(target, *chosen)
     if automatic:
         family, method, draws = first_rung(target)
-    elif isinstance(family, str):
-        validation.one_of(family, ("auto",), "family")
+    elif isinstance(family, str) and family == "auto":
         family = init.family if isinstance(init, FitResult) else MeanField()
     instance_of(family, Family, "family", "curvi.MeanField()")
     family = family.on(target.position)

@@ -35,6 +35,7 @@ MOST_DIMENSIONS = 1000
 _MOST_WORK = 3e11  # numbers that the gradients of one fit compute
 _STEPS = 30  # of a run, by which its work is judged
 _FEWEST_DRAWS, _DRAWS_PER_DIMENSION = 128, 1.15
+_FEW_DIMENSIONS = 30  # up to which a run goes on to the end
 _LEAST_PROGRESS = 0.02  # nats per step and root of a dimension that are worth going on for
 _STUDIED = 1024  # draws that show who governs whom, and that are weighted
 _CLOSE = 0.8  # relative ESS from which weights are enough
@@ -62,8 +63,13 @@ def number_of_draws(dimension: int) -> int:
 def first_rung(target: AbstractTarget) -> tuple[Family, NaturalGradient, Draws]:
     """The family, method and draws that a fit begins with."""
     dimension = target.dimension
-    method = NaturalGradient(least_progress=_LEAST_PROGRESS * dimension**0.5)
-    return FullRank(), method, Draws("whitened", number_of_draws(dimension))
+    return FullRank(), _method(dimension), Draws("whitened", number_of_draws(dimension))
+
+
+def _method(dimension: int) -> NaturalGradient:
+    """Natural gradients, to the end where that is cheap: an improper posterior shows itself there."""
+    patient = dimension <= _FEW_DIMENSIONS
+    return NaturalGradient(0.0 if patient else _LEAST_PROGRESS * dimension**0.5)
 
 
 class _Candidate(NamedTuple):
@@ -185,7 +191,7 @@ class Ladder:
         )
         noise = whiten(self._noise(draws, 1))
         resources = self.resources._replace(noise=jnp.asarray(noise, self.target.dtype))
-        method = NaturalGradient(least_progress=_LEAST_PROGRESS * self.target.dimension**0.5)
+        method = _method(self.target.dimension)
         return run(problem, method, params, resources, self.budget, execution=self.execution)
 
     def _judged(self, family: Family, params: Params) -> _Candidate | None:

@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
@@ -26,7 +27,7 @@ def to_arviz(result: FitResult, num_draws: int = 1000, *, seed: int = 0) -> Any:
     Groups:
 
     ``posterior``
-        one chain of draws from q in the user's space; axes named by the model where known;
+        one chain of draws as ``result.sample`` gives them; axes named by the model where known;
     ``sample_stats``
         ``lp`` (:math:`\log p`, unnormalised), ``log_q`` and ``log_ratio`` = lp - log_q, all in
         the unconstrained space;
@@ -139,7 +140,10 @@ def _densities(result: FitResult, num_draws: int, seed: int) -> tuple[np.ndarray
         return target.log_prob(z), family.log_prob(params, z)
 
     with precision_of(target.dtype):
-        flat = family.sample(params, validation.random_key(seed), num_draws)
+        if result.correction is None:
+            flat = family.sample(params, validation.random_key(seed), num_draws)
+        else:
+            flat = jnp.asarray(result.correction.draws[result.correction.chosen(num_draws, seed)])
         log_p, log_q = jax.lax.map(both, flat, batch_size=min(_BLOCK, num_draws))
     return np.asarray(log_p), np.asarray(log_q)
 
