@@ -67,7 +67,7 @@ def first_rung(target: AbstractTarget) -> tuple[Family, NaturalGradient, Draws]:
 
 
 def _method(dimension: int) -> NaturalGradient:
-    """Natural gradients, to the end where that is cheap: an improper posterior shows itself there."""
+    """Natural gradients, to the end where that is cheap: what is improper shows itself there."""
     patient = dimension <= _FEW_DIMENSIONS
     return NaturalGradient(0.0 if patient else _LEAST_PROGRESS * dimension**0.5)
 
