@@ -204,12 +204,14 @@ def fit(
     check_batch(target, batch_size)
     target = as_target(target, position, (batch_size, *method.batch_sizes))
     _ = target.to_user  # a constrain that does not work is refused before the work, not after it
-    automatic = mesh is None and is_automatic(target, *chosen)
+    free = mesh is None and execution.mode != "compiled"
+    automatic = free and is_automatic(target, *chosen)
     if automatic:
         family, method, draws = first_rung(target)
     elif isinstance(family, str) and family == "auto":
         family = init.family if isinstance(init, FitResult) else MeanField()
     instance_of(family, Family, "family", "curvi.MeanField()")
+    assert isinstance(family, Family)  # noqa: S101  for the type checker
     family = family.on(target.position)
     check_options(on_failure, tolerance, time_budget)
     num_draws, starts = (
