@@ -39,11 +39,15 @@ def refused(frame, formula, sentence, **options):
         ("y ~ x + (1 | g) + (1 | g)", "twice"),
         ("y ~ x", "no group term"),
         ("y ~ x + (0 | g)", "has no columns"),
-        ("y ~ z + (1 | g)", "cannot be evaluated"),
+        ("y ~ xx + (1 | g)", "no column 'xx'; did you mean 'x'"),
+        ("y ~ x + (1 + log(nn) | g)", "no column 'nn'; did you mean 'n'"),
+        ("y ~ 0 + (1 | g)", "neither an intercept"),
         ("y ~ x + (1 | gg)", "did you mean 'g'"),
         ("why ~ x + (1 | g)", "no column 'why'"),
         ("y ~ __import__('os') + (1 | g)", "cannot be evaluated"),
         ("y ~ open(x) + (1 | g)", "cannot be evaluated"),
+        ("y ~ log.__class__.mro() + (1 | g)", "plain names"),
+        ("y ~ scale.__init__.__globals__.get('np') + (1 | g)", "plain names"),
     ],
 )
 def test_a_formula_that_cannot_be_used_is_refused_with_the_reason(frame, formula, sentence):
@@ -67,6 +71,7 @@ def test_missing_values_are_refused_with_their_column_and_row(frame):
         ("negative-binomial", 1.5, "counts are whole numbers"),
         ("bernoulli", 1.0, "needs two"),
         ("gaussian", 2.0, "nothing varies"),
+        ("student-t", 2.0, "nothing varies"),
         ("binomial", 1.0, "proportion"),
     ],
 )
@@ -123,7 +128,7 @@ def test_new_rows_without_a_column_or_with_a_new_category_are_refused(frame):
     model = MixedModel("y ~ x + c + (1 | g)", num_points=128).fit(
         frame.assign(c=np.where(frame["x"] > 0, "high", "low"))
     )
-    with pytest.raises(curvi.InputError, match="new rows"):
+    with pytest.raises(curvi.InputError, match="no column 'c'"):
         model.predict(frame)
     with pytest.raises(curvi.InputError, match="new rows"):
         model.predict(frame.assign(c="middle"))

@@ -124,3 +124,18 @@ def merge_copies(design: Design) -> Design:
         trials=design.trials[rows], factors=(merged,), weights=copies[codes], copies=copies,
         order=design.order[rows], alias=alias,
     )  # fmt: skip
+
+
+def centred(design: Design) -> tuple[Design, np.ndarray]:
+    """The response around its mean, and what to add to the fixed effects afterwards.
+
+    The intercept takes the mean, and its prior moves along, so that the posterior is the same;
+    but sums of squares no longer cancel where the mean is large beside the sd.
+    """
+    shift = np.zeros(len(design.names))
+    if "Intercept" not in design.names:
+        return design, shift
+    at = design.names.index("Intercept")
+    shift[at] = np.average(design.y - design.offset, weights=design.weights)
+    before = np.zeros(len(shift)) if design.centre is None else design.centre
+    return replace(design, y=design.y - shift[at], centre=before - shift), shift

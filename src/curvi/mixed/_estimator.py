@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import ConvergenceWarning
 
 from curvi._core import validation
@@ -23,7 +23,7 @@ from curvi.mixed._likelihoods import Likelihood, likelihood_of
 from curvi.mixed._posterior import Grouping, MixedPosterior, weighted_moments
 from curvi.mixed._response import response_of
 from curvi.mixed._table import Scales, as_frame, build, checked
-from curvi.mixed._training import restored_frame, stored_columns
+from curvi.mixed._training import joined_frames, restored_frame, stored_columns
 from curvi.mixed._use import FittedUse
 
 
@@ -165,18 +165,16 @@ class MixedModel(FittedUse, SavedEstimator, BaseEstimator):
         """
         if not hasattr(self, "posterior_"):
             return self.fit(table)
-        import pandas as pd
-
         known = restored_frame(self._columns)
         new = checked(parse(self.formula_), as_frame(table), response=True)
         scales = dict(zip(self.posterior_.names, self._scales, strict=True))
-        before = self.posterior_.layout
-        design, layout = self._learn(pd.concat([known, new[known.columns]], ignore_index=True))
+        before = self.posterior_
+        design, layout = self._learn(joined_frames(known, new))
         kept = np.array(
             [scales.get(n, s) for n, s in zip(design.names, design.scales, strict=True)]
         )
         self._scales = kept
-        layout = replace(layout, factors=_blocks_of(layout, before), extras=before.extras)
+        layout = replace(layout, factors=_blocks_of(design, before), extras=before.layout.extras)
         factors = tuple(
             replace(factor, blocks=blocks)
             for factor, blocks in zip(design.factors, layout.factors, strict=True)
@@ -207,8 +205,9 @@ class MixedModel(FittedUse, SavedEstimator, BaseEstimator):
         Design, Layout
             Rows in the order of the levels of the largest factor; hyperparameters and priors.
         """
-        self.formula_ = str(self.formula)
-        return self._learn(as_frame(table))
+        other = clone(self)  # a fitted model keeps its rows
+        other.formula_ = str(self.formula)
+        return other._learn(as_frame(table))
 
     def _frame(self, table: Any, y: Any, groups: Any) -> tuple[Any, str]:
         """The table, and the formula, which an array with groups has by default."""
@@ -248,7 +247,7 @@ class MixedModel(FittedUse, SavedEstimator, BaseEstimator):
         self._check_parameters()
         formula = parse(self.formula_)
         part = checked(formula, frame, response=True)
-        matrices = evaluate(formula, part)
+        matrices = evaluate(formula, part, frame)
         column = part[formula.response] if formula.response in part.columns else None
         likelihood = self._likelihood()
         y, trials, classes = response_of(likelihood, matrices.response, column, formula.response)
@@ -303,21 +302,28 @@ class MixedModel(FittedUse, SavedEstimator, BaseEstimator):
         return priors_of(self)
 
 
-def _blocks_of(layout: Layout, before: Layout) -> tuple[tuple[Block, ...], ...]:
-    """The blocks of a layout with the scales of an earlier one; factors may have another order."""
-    known = {block.columns: block for factor in before.factors for block in factor}
+def _blocks_of(design: Design, before: MixedPosterior) -> tuple[tuple[Block, ...], ...]:
+    """The blocks of a design with the scales of an earlier one; factors may have another order."""
+    known = {
+        (grouping.name, block.columns, block.correlated): block
+        for grouping in before.groupings
+        for block in grouping.blocks
+    }
     return tuple(
-        tuple(known.get(block.columns, block) for block in factor) for factor in layout.factors
+        tuple(known.get((f.name, block.columns, block.correlated), block) for block in f.blocks)
+        for f in design.factors
     )
 
 
 def priors_of(model: MixedModel) -> list[tuple[str, str]]:
     """Names of parameters and their priors: numbers where the data are known, rules before."""
     if not hasattr(model, "posterior_"):
+        unit = "2.5 sd(y)" if model._likelihood().link == "identity" else "2.5"
+        centre = "(from the means of the data)"
         given = [
-            ("fixed effects", "N(0, {}^2)", model.prior_scale, "2.5 sd(y) / sd(x)"),
-            ("intercept", "N(0, {}^2)", model.intercept_prior_scale, "2.5 units of the response"),
-            ("group sds", "half-normal({})", model.group_sd_scale, "2.5 sd(y) / sd(x)"),
+            ("fixed effects", "N(0, {}^2)", model.prior_scale, f"({unit} / sd(x))"),
+            ("intercept", "N(0, {}^2)", model.intercept_prior_scale, centre),
+            ("group sds", "half-normal({})", model.group_sd_scale, f"{unit} / sd(x)"),
         ]
         if "residual sd" in [extra.name for extra in model._likelihood().extras]:
             given.append(("residual sd", "half-normal({})", model.noise_scale, "sd(y)"))

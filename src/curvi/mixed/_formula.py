@@ -8,6 +8,7 @@ stand in the same bar are correlated, as in lme4; ``||`` keeps them apart.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from curvi._core.errors import InputError
 from curvi._core.text import quoted
 
 _NAME = re.compile(r"[^\W\d][\w.]*|`[^`]+`")
+_QUOTED = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"")
+_DOTTED_CALL = re.compile(r"[^\W\d]\w*(\s*\.\s*\w+)+(?=\s*\()")
 _FUNCTIONS = {
     name: getattr(np, name)
     for name in ("abs", "cos", "exp", "expm1", "log", "log10", "log1p", "log2", "sin", "sqrt")
@@ -57,6 +60,12 @@ def parse(text: Any) -> Formula:
         raise InputError(
             f"formula {quoted(text)} has {text.count('~')} signs ~; write response ~ terms, such "
             "as 'y ~ x + (1 | group)'"
+        )
+    # A dotted call would reach the attributes of a function, and through them the program.
+    if found_call := _DOTTED_CALL.search(_QUOTED.sub("_", text)):
+        raise InputError(
+            f"formula {quoted(text)} calls {quoted(found_call[0])}; functions have plain names, "
+            "such as log(x), sqrt(x) and scale(x)"
         )
     response, right = (side.strip() for side in text.split("~"))
     if not response or not right:
@@ -122,6 +131,14 @@ def _bar(inner: str, text: str) -> list[Bar]:
     return bars
 
 
+def unknown_column(name: str, table: Any) -> InputError:
+    """What to say of a name that the table does not have."""
+    known = [str(column) for column in table.columns]
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {quoted(near[0])}?" if near else f"it has: {', '.join(known[:10])}"
+    return InputError(f"the table has no column {quoted(name)}; {hint}")
+
+
 def column_names(formula: Formula) -> set[str]:
     """Names that the formula may take from a table, functions included."""
     texts = [formula.response, formula.common, *(bar.left for bar in formula.bars)]
@@ -181,10 +198,15 @@ def _new(term: Any, table: Any) -> np.ndarray:
     return values.reshape(len(table), -1)
 
 
-def evaluate(formula: Formula, table: Any) -> Matrices:
-    """Evaluate a formula on its table: transformations and categories are learned here."""
-    response = _design(f"{formula.response} ~ {formula.common}", table, formula.text)
-    lefts = [_design(bar.left, table, formula.text).common for bar in formula.bars]
+def evaluate(formula: Formula, table: Any, whole: Any = None) -> Matrices:
+    """Evaluate a formula on its table: transformations and categories are learned here.
+
+    The whole table, with columns that the formula does not name, helps to correct a name.
+    """
+    known = table if whole is None else whole
+    common = f"{formula.response} ~ {formula.common}"
+    response = _design(common, table, formula.text, known)
+    lefts = [_design(bar.left, table, formula.text, known).common for bar in formula.bars]
     for bar, left in zip(formula.bars, lefts, strict=True):
         if left is None:
             raise InputError(
@@ -194,7 +216,7 @@ def evaluate(formula: Formula, table: Any) -> Matrices:
     return Matrices(formula, response.common, response.response, tuple(lefts))
 
 
-def _design(text: str, table: Any, whole: str) -> Any:
+def _design(text: str, table: Any, formula: str, known: Any) -> Any:
     """One evaluation by formulae, in a namespace of functions of numbers and nothing else."""
     from formulae import design_matrices
     from formulae.environment import Environment
@@ -203,8 +225,11 @@ def _design(text: str, table: Any, whole: str) -> Any:
         with np.errstate(all="ignore"):
             return design_matrices(text, table, na_action="pass", env=Environment([{**_FUNCTIONS}]))
     except Exception as error:  # formulae raises many kinds, with its own words
+        name = str(error.args[0]) if isinstance(error, KeyError) and error.args else ""
+        if name and not re.search(rf"\b{re.escape(name)}\s*\(", text):  # not a function
+            raise unknown_column(name, known) from error
         said = " ".join(str(error).split()) or type(error).__name__
         raise InputError(
-            f"formula {quoted(whole, 80)} cannot be evaluated: {said[:200]}; name columns of the "
+            f"formula {quoted(formula, 80)} cannot be evaluated: {said[:200]}; name columns of the "
             "table, and functions such as log, sqrt, center, scale, poly and C"
         ) from error

@@ -8,7 +8,7 @@ import numpy as np
 
 from curvi._core.threads import one_blas_thread
 from curvi.mixed._conditional import integrate
-from curvi.mixed._design import Design, merge_copies
+from curvi.mixed._design import Design, centred, merge_copies
 from curvi.mixed._exact import GaussianMarginal
 from curvi.mixed._hyper import Layout
 from curvi.mixed._integrate import (
@@ -77,6 +77,7 @@ def fit_design(
 def _gaussian(
     design: Design, layout: Layout, likelihood: Likelihood, points: int, seed: int
 ) -> Fitted:
+    design, shift = centred(design)
     marginal = GaussianMarginal.of(design, layout)
     start = layout.start(likelihood.extra_start(design.y))
     mode, hessian, reached = find_mode(marginal, start)
@@ -91,6 +92,7 @@ def _gaussian(
     if found.ess < _MORE * points and _TIMES * points * marginal.stats.within.size < _MOST_STORED:
         found, parts = _sampled(marginal, outer, _TIMES * points, seed + 11)
     rest, mean, covariance = parts
+    rest[:, : len(shift)] += shift
     return Fitted(
         found.points, found.weights, rest, mean, covariance, design.alias, found.log_ratios,
         found.log_mean_ratio, _settled(found, reached), 0,

@@ -21,6 +21,7 @@ from curvi.glm._likelihoods import log_sigmoid_expectations
 from curvi.mixed._hyper import Extra
 
 _NODES = 20
+_LARGEST_EXPONENT = 80.0  # eight factors of 1 + exp(t) stay finite
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 Terms = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -234,14 +235,14 @@ class Bernoulli(Binomial):
 
     def level_sums(self, t: Any, y: Any, trials: Any, extra: Any, starts: np.ndarray) -> Any:
         """One exponential per row and node, one logarithm per eight rows."""
-        if self.link != "logit":
+        # beyond 80 the product of eight rows overflows; such predictors are rare
+        if self.link != "logit" or float(np.max(t, initial=0.0)) > _LARGEST_EXPONENT:
             return super().level_sums(t, y, trials, extra, starts)
         linear = np.add.reduceat(y[:, None] * t, starts, axis=1)
         rows = len(y)
         ends = np.append(starts[1:], rows)
         cuts = np.concatenate([np.arange(s, e, 8) for s, e in zip(starts, ends, strict=True)])
-        # beyond 80 the likelihood of a row is exp(-80): clipping it there changes nothing
-        np.exp(np.minimum(t, 80.0, out=t), out=t)
+        np.exp(t, out=t)
         t += 1.0
         logs = np.log(np.multiply.reduceat(t, cuts, axis=1))
         return linear - np.add.reduceat(logs, np.searchsorted(cuts, starts), axis=1)

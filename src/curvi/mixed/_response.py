@@ -9,6 +9,7 @@ import numpy as np
 from curvi._core.errors import InputError
 from curvi._core.text import quoted
 from curvi.mixed._likelihoods import Likelihood
+from curvi.mixed._table import label_of
 
 
 def response_of(
@@ -44,7 +45,7 @@ def response_of(
     if len(bad):
         raise InputError(f"the response {quoted(text)} is {y[bad[0]]} in row {bad[0]}")
     likelihood.check(y, trials)
-    if likelihood.name == "gaussian" and np.ptp(y) == 0:
+    if likelihood.link == "identity" and np.ptp(y) == 0:
         raise InputError(f"the response {quoted(text)} is {y[0]:g} in every row; nothing varies")
     return y, trials, classes
 
@@ -61,4 +62,4 @@ def _binary(column: Any, matrix: Any, text: str) -> tuple[np.ndarray, tuple[str,
             f"the response {quoted(text)} has {len(classes)} different values "
             f"({', '.join(str(c) for c in classes[:5])}); a bernoulli model needs two"
         )
-    return codes.astype(np.float64), (str(classes[0]), str(classes[1]))
+    return codes.astype(np.float64), (label_of(classes[0]), label_of(classes[1]))

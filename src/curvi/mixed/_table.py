@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from curvi._core.errors import InputError, warn_user
 from curvi._core.text import quoted
 from curvi.mixed._design import Design, Factor, arrange
-from curvi.mixed._formula import Formula, Matrices, column_names
+from curvi.mixed._formula import Formula, Matrices, column_names, unknown_column
 from curvi.mixed._hyper import Block, Extra, Layout
 from curvi.mixed._likelihoods import Likelihood
 
@@ -59,14 +58,9 @@ def checked(formula: Formula, frame: Any, *, response: bool, groups_may_miss: bo
     known = [str(name) for name in frame.columns]
     for name in sorted(needed):
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = (
-                f"did you mean {quoted(near[0])}?" if near else f"it has: {', '.join(known[:10])}"
-            )
-            raise InputError(f"the table has no column {quoted(name)}; {hint}")
-    used = [name for name in known if name in column_names(formula)]
-    if not response:
-        used = [name for name in used if name not in _plain(formula.response) or name in groups]
+            raise unknown_column(name, frame)
+    names = column_names(formula if response else replace(formula, response=""))
+    used = [name for name in known if name in names]
     part = frame[used]
     for name in used:
         missing = np.flatnonzero(part[name].isna().to_numpy())
@@ -117,20 +111,42 @@ def _levels(frame: Any, columns: tuple[str, ...]) -> tuple[np.ndarray, tuple[str
     codes, labels = np.zeros(len(frame), np.int64), [""]
     for depth, column in enumerate(columns):
         part, values = pd.factorize(frame[column], sort=True)
-        pairs = codes * len(values) + part
+        place: dict[str, int] = {}  # values that read alike, 1 and "1", are one level
+        part = np.array([place.setdefault(label_of(v), len(place)) for v in values])[part]
+        texts = list(place)
+        pairs = codes * len(texts) + part
         present, codes = np.unique(pairs, return_inverse=True)
-        texts = [str(value) for value in values]
         join = ":" if depth else ""
-        labels = [labels[p // len(values)] + join + texts[p % len(values)] for p in present]
+        labels = [labels[p // len(texts)] + join + texts[p % len(texts)] for p in present]
+    if len(set(labels)) < len(labels):
+        raise InputError(
+            f"two levels of {':'.join(columns)} read alike, because values contain a colon; "
+            "write them without"
+        )
     return codes, tuple(labels)
+
+
+def label_of(value: Any) -> str:
+    """The text of a value, the same for 3 and 3.0: a missing value makes a column of floats."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def labels_of(column: Any) -> np.ndarray:
+    """`label_of` every value of a column; missing ones have an arbitrary text."""
+    import pandas as pd
+
+    codes, values = pd.factorize(column)
+    return np.array([*(label_of(value) for value in values), ""], object)[codes]
 
 
 def codes_of(labels: tuple[str, ...], frame: Any, columns: tuple[str, ...]) -> np.ndarray:
     """Codes of the levels of new rows: -1 where a level was not seen, -2 where it is missing."""
     missing = frame[list(columns)].isna().any(axis=1).to_numpy()
-    texts = frame[columns[0]].astype(str)
+    texts = labels_of(frame[columns[0]])
     for column in columns[1:]:
-        texts = texts + ":" + frame[column].astype(str)
+        texts = texts + ":" + labels_of(frame[column])
     place = {label: code for code, label in enumerate(labels)}
     codes = np.array([place.get(text, -1) for text in texts], np.int64)
     codes[missing] = -2
@@ -191,9 +207,14 @@ def build(
             f"formula {quoted(formula.text)} has no group term; add one such as (1 | group), or "
             "use curvi.BayesianLinearRegression, -LogisticRegression or -PoissonRegression"
         )
+    if not names and len({bar.factor for bar in formula.bars}) == 1:
+        raise InputError(
+            f"formula {quoted(formula.text)} has neither an intercept nor another fixed effect; "
+            "keep the intercept, or add a column"
+        )
     y, trials = response
     unit, centre = likelihood.units(y, trials)
-    fixed = _fixed_scales(X, names, scales, unit, centre)
+    fixed = _fixed_scales(X, names, scales, unit, centre - float(np.mean(offset)))
     factors = factors_of(formula, matrices, frame, lefts, scales.group_sd, unit)
     design = arrange(X, tuple(names), fixed, offset, y, trials, factors)
     extras = tuple(

@@ -10,11 +10,12 @@ from sklearn.utils.validation import check_is_fitted
 from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi._core.memory import require_memory
+from curvi._core.text import quoted
 from curvi.diagnostics._evaluation import smoothed_weights
 from curvi.glm._regressors import checked_level
 from curvi.mixed import _report as report
 from curvi.mixed._figures import plot_estimates, plot_groups
-from curvi.mixed._formula import Matrices, evaluate, parse
+from curvi.mixed._formula import Matrices, evaluate, parse, unknown_column
 from curvi.mixed._likelihoods import Likelihood
 from curvi.mixed._posterior import MixedPosterior
 from curvi.mixed._prediction import (
@@ -25,7 +26,7 @@ from curvi.mixed._prediction import (
     row_log_likelihood,
 )  # fmt: skip
 from curvi.mixed._response import response_of
-from curvi.mixed._table import as_frame, checked, codes_of
+from curvi.mixed._table import as_frame, checked, codes_of, labels_of
 from curvi.mixed._training import restored_frame
 
 
@@ -114,12 +115,14 @@ class FittedUse:
         try:
             X, offset, lefts = matrices.evaluate(part)
         except (KeyError, ValueError, TypeError) as error:
+            if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
+                raise unknown_column(error.args[0], frame) from error
             said = " ".join(str(error).split())
             raise InputError(
                 f"the formula cannot be evaluated on the new rows: {said[:200]}; they need the "
                 "columns of the fitted table, with categories that it had"
             ) from error
-        bad = np.flatnonzero(~np.isfinite(X).all(axis=1))
+        bad = np.flatnonzero(~np.isfinite(np.column_stack([X, offset, *lefts])).all(axis=1))
         if len(bad):
             raise InputError(f"row {bad[0]} has a value that is not finite")
         codes: list[np.ndarray] = []
@@ -136,9 +139,14 @@ class FittedUse:
         if self._likelihood().name != "binomial":
             return np.ones(rows)
         try:
-            return np.asarray(matrices.response.evaluate_new_data(frame), np.float64).reshape(rows)
+            found = matrices.response.evaluate_new_data(frame)
+            trials = np.asarray(found, np.float64).reshape(rows)
         except (KeyError, ValueError, AttributeError):
             return np.ones(rows)
+        bad = np.flatnonzero(~(np.isfinite(trials) & (trials >= 0)))
+        if len(bad):
+            raise InputError(f"the trials are {trials[bad[0]]:g} in row {bad[0]}; give a count")
+        return trials
 
     def predict(self, table: Any, *, interval: float | None = None, kind: str = "mean") -> Any:
         """Expected responses of new rows, with intervals if asked for.
@@ -203,7 +211,13 @@ class FittedUse:
         part = checked(formula, frame, response=True, groups_may_miss=True)
         column = part[formula.response] if formula.response in part.columns else None
         if column is not None and self.classes_:
-            texts = column.astype(str).to_numpy()
+            texts = labels_of(column)
+            strange = np.flatnonzero(~np.isin(texts, self.classes_))
+            if len(strange):
+                raise InputError(
+                    f"the response {quoted(formula.response)} is {quoted(texts[strange[0]])} in "
+                    f"row {strange[0]}; the model was fitted to {' and '.join(self.classes_)}"
+                )
             return (texts == self.classes_[1]).astype(np.float64), np.ones(len(texts))
         matrices = evaluate(formula, part)
         y, trials, _ = response_of(self._likelihood(), matrices.response, column, formula.response)
