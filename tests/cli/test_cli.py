@@ -42,7 +42,7 @@ def test_a_fit_prints_its_verdict_and_writes_what_it_promises(tmp_path):
     assert done.stdout.startswith((folder / "summary.txt").read_text())
     config = json.loads((folder / "config.json").read_text())
     assert config["seed"] == 3
-    assert config["family"] == "mean-field"
+    assert config["family"] == "auto"
     assert config["out"] == str(folder)
     assert (folder / "fit.png").read_bytes().startswith(b"\x89PNG")
 

@@ -59,8 +59,9 @@ class FitCommand:
     prior_scale: float = _PLAIN_SCALE
     """Sd of the normal prior of every coefficient, of standardised features; of a formula, in
     the units of the table, and 2.5 sds of the response over that of the column unless given."""
-    family: Literal["mean-field", "full-rank", "low-rank"] = "mean-field"
-    """Variational family: the structure of the posterior covariance."""
+    family: Literal["auto", "mean-field", "full-rank", "low-rank"] = "auto"
+    """Variational family: the structure of the posterior covariance. auto climbs from a full
+    covariance to what fits; for tables it is mean-field."""
     rank: int = 10
     """Rank of the low-rank family."""
     seed: int = 0
@@ -119,16 +120,19 @@ class FitCommand:
         from curvi.inference import fit
 
         with jax.enable_x64(True):
-            family = {"low-rank": lambda: LowRank(self.rank), "full-rank": FullRank}.get(
-                self.family, MeanField
-            )
+            families: dict[str, Any] = {
+                "auto": lambda: "auto",
+                "mean-field": MeanField,
+                "full-rank": FullRank,
+                "low-rank": lambda: LowRank(self.rank),
+            }
             target, names = breast_cancer(self.prior_scale)
             # The summary says what a warning would say, with the verdict on top.
             with warnings.catch_warnings():
                 for category in (MisfitWarning, NotConvergedWarning):
                     warnings.simplefilter("ignore", category)
                 result = fit(
-                    target, family=family(), seed=self.seed, on_failure="return",
+                    target, family=families[self.family](), seed=self.seed, on_failure="return",
                     checkpoint=self.checkpoint, mesh=shared_mesh(),
                 )  # fmt: skip
             if self.save is not None and is_first_process():
@@ -148,7 +152,8 @@ class FitCommand:
         from curvi.datasets import read_table
 
         separator = _SEPARATORS[self.separator]
-        covariance = {"mean-field": "diagonal", "full-rank": "full"}.get(self.family, self.family)
+        names = {"auto": "diagonal", "mean-field": "diagonal", "full-rank": "full"}
+        covariance = names.get(self.family, self.family)
         options: dict[str, Any] = {
             "target": str(self.target),
             "model": self.model,

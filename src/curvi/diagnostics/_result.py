@@ -179,6 +179,8 @@ class FitResult(Exports, StoredResult, Portable):
     @cached_property
     def _replicates(self) -> Replicates | None:
         """Those of the fit, or computed now; None without fixed draws and all rows."""
+        if self.correction is not None or self.method.host_only:
+            return None
         if self.replicates is not None or self.noise is None or self.batch_size is not None:
             return self.replicates
         with precision_of(self.target.dtype):

@@ -39,7 +39,6 @@ _FEW_DIMENSIONS = 30  # up to which a run goes on to the end
 _LEAST_PROGRESS = 0.02  # nats per step and root of a dimension that are worth going on for
 _STUDIED = 1024  # draws that show who governs whom, and that are weighted
 _CLOSE = 0.8  # relative ESS from which weights are enough
-_EXACT = 0.999  # relative ESS from which they change nothing
 _BETTER = 0.2  # nats that make a richer family worth its name
 _MOST_EVALUATIONS = 200_000
 _MOST_NUMBERS = 4e10  # that transitions compute
@@ -133,7 +132,7 @@ class Ladder:
         )
         self._note("full rank", first, "fits" if first.close else "does not fit")
         best, correction = self._answer(first)
-        if correction is not None and not correction.trusted and self.budget.left() > 0:
+        if not correction.trusted and self.budget.left() > 0:
             best, correction = self._elsewhere(best, correction)
         return replace(
             result,
@@ -147,7 +146,7 @@ class Ladder:
             seconds=time.perf_counter() - self.budget.began,
         )
 
-    def _answer(self, first: _Candidate) -> tuple[_Candidate, Correction | None]:
+    def _answer(self, first: _Candidate) -> tuple[_Candidate, Correction]:
         """The correction of a q, or of one that is conditional on the globals it shows."""
         best = first
         if not best.close:
@@ -200,10 +199,8 @@ class Ladder:
             return None
         return _Candidate(family, params, found.elbo, found.elbo_se, found.log_ratio)
 
-    def _weighted(self, best: _Candidate) -> Correction | None:
+    def _weighted(self, best: _Candidate) -> Correction:
         """Importance weights for draws with exact moments: only the weights have an error."""
-        if best.relative_ess >= _EXACT:
-            return None
         count = max(_STUDIED, number_of_draws(self.target.dimension))
         noise = whiten(self._noise(count, 2))
         moved = best.map.forward(noise)
@@ -258,7 +255,7 @@ class Ladder:
 
     def _elsewhere(
         self, best: _Candidate, correction: Correction
-    ) -> tuple[_Candidate, Correction | None]:
+    ) -> tuple[_Candidate, Correction]:
         """Start again from other places, where the chains have not settled."""
         rng = host_generator(self.resources.key, _STREAM, 4)
         start = np.asarray(self.target.start, np.float64)
