@@ -88,7 +88,7 @@ def test_a_record_describes_this_process():
     record = provenance()
     assert record["curvi"] == curvi.__version__
     assert record["versions"]["jax"]
-    assert "pytest" in record["command"]
+    assert record["command"].startswith("python")
     assert provenance("make it")["command"] == "make it"
     assert sentence({**record, "commit": None, "seeds": [3, 4]}).endswith(" with seeds 3, 4.")
 

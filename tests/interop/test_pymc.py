@@ -107,7 +107,8 @@ def test_a_plain_target_goes_to_arviz_too():
 @pytest.mark.float64_only
 def test_nuts_runs_from_the_fit_and_agrees_with_the_posterior(fitted, key):
     start = fitted.to_blackjax(num_chains=2)
-    assert start.inverse_mass_matrix.shape == (fitted.target.dimension,)
+    dimension = fitted.target.dimension
+    assert start.inverse_mass_matrix.shape == (dimension, dimension)  # that of full rank
     one = jax.tree.map(lambda leaf: leaf[0], start.positions)
     flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(one)])
     np.testing.assert_allclose(start.logdensity_fn(one), fitted.target.log_prob(flat))

@@ -118,7 +118,7 @@ def test_minibatches_end_within_tenths_of_a_nat_of_the_full_optimum(key, dtype):
     target = logistic(generator(key), dtype)
     method = curvi.TrustRegion(curvature_batch_size=90)
     options = {"seed": seed_of(key), "on_failure": "return"}
-    whole = curvi.fit(target, **options)
+    whole = curvi.fit(target, family=FAMILY, **options)
     assert whole.converged
     result = curvi.fit(target, method=method, batch_size=30, **options)
     assert result.outcome in (curvi.Outcome.CONVERGED, curvi.Outcome.BUDGET)

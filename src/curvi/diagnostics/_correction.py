@@ -82,17 +82,26 @@ class Correction(ArrayState):
 
     def moments(self, space: UserSpace) -> UserMoments:
         """Mean and sd in the user's space, and why not to trust them."""
-        found = self.positions(space)
+        found = self._numbers(space)
         weights = self.weights
         if weights is None:
             weights = np.full(len(self.draws), 1 / len(self.draws))
         mean, sd = weighted_moments(found, weights)
-        return UserMoments(mean, sd, doubt_of(found) if self.weights is None else "")
+        return UserMoments(mean, sd, doubt_of(found))
 
     def positions(self, space: UserSpace, index: np.ndarray | None = None) -> PyTree:
         """The draws, or those with the given numbers, as the user sees them."""
         flat = self.draws if index is None else self.draws[index]
         return jax.tree.map(jnp.asarray, positions_in_blocks(space, flat))
+
+    def _numbers(self, space: UserSpace) -> PyTree:
+        """The draws as the user sees them, switches as zeros and ones."""
+
+        def real(leaf: Any) -> Any:
+            floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+            return leaf if floating else leaf.astype(self.draws.dtype)
+
+        return jax.tree.map(real, self.positions(space))
 
     def sample(self, space: UserSpace, num_draws: int, seed: int) -> PyTree:
         """``num_draws`` of the draws in the user's space."""

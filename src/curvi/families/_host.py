@@ -103,7 +103,8 @@ class HostMap:
         v = noise.copy()
         v[:, count:] *= scales
         positions = np.empty_like(v)
-        positions[:, self.order] = self.mean + v @ self.factor.T
+        with np.errstate(over="ignore", invalid="ignore"):  # q of an improper posterior
+            positions[:, self.order] = self.mean + v @ self.factor.T
         return Moved(v, scales, positions, self.log_det + logs.sum(axis=1))
 
     def linear_back(self, gradients: np.ndarray) -> np.ndarray:

@@ -38,7 +38,8 @@ _FEWEST_DRAWS, _DRAWS_PER_DIMENSION = 128, 1.15
 _FEW_DIMENSIONS = 30  # up to which a run goes on to the end
 _LEAST_PROGRESS = 0.02  # nats per step and root of a dimension that are worth going on for
 _STUDIED = 1024  # draws that show who governs whom, and that are weighted
-_CLOSE = 0.8  # relative ESS from which weights are enough
+_CLOSE = 0.5  # relative ESS from which weights are enough
+_MOST_WEIGHTED = 1e8  # numbers that the log density at weighted draws computes
 _BETTER = 0.2  # nats that make a richer family worth its name
 _MOST_EVALUATIONS = 200_000
 _MOST_NUMBERS = 4e10  # that transitions compute
@@ -201,7 +202,9 @@ class Ladder:
 
     def _weighted(self, best: _Candidate) -> Correction:
         """Importance weights for draws with exact moments: only the weights have an error."""
-        count = max(_STUDIED, number_of_draws(self.target.dimension))
+        affordable = _MOST_WEIGHTED / max(self.target.density.cost.numbers, 1.0)
+        count = int(np.clip(affordable, _STUDIED, 4 * _STUDIED))
+        count = max(count, number_of_draws(self.target.dimension))
         noise = whiten(self._noise(count, 2))
         moved = best.map.forward(noise)
         values, _ = self.density(moved.positions)
@@ -253,9 +256,7 @@ class Ladder:
             f"{names[order[off]]} by a factor of {ratio[off]:.2g}"
         )
 
-    def _elsewhere(
-        self, best: _Candidate, correction: Correction
-    ) -> tuple[_Candidate, Correction]:
+    def _elsewhere(self, best: _Candidate, correction: Correction) -> tuple[_Candidate, Correction]:
         """Start again from other places, where the chains have not settled."""
         rng = host_generator(self.resources.key, _STREAM, 4)
         start = np.asarray(self.target.start, np.float64)

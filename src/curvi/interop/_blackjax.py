@@ -65,7 +65,7 @@ def to_blackjax(result: FitResult, num_chains: int = 4, *, seed: int = 0) -> Sam
     >>> result = curvi.fit(lambda x: -0.5 * jnp.sum(x**2), jnp.ones(2), progress=False)
     >>> start = result.to_blackjax(num_chains=3)
     >>> start.positions.shape, start.inverse_mass_matrix.shape
-    ((3, 2), (2,))
+    ((3, 2), (2, 2))
     """
     validation.positive_integer(num_chains, "num_chains")
     target, family, params = result.target, result.family, result.params
