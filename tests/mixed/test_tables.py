@@ -8,7 +8,9 @@ import pytest
 
 import curvi
 from curvi.mixed import MixedModel
-from curvi.mixed._likelihoods import Bernoulli, Binomial
+from curvi.mixed._integrate import Mixture, Proposal, weigh, white_points
+from curvi.mixed._likelihoods import Bernoulli, Binomial, likelihood_of
+from curvi.mixed._prediction import _mean_response
 from tests.mixed.tables import generator, table
 
 pytestmark = pytest.mark.float64_only
@@ -121,3 +123,45 @@ def test_levels_that_read_alike_are_refused(key):
     frame["b"] = np.where(frame.index % 2, "w", "v:w")
     with pytest.raises(curvi.InputError, match="read alike"):
         fit("y ~ x + (1 | a:b)", frame)
+
+
+def test_a_mixture_of_kernels_is_sampled_in_all_of_its_density(key):
+    rng, size = generator(key, 50), 4
+    wide = Proposal(np.zeros(size), 1.3 * np.eye(size), np.ones(size), np.ones(size))
+    sds = []
+    for seed in range(16):
+        mixture = Mixture(wide, rng.standard_normal((64, size)), 0.5 * np.eye(size))
+        points, log_q = mixture.at(white_points(1024, size, seed))
+        weights = weigh(points, -0.5 * (points**2).sum(axis=1), log_q).weights
+        sds.append(np.sqrt(weights @ (points - weights @ points) ** 2))
+    # of a standard normal: components that see a slice of their density give 0.08
+    assert np.sqrt(np.mean((np.array(sds) - 1) ** 2, axis=0)).max() < 0.04
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "link"), [("bernoulli", "logit"), ("bernoulli", "probit"), ("poisson", "log")]
+)
+@pytest.mark.parametrize("sd", [0.5, 3.0])
+def test_expected_responses_of_groups_that_differ_widely_are_integrals(likelihood, link, sd):
+    kind = likelihood_of(likelihood, link)
+    mean = np.array([[-3.0, 0.0, 2.0]])
+    found = _mean_response(kind, mean, np.full((1, 3), sd**2), np.ones(3))
+    x = np.linspace(-14, 14, 20001)[:, None]
+    density = np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi)
+    exact = np.trapezoid(kind.mean(mean + sd * x, np.ones(3)) * density, x, axis=0)
+    np.testing.assert_allclose(found[0], exact, rtol=1e-4)
+
+
+def test_a_large_mean_changes_nothing_else_in_a_sparse_system(key, monkeypatch):
+    monkeypatch.setattr("curvi.mixed._inference.LARGE_REST", 1)
+    rng = generator(key, 51)
+    a, b, x = rng.integers(0, 40, 300), rng.integers(0, 20, 300), rng.standard_normal(300)
+    y = x + rng.standard_normal(40)[a] + rng.standard_normal(20)[b]
+    frame = pd.DataFrame({"y": y + 0.8 * rng.standard_normal(300), "x": x, "a": a, "b": b})
+    near, far = (
+        fit("y ~ x + (1 | a) + (1 | b)", frame.assign(y=frame["y"] + m), intercept_prior_scale=1e9)
+        for m in (0.0, 1e6)
+    )
+    assert far.converged_
+    assert near.converged_
+    np.testing.assert_allclose(far.coef_ - [1e6, 0.0], near.coef_, atol=1e-3)

@@ -161,14 +161,19 @@ def _quadrature(problem: Problem, points: int | None, seed: int) -> Fitted:
 def _large(design: Design, layout: Layout, likelihood: Likelihood, seed: int) -> Fitted:
     exact = likelihood.name == "gaussian"
     method = "exact" if exact else "the best Gaussian for the effects"
+    shift = np.zeros(len(design.names))
+    if exact:
+        design, shift = centred(design)
     found = fit_large(design, layout, likelihood, seed=seed)
+    found["rest"][:, : len(shift)] += shift
+    first = design.factors[0]
     notes = (
         ()
         if exact
         else (
-            f"The model has {found['rest'].shape[1]} effects beside those of "
-            f"{design.factors[0].name}, too many for importance sampling: their posterior is a "
-            "Gaussian, whose sds may be a few per cent too small where groups have few rows.",
+            f"The model has {first.size} effects per level of {first.name} and "
+            f"{found['rest'].shape[1]} others, too many for quadrature with importance sampling: "
+            "the posterior of effects is a Gaussian, and sds of groups with few rows may be off.",
         )
     )
     return Fitted(

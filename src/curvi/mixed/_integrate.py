@@ -185,8 +185,12 @@ class Mixture:
     def at(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Points and their log densities, from standard normal x in pairs of opposite sign."""
         half = (len(x) + 1) // 2
-        wide = np.tile(np.arange(half) % _WIDE_SHARE == 0, 2)[: len(x)]
-        chosen = np.tile(np.arange(half) % len(self.centres), 2)[: len(x)]
+        # The place of a point in a Sobol sequence decides the leading digits of its coordinates: a
+        # component that took every n-th point would see a slice of its own density only.
+        turn = np.random.default_rng(half).permutation(half)
+        local = turn - turn // _WIDE_SHARE - 1  # among points that are not wide
+        wide = np.tile(turn % _WIDE_SHARE == 0, 2)[: len(x)]
+        chosen = np.tile(local % len(self.centres), 2)[: len(x)]
         tails = special.stdtrit(self.df, np.clip(special.ndtr(x), 1e-15, 1 - 1e-15))
         points = self.centres[chosen] + tails @ self.root.T
         points[wide] = self.wide.at(x[wide])[0]

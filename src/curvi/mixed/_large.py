@@ -1,7 +1,6 @@
 r"""Models with many remaining effects: hyperparameters on a small design of points.
 
-The log marginal of theta is exact for Gaussian responses; otherwise it is the variational bound,
-and the likelihoods of the levels of the first factor by quadrature replace their share of it.
+The log marginal of theta is exact for Gaussian responses; otherwise it is the variational bound.
 Newton's method on a part of the table finds where to begin; on the whole table, points on a star
 (the centre and two points on every axis) give gradient and curvature, and the same points, with
 weights, carry the posterior: each with draws of the remaining effects.
