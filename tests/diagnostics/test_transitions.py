@@ -64,3 +64,27 @@ def test_draws_that_drift_have_not_settled(key):
 def test_stuck_chains_are_worth_one_draw_each(key):
     stuck = np.broadcast_to(seeded(key).normal(size=(1, 256, 2)), (12, 256, 2))
     np.testing.assert_allclose(settling_of(stuck).ess, 256, rtol=1e-6)
+
+
+def test_chains_between_which_nothing_moves_are_not_trusted(key):
+    """Two modes that no trajectory joins: chains stay where they started, and nothing drifts."""
+
+    def log_density(x):
+        far = jnp.asarray([-12.0, 12.0])
+        return jnp.logaddexp(*(-0.5 * jnp.sum((x - far[:, None]) ** 2, axis=1)))
+
+    density, place = place_of(curvi.Target(log_density, jnp.zeros(1)), [0.0], [12.0])
+    effort = Effort(most_evaluations=20_000)
+    found = run_transitions(density, place, seeded(key), effort, lambda z: z)
+    assert not found.trusted
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_is_constant_is_known_exactly(key, dtype):
+    """The corner of a Cholesky factor, or a deterministic site, holds nobody up."""
+    kept = seeded(key).normal(size=(12, 256, 3)).astype(dtype)
+    kept[..., 0], kept[..., 1] = 1 / 3, 0.0
+    found = settling_of(kept)
+    assert found.settled
+    assert found.ess[:2].tolist() == [12 * 256, 12 * 256]
+    assert found.ess[2] > 1500

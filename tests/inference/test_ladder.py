@@ -102,12 +102,12 @@ def test_a_posterior_that_does_not_settle_is_never_silent(key):
     assert right or result.misfit
 
 
-def _quietly(target, seed):
+def _quietly(target, seed, **options):
     import warnings
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return curvi.fit(target, progress=False, seed=seed, on_failure="return")
+        return curvi.fit(target, progress=False, seed=seed, on_failure="return", **options)
 
 
 def test_what_was_chosen_is_not_overridden():
@@ -121,3 +121,43 @@ def test_what_was_chosen_is_not_overridden():
     assert isinstance(by_method.family, curvi.MeanField)
     with pytest.raises(curvi.InputError, match="family is 'best'; give a family such as"):
         curvi.fit(target, jnp.ones(2), family="best", progress=False)
+
+
+def test_one_interruption_ends_the_climb_and_keeps_what_it_has(monkeypatch):
+    from curvi.inference import _ladder
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_ladder, "run_transitions", interrupted)
+    with pytest.warns(curvi.NotConvergedWarning, match="INTERRUPTED: .*corrected"):
+        result = curvi.fit(schools(False), progress=False)
+    assert result.interrupted
+    assert not result.converged
+    assert np.isfinite(result.elbo)
+    assert result.rungs[0].name == "full rank"
+    assert np.isfinite(result.mean["tau"])
+
+
+def test_a_time_budget_that_ends_at_once_is_not_trusted():
+    """Chains that have hardly moved are draws of q: whatever they say is said with a warning."""
+    target = schools(False)
+    curvi.fit(target, progress=False)  # so that nothing is compiled below
+    ended = _quietly(target, 0, time_budget=1e-3)
+    assert not ended.converged or ended.correction is None or not ended.correction.trusted
+
+
+def test_a_file_keeps_the_summary_of_a_corrected_answer(tmp_path):
+    result = curvi.fit(schools(False), progress=False, mc_tolerance=0.02)
+    assert result.correction is not None
+    assert result.mc_error <= 0.02
+    result.save(tmp_path / "fit.curvi")
+    assert curvi.load(tmp_path / "fit.curvi").summary() == result.summary()
+
+
+def test_a_fit_that_goes_on_from_a_climb_climbs_again():
+    first = curvi.fit(schools(False), progress=False)
+    again = curvi.fit(schools(False), progress=False, init=first)
+    error = abs(float(again.mean["tau"] - first.mean["tau"])) / float(first.sd["tau"])
+    assert again.correction is not None
+    assert error < 6 * (first.mc_error + again.mc_error)

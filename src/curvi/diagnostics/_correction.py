@@ -60,7 +60,7 @@ class Correction(ArrayState):
     ----------
     kind : {"transitions", "importance"}
         Draws of the target by Hamiltonian transitions from draws of q, or draws of q with
-        Pareto-smoothed importance weights.
+        importance weights.
     draws : array, shape (draws, dimension)
         Flat, unconstrained positions.
     weights : array or None

@@ -319,6 +319,7 @@ class FitResult(Exports, StoredResult, Portable):
             unsolved=self._unsolved if self.converged and not self._early else "",
             alarms=(*self.alarms, self._tails),
             starts=None if self._early else self.start_elbos,
+            corrected=self.correction is not None,
         )
 
     @cached_property

@@ -32,7 +32,9 @@ _MOST_LEAPS = 64
 _OFF = 1.4  # variance in the noise, or its inverse, from which the map is matched to the chains
 _DRIFT_ERRORS, _DRIFT_SDS = 4.5, 0.05  # both must be exceeded to call the moments unsettled
 _LEAST_ACCEPTANCE = 0.3
+_LEAST_PER_CHAIN = 2.0  # effective draws: a chain that never leaves its start is worth one
 _FLOWN, _MOST_DIVERGING = 50.0, 0.01  # nats of energy, and the share of trajectories
+_ROUNDING = 1e-12  # relative range of draws that do not differ
 _SHORT_SHARE = 0.15  # of chains whose next steps are shorter
 
 
@@ -102,7 +104,7 @@ class Transitions:
     @property
     def trusted(self) -> bool:
         """Whether the chains move freely, and their moments have stopped moving."""
-        enough = float(self.settling.ess.min(initial=np.inf)) >= _CHAINS
+        enough = float(self.settling.ess.min(initial=np.inf)) >= _LEAST_PER_CHAIN * _CHAINS
         free = self.acceptance >= _LEAST_ACCEPTANCE and self.diverging <= _MOST_DIVERGING
         return self.settling.settled and enough and free
 
@@ -284,11 +286,14 @@ def _tempered(logs: np.ndarray) -> np.ndarray:
 
 def settling_of(kept: np.ndarray) -> Settling:
     """Effective numbers and drifts of draws, shape (times, chains, dimension)."""
-    times, chains, _ = kept.shape
-    total = kept.reshape(-1, kept.shape[2]).var(axis=0)
-    total = np.maximum(total, np.finfo(float).tiny)
-    own = kept.mean(axis=0)
-    ess = np.minimum(chains * total / np.maximum(own.var(axis=0), 1e-300), float(chains * times))
+    kept = np.asarray(kept, np.float64)
+    times, chains, width = kept.shape
+    # Rounding alone moves what is constant, such as the corner of a Cholesky factor.
+    scale = np.abs(kept).max(axis=(0, 1))
+    constant = np.ptp(kept, axis=(0, 1)) <= _ROUNDING * scale
+    total = np.where(constant, 1.0, kept.reshape(-1, width).var(axis=0))
+    between = np.where(constant, 0.0, kept.mean(axis=0).var(axis=0))
+    ess = np.minimum(chains * total / np.maximum(between, 1e-300), float(chains * times))
     if times < 2:
         return Settling(ess, np.zeros_like(ess))
     # Of the values and of their squares: a spread that still grows is no spread of the target.

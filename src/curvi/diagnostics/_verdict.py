@@ -27,14 +27,15 @@ def cautions(
     unsolved: str,
     alarms: tuple[str, ...],
     starts: np.ndarray | None,
+    corrected: bool = False,
 ) -> tuple[str, ...]:
     """One sentence for everything that a converged result should not be trusted for."""
     found = []
     if mc_error is not None and mc_error > mc_tolerance:
-        found.append(
-            f"The Monte-Carlo error of the mean is {mc_error:.2g} posterior sds; pass a larger "
-            "num_draws, or leave it out and let it grow."
-        )
+        more = "pass a larger num_draws, or leave it out and let it grow"
+        if corrected:  # draws of one's own would leave the ladder
+            more = "accept a larger mc_tolerance, or sample with NUTS from result.to_blackjax()"
+        found.append(f"The Monte-Carlo error of the mean is {mc_error:.2g} posterior sds; {more}.")
     if unsolved:
         left = "is unknown" if mc_error is None else "is that of the others, and may be larger"
         found.append(f"{unsolved}, so the Monte-Carlo error of the mean {left}.")

@@ -110,8 +110,9 @@ def fit(
     family : Family or "auto"
         "auto" climbs a ladder until the answer is right: a full covariance, a family that is
         conditional on globals where there are groups, importance weights, transitions from draws
-        of q; ``result.rungs`` tells what was tried. Above a thousand dimensions, on minibatches
-        and with a method or draws of one's own it is MeanField.
+        of q; ``result.rungs`` tells what was tried. Above a thousand dimensions, on minibatches,
+        with ``init="laplace"``, a mesh, compiled execution and with a method or draws of one's
+        own it is MeanField.
     method : Method
         TrustRegion by default, and NaturalGradient on the ladder: no learning rate, both stop by
         themselves.
@@ -121,7 +122,8 @@ def fit(
     mc_tolerance : float, optional
         Monte-Carlo error of the mean, in posterior sds, that is accepted. Where fixed draws have a
         larger one and their number was left out, or ``"auto"``, TrustRegion fits again on more of
-        them, starting from where it stands. None never does.
+        them, starting from where it stands; the ladder takes more weighted draws, or transitions,
+        as far as their limit allows. None never does.
     num_starts : int or "auto"
         Starts: the position, and others one normal draw per coordinate away from it. The best bound
         wins; a start that fails does not disturb the others. ``"auto"`` begins with one and tries
@@ -250,7 +252,7 @@ def fit(
         except Exception as error:
             call.keep(error, problem, resources)
             raise
-        climbing = Ladder(target, resources, budget, execution) if automatic else None
+        climbing = Ladder(target, resources, budget, execution, mc_tolerance) if automatic else None
         result = _judged(call, grown, first, climbing)
     announce(result, on_failure, stops=method.stops(problem))
     if not result.outcome.is_failure and result.outcome is not Outcome.INTERRUPTED:
@@ -343,7 +345,7 @@ def _judged(call: _Call, grown: Grown, first: FirstRun, ladder: Ladder | None) -
             start_elbos=first.elbos,
             modes=first.modes,
         )
-        if ladder is not None and outcome is Outcome.CONVERGED:
+        if ladder is not None and outcome is Outcome.CONVERGED and not grown.interrupted:
             result = ladder.climb(result)
         if not outcome.is_failure:
             _ = result.alarms  # computed here, where Ctrl-C loses nothing

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from curvi._core.errors import Outcome
 from curvi._core.threads import one_blas_thread
 from curvi._core.trees import coordinate_names, precision_of
 from curvi.diagnostics import FitResult
@@ -43,7 +44,13 @@ _MOST_WEIGHTED = 1e8  # numbers that the log density at weighted draws computes
 _BETTER = 0.2  # nats that make a richer family worth its name
 _MOST_EVALUATIONS = 200_000
 _MOST_NUMBERS = 4e10  # that transitions compute
+_WANTED_ESS = 1000.0  # of transitions, or more where mc_tolerance asks for it
+_MOST_DRAWS = 2**16  # that are weighted, whatever mc_tolerance asks for
 _OTHER_STARTS = 2
+_CUT_SHORT = (
+    "Interrupted while the answer was corrected: the best q so far is returned, and result.rungs "
+    "tells how well it fits."
+)
 _STREAM = 0x1AD
 
 
@@ -103,7 +110,7 @@ class Ladder:
 
     Parameters
     ----------
-    target, resources, budget, execution
+    target, resources, budget, execution, mc_tolerance
         Those of the fit.
     """
 
@@ -111,14 +118,17 @@ class Ladder:
     resources: Resources
     budget: Budget
     execution: Execution
+    mc_tolerance: float | None = None
 
     def __post_init__(self) -> None:
         self.density = BatchedDensity.of(self.target)
         self.rungs: list[Rung] = []
-        self.traces: list[dict[str, np.ndarray]] = []
 
     def climb(self, result: FitResult) -> FitResult:
-        """The result with the answer of the first rung that fits."""
+        """The result with the answer of the first rung that fits.
+
+        Ctrl-C ends the climb with the best q so far, uncorrected.
+        """
         with one_blas_thread():  # all products are small: threads would wait for each other
             return self._climb(result)
 
@@ -132,9 +142,18 @@ class Ladder:
             np.asarray(result.log_ratio),
         )
         self._note("full rank", first, "fits" if first.close else "does not fit")
-        best, correction = self._answer(first)
-        if not correction.trusted and self.budget.left() > 0:
-            best, correction = self._elsewhere(best, correction)
+        try:
+            self._answer(first)
+            unsure = self._correction is not None and not self._correction.trusted
+            if unsure and self.budget.left() > 0:
+                self._elsewhere()
+        except KeyboardInterrupt:
+            found, ended = self._answered(result), Outcome.INTERRUPTED
+            return replace(found, outcome=ended, message=_CUT_SHORT, interrupted=True)
+        return self._answered(result)
+
+    def _answered(self, result: FitResult) -> FitResult:
+        best = self._best
         return replace(
             result,
             family=best.family,
@@ -142,19 +161,19 @@ class Ladder:
             elbo=best.elbo,
             elbo_se=best.elbo_se,
             log_ratio=best.log_ratio,
-            correction=correction,
+            correction=self._correction,
             rungs=tuple(self.rungs),
             seconds=time.perf_counter() - self.budget.began,
         )
 
-    def _answer(self, first: _Candidate) -> tuple[_Candidate, Correction]:
+    def _answer(self, first: _Candidate) -> None:
         """The correction of a q, or of one that is conditional on the globals it shows."""
-        best = first
-        if not best.close:
-            best = self._conditional(best)
-        if best.close:
-            return best, self._weighted(best)
-        return best, self._moved(best)
+        self._best: _Candidate = first
+        self._correction: Correction | None = None
+        if not first.close:
+            self._best = self._conditional(first)
+        correct = self._weighted if self._best.close else self._moved
+        self._correction = correct(self._best)
 
     def _conditional(self, first: _Candidate) -> _Candidate:
         """A family that is conditional on globals, where there are any and it fits better."""
@@ -192,7 +211,12 @@ class Ladder:
         noise = whiten(self._noise(draws, 1))
         resources = self.resources._replace(noise=jnp.asarray(noise, self.target.dtype))
         method = _method(self.target.dimension)
-        return run(problem, method, params, resources, self.budget, execution=self.execution)
+        ended = run(problem, method, params, resources, self.budget, execution=self.execution)
+        if (
+            ended.outcome is Outcome.INTERRUPTED
+        ):  # the first Ctrl-C ends the fit, not this run alone
+            raise KeyboardInterrupt
+        return ended
 
     def _judged(self, family: Family, params: Params) -> _Candidate | None:
         found = evaluate(self.target, family, params, self.resources.key, self.budget.left)
@@ -203,13 +227,17 @@ class Ladder:
     def _weighted(self, best: _Candidate) -> Correction:
         """Importance weights for draws with exact moments: only the weights have an error."""
         affordable = _MOST_WEIGHTED / max(self.target.density.cost.numbers, 1.0)
-        count = int(np.clip(affordable, _STUDIED, 4 * _STUDIED))
+        needed = 0.0
+        if self.mc_tolerance is not None:
+            needed = min((1 / best.relative_ess - 1) / self.mc_tolerance**2, _MOST_DRAWS)
+        count = int(np.clip(affordable, _STUDIED, max(4 * _STUDIED, needed)))
         count = max(count, number_of_draws(self.target.dimension))
         noise = whiten(self._noise(count, 2))
         moved = best.map.forward(noise)
         values, _ = self.density(moved.positions)
         log_q = -0.5 * np.sum(noise**2, axis=1) - moved.log_det
-        weights = np.exp(values - log_q - np.max(values - log_q))
+        logs = np.where(np.isfinite(values), values - log_q, -np.inf)  # no weight off the support
+        weights = np.exp(logs - logs.max())
         weights /= weights.sum()
         self._note("importance weights", best, "corrected")
         return Correction(
@@ -223,8 +251,13 @@ class Ladder:
     def _moved(self, best: _Candidate) -> Correction:
         """Draws of the target by transitions from draws of q."""
         affordable = _MOST_NUMBERS / max(self.target.density.cost.numbers, 1.0)
+        wanted = _WANTED_ESS
+        if self.mc_tolerance is not None:
+            wanted = max(wanted, self.mc_tolerance**-2)
         effort = Effort(
-            most_evaluations=int(min(_MOST_EVALUATIONS, affordable)), time_left=self.budget.left
+            wanted_ess=wanted,
+            most_evaluations=int(min(_MOST_EVALUATIONS, affordable)),
+            time_left=self.budget.left,
         )
         rng = host_generator(self.resources.key, _STREAM, 3)
         with precision_of(self.target.dtype):
@@ -256,7 +289,7 @@ class Ladder:
             f"{names[order[off]]} by a factor of {ratio[off]:.2g}"
         )
 
-    def _elsewhere(self, best: _Candidate, correction: Correction) -> tuple[_Candidate, Correction]:
+    def _elsewhere(self) -> None:
         """Start again from other places, where the chains have not settled."""
         rng = host_generator(self.resources.key, _STREAM, 4)
         start = np.asarray(self.target.start, np.float64)
@@ -271,9 +304,8 @@ class Ladder:
                 others.append(fitted)
                 self._note("full rank from another start", fitted, "tried")
         top = max(others, key=lambda one: one.elbo, default=None)
-        if top is None or top.elbo < best.elbo + _BETTER:
-            return best, correction
-        return self._answer(top)
+        if top is not None and top.elbo >= self._best.elbo + _BETTER:
+            self._answer(top)
 
     def _noise(self, count: int, stream: int) -> np.ndarray:
         rng = host_generator(self.resources.key, _STREAM, stream)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from curvi._core.errors import InputError
+from curvi.diagnostics import FitResult
 from curvi.families import Family
 from curvi.inference._ladder import climbs
 from curvi.objective import Draws, plan_draws
@@ -23,7 +24,8 @@ def is_automatic(
     init: Any,
 ) -> bool:
     """Whether the ladder answers: nothing was chosen that it would have to override."""
-    nothing = method is None and num_draws is None and batch_size is None and init == "position"
+    begins = init.rungs != () if isinstance(init, FitResult) else init == "position"
+    nothing = method is None and num_draws is None and batch_size is None and begins
     untouched = isinstance(family, str) and family == "auto" and isinstance(draws, str)
     return nothing and untouched and draws == "auto" and climbs(target)
 

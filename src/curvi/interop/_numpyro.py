@@ -47,6 +47,10 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
     :class:`DataTarget` over the rows of that plate: ``fit`` then uses all rows, or minibatches
     with ``batch_size``; the model's own ``subsample_size`` is not used.
 
+    A site such as ``Normal(mu, tau)`` whose scale is latent is inferred as standard noise: the
+    position holds ``theta_standardised`` in place of ``theta``, the answer ``theta`` as before.
+    Sites inside ``scan`` and under ``handlers.scale`` keep their own form.
+
     The start is the candidate with the highest log density: the centre of each support, the
     median of the prior, or a random position close to the centre.
 

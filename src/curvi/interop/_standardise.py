@@ -33,7 +33,14 @@ def with_standard_sites(model: Callable[..., Any], names: list[str]) -> Callable
             wrapped = self._wrap(standard, shape, event_dim)
             return None, back(numpyro.sample(f"{name}{SUFFIX}", wrapped))
 
-    return handlers.reparam(model, config=dict.fromkeys(names, Standardise()))
+    form = Standardise()
+
+    def chosen(site: dict[str, Any]) -> Any:
+        # scan hands its sites on with their values, drawn inside of it: what is made of them here
+        # no longer reaches the steps that follow.
+        return form if site["name"] in names and site["value"] is None else None
+
+    return handlers.reparam(model, config=chosen)
 
 
 def latent_scales(
@@ -48,7 +55,9 @@ def latent_scales(
     sites : dict
         The latent sites of a trace.
     """
-    scaled = [name for name, site in sites.items() if scale_of(site["fn"]) is not None]
+    # Under handlers.scale the density is a power, and that of the noise lacks a power of the scale.
+    plain = {name: site for name, site in sites.items() if site.get("scale") is None}
+    scaled = [name for name, site in plain.items() if scale_of(site["fn"]) is not None]
     if not scaled:
         return []
     # The trace may be over, and with it the values: their shapes are enough.
@@ -92,7 +101,8 @@ def _standard_form(fn: Any) -> tuple[Any, Callable[[Any], Any]]:
     from numpyro import distributions as dist
 
     if type(fn) is dist.MultivariateNormal:
-        noise = dist.Normal(jnp.zeros_like(fn.loc), 1.0).to_event(1)
+        shape = jnp.broadcast_shapes(fn.loc.shape, fn.scale_tril.shape[:-1])
+        noise = dist.Normal(jnp.zeros(shape, fn.loc.dtype), 1.0).to_event(1)
         return noise, lambda x: fn.loc + jnp.matmul(fn.scale_tril, x[..., None])[..., 0]
     if type(fn) is dist.Exponential:
         return dist.Exponential(jnp.ones_like(fn.rate)), lambda x: x / fn.rate
@@ -102,8 +112,8 @@ def _standard_form(fn: Any) -> tuple[Any, Callable[[Any], Any]]:
     if type(fn) is dist.LogNormal:
         noise = dist.Normal(jnp.zeros_like(fn.loc), one)
         return noise, lambda x: jnp.exp(fn.loc + fn.scale * x)
-    shape = {"df": fn.df} if type(fn) is dist.StudentT else {}
-    noise = type(fn)(loc=jnp.zeros_like(fn.loc), scale=one, **shape)
+    tails = {"df": fn.df} if type(fn) is dist.StudentT else {}
+    noise = type(fn)(loc=jnp.zeros_like(fn.loc), scale=one, **tails)
     return noise, lambda x: fn.loc + fn.scale * x
 
 

@@ -71,7 +71,8 @@ class BatchedDensity:
         values, gradients = np.empty(count), np.empty(positions.shape, positions.dtype)
         for begin in range(0, count, batch):
             check_deadline()
-            part = positions[begin : begin + batch].astype(self.density.dtype)
+            with np.errstate(over="ignore"):  # q widens beyond all numbers where p is improper
+                part = positions[begin : begin + batch].astype(self.density.dtype)
             padded = np.concatenate([part, np.repeat(part[-1:], batch - len(part), axis=0)])
             found = _compiled(work, self.density, self.rows, jnp.asarray(padded))
             values[begin : begin + batch] = np.asarray(found[0])[: len(part)]
