@@ -70,12 +70,18 @@ def test_chains_between_which_nothing_moves_are_not_trusted(key):
     """Two modes that no trajectory joins: chains stay where they started, and nothing drifts."""
 
     def log_density(x):
-        far = jnp.asarray([-12.0, 12.0])
-        return jnp.logaddexp(*(-0.5 * jnp.sum((x - far[:, None]) ** 2, axis=1)))
+        return jnp.logaddexp(-0.5 * (x[0] - 12.0) ** 2, -0.5 * (x[0] + 12.0) ** 2)
 
     density, place = place_of(curvi.Target(log_density, jnp.zeros(1)), [0.0], [12.0])
     effort = Effort(most_evaluations=20_000)
     found = run_transitions(density, place, seeded(key), effort, lambda z: z)
+    assert not found.trusted
+
+
+def test_chains_without_time_to_move_are_not_trusted(key):
+    target = curvi.Target(lambda x: -0.5 * jnp.sum((x / 9.0) ** 2), jnp.zeros(2))
+    density, place = place_of(target, [0.0, 0.0], [1.0, 1.0])
+    found = run_transitions(density, place, seeded(key), Effort(time_left=lambda: 0.0), np.array)
     assert not found.trusted
 
 

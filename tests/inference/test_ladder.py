@@ -51,6 +51,7 @@ def test_a_gaussian_is_answered_by_the_first_rung(key):
 
 
 def test_centred_and_not_centred_models_give_one_answer(key):
+    """The centred one is flagged at most seeds, for some trajectories fly off in its neck."""
     one, other = (_quietly(schools(centred), seed_of(key)) for centred in (True, False))
     # Each is known to its Monte-Carlo error; five of them, for ten means and any seed.
     error = 5 * np.hypot(one.mc_error, other.mc_error) + 0.05
@@ -102,12 +103,12 @@ def test_a_posterior_that_does_not_settle_is_never_silent(key):
     assert right or result.misfit
 
 
-def _quietly(target, seed, **options):
+def _quietly(target, seed):
     import warnings
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return curvi.fit(target, progress=False, seed=seed, on_failure="return", **options)
+        return curvi.fit(target, progress=False, seed=seed, on_failure="return")
 
 
 def test_what_was_chosen_is_not_overridden():
@@ -137,14 +138,6 @@ def test_one_interruption_ends_the_climb_and_keeps_what_it_has(monkeypatch):
     assert np.isfinite(result.elbo)
     assert result.rungs[0].name == "full rank"
     assert np.isfinite(result.mean["tau"])
-
-
-def test_a_time_budget_that_ends_at_once_is_not_trusted():
-    """Chains that have hardly moved are draws of q: whatever they say is said with a warning."""
-    target = schools(False)
-    curvi.fit(target, progress=False)  # so that nothing is compiled below
-    ended = _quietly(target, 0, time_budget=1e-3)
-    assert not ended.converged or ended.correction is None or not ended.correction.trusted
 
 
 def test_a_file_keeps_the_summary_of_a_corrected_answer(tmp_path):

@@ -281,3 +281,67 @@ def test_svi_refuses_what_it_would_not_honour(key):
         curvi.SVI(line, guide, numpyro.optim.Adam(1e-3))
     with pytest.raises(curvi.InputError, match="init_params"):
         curvi.SVI(line, guide).run(key, 10, np.zeros(3), init_params={})
+
+
+def local_level(y):
+    from numpyro.contrib.control_flow import scan
+
+    sd = numpyro.sample("sd", dist.HalfNormal(1.0))
+
+    def step(level, seen):
+        level = numpyro.sample("level", dist.Normal(level, sd))
+        numpyro.sample("y", dist.Normal(level, 0.5), obs=seen)
+        return level, level
+
+    scan(step, 0.0, y)
+
+
+def powered(y):
+    sd = numpyro.sample("sd", dist.HalfNormal(1.0))
+    with numpyro.handlers.scale(scale=0.25), numpyro.plate("rows", len(y)):
+        level = numpyro.sample("level", dist.Normal(0.0, sd))
+    numpyro.sample("y", dist.Normal(level, 0.5), obs=y)
+
+
+@pytest.mark.parametrize("model", [local_level, powered])
+def test_a_site_that_has_no_standard_form_keeps_its_density(model):
+    """Inside ``scan`` noise would not reach the next step; a power of a density has a power of its
+    scale, which noise has not."""
+    y = jnp.asarray([0.3, -0.2, 0.9, 1.4])
+    target = curvi.from_numpyro(model, y)
+    assert sorted(target.position) == ["level", "sd"]
+    place = {"level": jnp.asarray([0.1, 0.4, -0.6, 1.0]), "sd": jnp.asarray(0.3)}
+    with usual_promotion():
+        expected = -potential_energy(
+            numpyro.handlers.seed(model, jax.random.key(0)), (y,), {}, place
+        )
+        np.testing.assert_allclose(target.log_density(place), expected, rtol=1e-5)
+
+
+def test_a_standard_form_is_the_same_posterior():
+    """log p of the noise is that of the site and the logarithm of its derivative."""
+
+    def model(y):
+        sd = numpyro.sample("sd", dist.HalfNormal(1.0))
+        corner = jnp.asarray([[1.0, 0.0], [0.3, 0.8]])
+        with numpyro.plate("rows", 3):
+            pair = numpyro.sample("pair", dist.MultivariateNormal(0.0, scale_tril=sd * corner))
+            heavy = numpyro.sample("heavy", dist.StudentT(4.0, 1.0, sd))
+            numpyro.sample("y", dist.Normal(pair[:, 0] * pair[:, 1] + heavy, 0.5), obs=y)
+
+    y = jnp.asarray([0.3, -0.2, 0.9])
+    target = curvi.from_numpyro(model, y)
+    assert sorted(target.position) == ["heavy_standardised", "pair_standardised", "sd"]
+    noise = np.random.default_rng(0).normal(size=(3, 3))
+    place = {
+        "heavy_standardised": jnp.asarray(noise[:, 0]),
+        "pair_standardised": jnp.asarray(noise[:, 1:]),
+        "sd": jnp.asarray(0.3),
+    }
+    found = target.constrain(place)
+    with usual_promotion():
+        sites = {"sd": place["sd"], "heavy": found["heavy"], "pair": found["pair"]}
+        seeded = numpyro.handlers.seed(model, jax.random.key(0))
+        own = -potential_energy(seeded, (y,), {}, sites)
+    derivative = 9 * 0.3 + 3 * np.log(0.8)
+    np.testing.assert_allclose(target.log_density(place), own + derivative, rtol=1e-5)
