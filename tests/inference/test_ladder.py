@@ -132,7 +132,7 @@ def test_one_interruption_ends_the_climb_and_keeps_what_it_has(monkeypatch):
 
     monkeypatch.setattr(_ladder, "run_transitions", interrupted)
     with pytest.warns(curvi.NotConvergedWarning, match="INTERRUPTED: .*corrected"):
-        result = curvi.fit(schools(False), progress=False)
+        result = curvi.fit(schools(True), progress=False)
     assert result.interrupted
     assert not result.converged
     assert np.isfinite(result.elbo)
