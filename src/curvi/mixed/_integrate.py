@@ -17,6 +17,7 @@ _SIDES = (0.5, 6.0)
 _PILOT = 32  # points per dimension on which a proposal is tried
 _GOOD = 0.7  # share of effective points from which it is kept
 _ROUNDS, _COMPONENTS = 3, 64
+_REFINED = 8  # times as many for a mixture: kernels on few points miss the tails
 _WIDE_SHARE = 8  # one point in so many comes from the wide proposal
 _SETTLED = 1e-2  # nats that no step could gain, through rounding
 _LONGEST = 2.0  # of one Newton step, in any coordinate of log scales
@@ -219,7 +220,7 @@ def explore(density: Density, proposal: Proposal, *, seed: int) -> Proposal | Mi
         return proposal
     best = kernels(found, proposal)
     for turn in range(1, _ROUNDS):
-        found = _tried(density, best, 2 * _PILOT * size, seed + turn)
+        found = _tried(density, best, _REFINED * _PILOT * size, seed + turn)
         best = kernels(found, proposal)
     return best
 
@@ -234,7 +235,7 @@ def kernels(found: Weighted, wide: Proposal) -> Mixture:
     jitter = 1e-8 * np.diag(np.diag(spread)) + 1e-10 * np.eye(size)
     places = (np.arange(_COMPONENTS) + 0.5) / _COMPONENTS
     chosen = np.searchsorted(np.cumsum(found.weights), places)
-    root = np.clip(width, 0.3, 1.0) * np.linalg.cholesky(spread + jitter)
+    root = np.clip(width, 0.5, 1.0) * np.linalg.cholesky(spread + jitter)
     return Mixture(wide, found.points[np.minimum(chosen, len(found.points) - 1)], root)
 
 
