@@ -168,24 +168,6 @@ def test_waiting_for_a_chunk_ends_with_the_time():
         drivers._wait(Pending(), 1e-3)
 
 
-def test_a_first_step_may_take_half_a_second_after_a_long_compilation(monkeypatch):
-    clock, waits = Clock(monkeypatch), []
-    monkeypatch.setattr(drivers, "_wait", lambda found, seconds: waits.append(seconds))
-    prepare = drivers.CompiledDriver.prepare
-
-    def slow(*arguments):
-        prepare(*arguments)
-        clock.jump()
-
-    monkeypatch.setattr(drivers.CompiledDriver, "prepare", slow)
-    options = {**QUICK, "execution": "compiled"}
-    result = warned(
-        lambda: curvi.fit(skewed, jnp.zeros(2), **options), curvi.NotConvergedWarning, "budget"
-    )
-    assert waits == [0.5]
-    assert result.steps == 1
-
-
 @pytest.mark.parametrize(
     "options", [{"time_budget": 1e-6}, {"max_steps": 1, "num_starts": 3}], ids=["time", "starts"]
 )

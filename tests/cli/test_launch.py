@@ -50,6 +50,7 @@ def check_derivatives(found):
             assert error < tolerance
 
 
+@pytest.mark.slow
 def test_gradient_and_product_are_the_same_on_two_devices_and_in_two_processes(tmp_path):
     check_derivatives(on_devices(tmp_path / "devices", "derivatives", 2))
     check_derivatives(in_processes(tmp_path / "processes", "derivatives", 2))

@@ -66,6 +66,7 @@ def test_mean_covariance_and_entropy_do_not_depend_on_how_scales_follow_the_glob
 
 
 @pytest.mark.parametrize("family", [DENSE, GROUPED], ids=["dense", "groups"])
+@pytest.mark.slow
 def test_the_metric_is_the_fisher_information_where_scales_do_not_follow_the_globals(
     family, key, dtype
 ):
@@ -103,7 +104,8 @@ def test_on_a_gaussian_model_with_groups_the_family_is_the_posterior(key):
 
     position = {"effect": jnp.zeros(number), "mu": jnp.zeros(())}
     family = Conditional(("mu",), (("effect",),))
-    result = curvi.fit(log_density, position, family=family, progress=False)
+    # B is found from third moments of the draws, and those of few draws are not those of a normal.
+    result = curvi.fit(log_density, position, family=family, num_draws=1024, progress=False)
     flat, unravel = ravel_pytree(position)
     precision = -jax.hessian(lambda z: log_density(unravel(z)))(flat)
     slope = jax.grad(lambda z: log_density(unravel(z)))(flat)

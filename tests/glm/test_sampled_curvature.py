@@ -73,6 +73,7 @@ def flops_of_a_product(size, draws):
     return (cost[0] if isinstance(cost, list) else cost)["flops"]
 
 
+@pytest.mark.slow
 def test_a_step_costs_k_products_of_the_order_of_draws_times_squared_dimension(key):
     """The paper's O(K d d_z^2): linear in K and in the draws, quadratic in the dimension."""
     small, wide, many = (flops_of_a_product(*s) for s in ((40, 16), (160, 16), (160, 64)))

@@ -178,6 +178,7 @@ def test_the_candidate_with_the_highest_pilot_bound_is_chosen():
     assert best_of([Pilot(slow, float("nan"))]) == slow
 
 
+@pytest.mark.slow
 def test_the_table_of_cg_iterations_runs_every_k_for_as_many_steps(tmp_path, monkeypatch, capsys):
     X, y = table(30)
     monkeypatch.setattr(cg_steps, "load_rows", lambda name, *, quick: ((X, y), (X, y)))

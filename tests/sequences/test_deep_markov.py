@@ -31,6 +31,7 @@ def tunes(rng, count=12):
     ]
 
 
+@pytest.mark.slow
 def test_padding_and_the_order_of_sequences_change_nothing(key):
     rng = generator(key)
     params, found = weights(rng), tunes(rng, 3)

@@ -25,6 +25,7 @@ def test_ten_second_order_steps_find_the_gain_of_the_riccati_equation(name, regu
 
 
 @pytest.mark.filterwarnings("ignore::curvi.NotConvergedWarning")
+@pytest.mark.slow
 def test_a_few_steps_improve_the_policy_of_a_pendulum():
     pendulum = runpy.run_path(str(EXAMPLES / "policy_pendulum.py"))
     policy, key = pendulum["initial"](0), jax.random.key(0)

@@ -32,6 +32,7 @@ def white_problem(key):
     return MLPObjective(white=True, decoder_l2=0.01), rotation.rotated(params), batch
 
 
+@pytest.mark.slow
 def test_the_metric_of_every_layer_is_the_dense_kronecker_product_with_damping_and_penalty(key):
     objective, params, batch = white_problem(key)
     start, zero = first_sides(objective, params), jnp.asarray(0, jnp.int32)

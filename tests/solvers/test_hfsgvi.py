@@ -159,6 +159,7 @@ def test_options_that_are_none_are_refused():
 
 
 @pytest.mark.float64_only
+@pytest.mark.slow
 def test_a_step_on_an_auto_encoder_is_ten_iterations_on_its_dense_hessian(key):
     """The paper's first weights: N(0, 0.01^2), zero biases; full step, no damping."""
     rng = generator(key)

@@ -73,6 +73,7 @@ def _traces(objective, params, one, keys):
 
 
 @pytest.mark.float64_only
+@pytest.mark.slow
 def test_a_strong_penalty_does_not_overshoot(key):
     """Weights of zero give 12 log 2: the penalty of 1 must not leave them above it."""
     objective, params, X = problem_of(key, np.float64, decoder_l2=1.0)
@@ -185,6 +186,7 @@ METHODS = {
         pytest.param("adam", marks=pytest.mark.float64_only),
     ],
 )
+@pytest.mark.slow
 def test_every_method_raises_the_bound(key, dtype, name):
     objective, params, X = problem_of(key, dtype)
 

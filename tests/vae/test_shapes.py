@@ -94,6 +94,7 @@ def _codes(objective, params, batch, key):
 
 
 @pytest.mark.float64_only
+@pytest.mark.slow
 def test_the_importance_weighted_bound_is_the_log_mean_of_its_weights(key):
     rng = generator_of(key)
     x = jnp.asarray(rng.random((6, 5)))
