@@ -154,3 +154,16 @@ def test_a_fit_that_goes_on_from_a_climb_climbs_again():
     error = abs(float(again.mean["tau"] - first.mean["tau"])) / float(first.sd["tau"])
     assert again.correction is not None
     assert error < 6 * (first.mc_error + again.mc_error)
+
+
+def test_weights_without_a_variance_are_not_enough(key):
+    """Ratios with a Pareto tail of shape one, rare enough to leave a high relative ESS."""
+    from curvi.inference._ladder import _Candidate
+
+    rng = np.random.default_rng(seed_of(key))
+    even = rng.normal(size=16384) * 0.1
+    heavy = np.where(np.arange(16384) < 400, rng.exponential(size=16384), even)
+    one, other = (_Candidate(curvi.FullRank(), None, 0.0, 0.0, logs) for logs in (even, heavy))
+    assert one.close
+    assert other.tail_shape > 0.5
+    assert not other.close

@@ -40,6 +40,7 @@ _FEW_DIMENSIONS = 30  # up to which a run goes on to the end
 _LEAST_PROGRESS = 0.02  # nats per step and root of a dimension that are worth going on for
 _STUDIED = 1024  # draws that show who governs whom, and that are weighted
 _CLOSE = 0.5  # relative ESS from which weights are enough
+_HEAVIEST, _TAIL = 0.5, 64  # shape of the tail of weights, and the share of draws that are it
 _MOST_WEIGHTED = 1e8  # numbers that the log density at weighted draws computes
 _BETTER = 0.2  # nats that make a richer family worth its name
 _MOST_EVALUATIONS = 200_000
@@ -96,7 +97,14 @@ class _Candidate(NamedTuple):
     @property
     def close(self) -> bool:
         """Whether importance weights make up for the rest."""
-        return self.relative_ess >= _CLOSE
+        return self.relative_ess >= _CLOSE and self.tail_shape <= _HEAVIEST
+
+    @property
+    def tail_shape(self) -> float:
+        """Hill's estimate of k: from 1/2 on weights have no variance, and their ESS deceives."""
+        logs = np.sort(self.log_ratio[np.isfinite(self.log_ratio)])
+        tail = max(len(logs) // _TAIL, 8)
+        return float(np.mean(logs[-tail:] - logs[-tail - 1])) if len(logs) > tail else np.inf
 
     @property
     def map(self) -> HostMap:
