@@ -75,10 +75,11 @@ class HostMap:
         mean = np.empty_like(self.mean)
         mean[self.order] = self.mean
         raw = np.tril(self.factor, -1) + np.diag(np.log(np.diagonal(self.factor)))
-        scale: Any = jnp.asarray(raw, dtype)
-        if isinstance(family, Conditional):
-            scale = {"scale": scale, "warp": jnp.asarray(self.warp, dtype)}
-        return Params(jnp.asarray(mean, dtype), scale)
+        with np.errstate(over="ignore"):  # q widens beyond all numbers where p is improper
+            scale: Any = jnp.asarray(raw, dtype)
+            if isinstance(family, Conditional):
+                scale = {"scale": scale, "warp": jnp.asarray(self.warp, dtype)}
+            return Params(jnp.asarray(mean, dtype), scale)
 
     @property
     def num_globals(self) -> int:
