@@ -83,8 +83,8 @@ def earlier_line(result: Row) -> str:
     race = result["against_dadvi"]["curvi MeanField, linear response"]
     again = _second_calls(result, "curvi MeanField, linear response")
     return (
-        f"- {ours['models']} posteriors with reference draws, at defaults (mean field, linear "
-        f"response): median error of the means {ours['mean_error']:.3f} sd, of the sds "
+        f"- {ours['models']} posteriors with reference draws, by mean field with linear "
+        f"response: median error of the means {ours['mean_error']:.3f} sd, of the sds "
         f"{100 * ours['sd_error']:.1f} %, {100 * ours['converged']:.0f} % converged. DADVI of "
         f"pymc-extras on {theirs['models']} of them: {theirs['mean_error']:.2f} sd, "
         f"{100 * theirs['sd_error']:.0f} %, {100 * theirs['converged']:.0f} %; it takes "
