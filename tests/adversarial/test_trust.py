@@ -68,7 +68,10 @@ def test_an_output_that_overflows_where_the_target_has_mass_has_no_mean():
 def test_a_cliff_that_only_fresh_draws_reach_is_named(bottom):
     result = warned(
         lambda: curvi.fit(
-            lambda m: jnp.where(m > 0, 2 * jnp.log(m) - m, bottom), jnp.ones(()), progress=False
+            lambda m: jnp.where(m > 0, 2 * jnp.log(m) - m, bottom),
+            jnp.ones(()),
+            family=curvi.MeanField(),
+            progress=False,
         ),
         curvi.MisfitWarning,
         "bound on fresh draws",
@@ -78,7 +81,10 @@ def test_a_cliff_that_only_fresh_draws_reach_is_named(bottom):
     assert any("cliff" in sentence for sentence in result.warnings)
 
 
-WITHOUT_CLIFF = {"mean field": {}, "full rank": {"family": curvi.FullRank()}}
+WITHOUT_CLIFF = {
+    "mean field": {"family": curvi.MeanField()},
+    "full rank": {"family": curvi.FullRank()},
+}
 
 
 @pytest.mark.parametrize("name", WITHOUT_CLIFF)
