@@ -173,7 +173,7 @@ def _evaluated(
     params: Any,
     draws: np.ndarray,
     together: int = _TOGETHER,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Any, Any, Any]:
     if has_host_map(family):  # shares the compiled function of natural gradients and transitions
         return _on_host(target, family, params, draws)
     noise = jnp.asarray(draws.reshape(-1, together, draws.shape[1]))

@@ -187,7 +187,7 @@ def _without_each(
         if model.variances[j] == 0:  # since the order was drawn
             continue
         trial, held = model.copy(), model.held
-        trial.move(j, 0.0)
+        trial.move(int(j), 0.0)
         trial.held = held | (np.arange(held.size) == j)
         trial.search(_ROUGH_GAIN)
         trial.held = held

@@ -177,12 +177,12 @@ class _Steps:
             return self._info(here, gain, accepted=True, finite=True, converged=True)
         trial, indefinite = _moved_map(here.map, self.direction, self.share)
         there = self._at(trial)
-        accepted = there.finite and there.neg_elbo < here.neg_elbo
+        accepted = bool(there.finite and there.neg_elbo < here.neg_elbo)
         # Where rounding decides between the two ends, there is nothing left to gain.
-        spent = not accepted and there.finite and self.share * gain < 4 * rounding
+        spent = bool(not accepted and there.finite and self.share * gain < 4 * rounding)
         if accepted:
             self.values.append(there.neg_elbo)
-            spent = len(self.values) > _WINDOW and (
+            spent = len(self.values) > _WINDOW and bool(
                 self.values[-1 - _WINDOW] - self.values[-1] < _WINDOW * self.least
             )
             self.here, self.direction = there, None
