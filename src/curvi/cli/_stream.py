@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from curvi._core.errors import InputError
-from curvi.cli._table import FittedTable, choose_model
+from curvi.cli._table import FittedTable, choose_model, estimator_of
 from curvi.io import RowBlocks, rows
 
 
@@ -24,8 +24,6 @@ def fit_stream(
     InputError
         The target does not fit the model, or several models are possible.
     """
-    from curvi import glm
-
     blocks = rows(path, target=target)
     if ignore:
         kept = [name for name in blocks.columns if name not in ignore]
@@ -33,12 +31,7 @@ def fit_stream(
     values, count = _distinct(blocks)
     texts = tuple(f"{value:.15g}" if value.dtype.kind in "biuf" else str(value) for value in values)
     chosen, reason = choose_model(texts, target) if model == "auto" else (model, "chosen")
-    kinds = {
-        "logistic": glm.BayesianLogisticRegression,
-        "poisson": glm.BayesianPoissonRegression,
-        "linear": glm.BayesianLinearRegression,
-    }
-    estimator = kinds[chosen](**options)
+    estimator = estimator_of(chosen, options)
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the verdict says it

@@ -170,17 +170,10 @@ def fit_table(
     InputError
         The target does not fit the model, or several models are possible.
     """
-    from curvi import glm
-
     _check_varies(table.target, target)
     chosen, reason = choose_model(table.target, target) if model == "auto" else (model, "chosen")
     y, classes = responses(table.target, target, chosen)
-    kinds = {
-        "logistic": glm.BayesianLogisticRegression,
-        "poisson": glm.BayesianPoissonRegression,
-        "linear": glm.BayesianLinearRegression,
-    }
-    estimator = kinds[chosen](**options)
+    estimator = estimator_of(chosen, options)
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the verdict says it
@@ -199,6 +192,18 @@ def fit_table(
         num_rows=len(y),
         seconds=time.perf_counter() - began,
     )
+
+
+def estimator_of(model: str, options: dict[str, Any]) -> Any:
+    """The regression of a name, with its options."""
+    from curvi import glm
+
+    kinds = {
+        "logistic": glm.BayesianLogisticRegression,
+        "poisson": glm.BayesianPoissonRegression,
+        "linear": glm.BayesianLinearRegression,
+    }
+    return kinds[model](**options)
 
 
 def _check_varies(labels: tuple[str, ...], target: str) -> None:

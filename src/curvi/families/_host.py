@@ -99,7 +99,7 @@ class HostMap:
     def forward(self, noise: np.ndarray) -> Moved:
         """Move draws, one per row."""
         count = self.num_globals
-        logs = noise[:, :count] @ self.warp.T - np.sum(self.warp**2, axis=1)
+        logs = self._log_scales(noise)
         scales = np.exp(np.minimum(logs, _LARGEST_LOG))
         v = noise.copy()
         v[:, count:] *= scales
@@ -123,18 +123,23 @@ class HostMap:
 
     def noise_of(self, positions: np.ndarray) -> np.ndarray:
         """The noise that is mapped to the positions."""
-        centred = positions[:, self.order] - self.mean
-        found = linalg.solve_triangular(self.factor, centred.T, lower=True, check_finite=False).T
-        count = self.num_globals
-        logs = found[:, :count] @ self.warp.T - np.sum(self.warp**2, axis=1)
-        found[:, count:] *= np.exp(-logs)
+        found = self._linear_noise_of(positions)
+        found[:, self.num_globals :] *= np.exp(-self._log_scales(found))
         return found
 
     def matched_to(self, positions: np.ndarray, weight: float) -> HostMap:
         """The map with mean and covariance moved towards those of positions, by ``weight``."""
-        centred = positions[:, self.order] - self.mean
-        v = linalg.solve_triangular(self.factor, centred.T, lower=True, check_finite=False).T
+        v = self._linear_noise_of(positions)
         mean = v.mean(axis=0)
         covariance = weight * np.cov(v.T) + (1 - weight) * np.eye(len(mean))
         factor = self.factor @ np.linalg.cholesky(covariance)
         return replace(self, mean=self.mean + self.factor @ mean, factor=factor)
+
+    def _log_scales(self, noise: np.ndarray) -> np.ndarray:
+        """``B epsilon_g - |B|^2``, from the noise or from v, which share their globals."""
+        return noise[:, : self.num_globals] @ self.warp.T - np.sum(self.warp**2, axis=1)
+
+    def _linear_noise_of(self, positions: np.ndarray) -> np.ndarray:
+        """``v = R^-1 (z - mu)``."""
+        centred = positions[:, self.order] - self.mean
+        return linalg.solve_triangular(self.factor, centred.T, lower=True, check_finite=False).T
