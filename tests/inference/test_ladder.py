@@ -82,6 +82,14 @@ def test_a_correction_is_what_the_result_answers_with(key):
     )
 
 
+def test_tails_that_no_draw_of_q_reaches_are_not_weighted(key):
+    """Weights of draws within 4 sds would miss a third of the sd of a t with 3 degrees."""
+    target = curvi.Target(lambda x: -2.0 * jnp.sum(jnp.log1p(x**2 / 3.0)), jnp.zeros(2))
+    result = _quietly(target, seed_of(key))
+    assert result.correction.kind == "transitions"
+    assert (np.asarray(result.sd) > 0.7 * 3.0**0.5).all()
+
+
 def test_the_same_seed_gives_the_same_bits():
     one, other = (curvi.fit(schools(False), progress=False, seed=3) for _ in range(2))
     np.testing.assert_array_equal(one.mean["tau"], other.mean["tau"])

@@ -32,9 +32,10 @@ _MOST_LEAPS = 64
 _OFF = 1.4  # variance in the noise, or its inverse, from which the map is matched to the chains
 _DRIFT_ERRORS, _DRIFT_SDS = 4.5, 0.05  # both must be exceeded to call the moments unsettled
 _LEAST_ACCEPTANCE = 0.3
-_LEAST_PER_CHAIN = 2.0  # effective draws: a chain that never leaves its start is worth one
+_LEAST_PER_CHAIN = 3.0  # effective draws: a chain that never leaves its start is worth one
 _FLOWN, _MOST_DIVERGING = 50.0, 0.01  # nats of energy, and the share of trajectories
 _ROUNDING = 1e-12  # relative range of draws that do not differ
+_RARELY_DIVERGING, _SHORTER, _SHORTEST_AGAIN = 0.002, 0.7, 0.05
 _SHORT_SHARE = 0.15  # of chains whose next steps are shorter
 
 
@@ -178,9 +179,11 @@ class _Chains:
             self._advance(_WARM, adapt=True)
             self._match()
             self._advance(_WARM // 2, adapt=True)
-        self.kept, self.rates, self.flown = [], [], []
+        self._forget()
         while True:
             self._advance(_BLOCK, adapt=False)
+            if self._shortened():
+                continue
             self.seen += [self.outputs(places) for places in self.kept[len(self.seen) :]]
             dropped = len(self.kept) // 3
             found = settling_of(np.stack(self.seen[dropped:]))
@@ -191,12 +194,27 @@ class _Chains:
                     found,
                     float(np.mean(self.rates)),
                     float(np.mean(self.flown)),
-                    self.density.evaluations - self.before,
+                    self._used(),
                 )
 
+    def _forget(self) -> None:
+        self.kept, self.seen, self.rates, self.flown = [], [], [], []
+
+    def _shortened(self) -> bool:
+        """Begin again with shorter steps where trajectories fly off: a place is not resolved."""
+        flies = float(np.mean(self.flown)) > _RARELY_DIVERGING
+        late = self._used() > 0.4 * self.effort.most_evaluations  # what follows is the answer
+        if not flies or late or self.step <= _SHORTEST_AGAIN or self._spent():
+            return False
+        self.step *= _SHORTER
+        self._forget()
+        return True
+
+    def _used(self) -> int:
+        return self.density.evaluations - self.before
+
     def _spent(self) -> bool:
-        used = self.density.evaluations - self.before
-        return used >= self.effort.most_evaluations or self.effort.time_left() <= 0
+        return self._used() >= self.effort.most_evaluations or self.effort.time_left() <= 0
 
     def _start(self, noise: np.ndarray) -> _State:
         """Chains where the target is not negligible.
