@@ -21,7 +21,11 @@ _PASSES = 8  # a product costs about this many evaluations of its function
 _UNKNOWN = 100  # passes that a loop of unknown length is taken to make
 _FACTORISATIONS = {"cholesky", "triangular_solve", "lu", "qr", "geqrf", "eigh", "eig", "svd"}
 _SIMPLE_FUSION = {"xla_cpu_use_fusion_emitters": False}
-_UNOPTIMISED = {**_SIMPLE_FUSION, "xla_backend_optimization_level": 0}
+_UNOPTIMISED = {
+    **_SIMPLE_FUSION,
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_parallel_codegen_split_count": 1,  # parts for threads cost more than they save here
+}
 
 
 _compiled: list[Any] = []  # every function of curvi that JAX compiles

@@ -28,6 +28,7 @@ from curvi.solvers._method import Stepper
 
 CAPACITY = 500  # steps of one chunk at most, and rows of its trace on device
 PATIENCE = 40  # rejected steps in a row after which a run gives up
+_ONCE = 0.0  # work of code that runs once, and is not worth any optimisation
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 2e-5, 0.02  # seconds between two looks at a running chunk
 _PAUSE = 0.02  # and as a share of the time that it has run
 
@@ -87,7 +88,7 @@ class Carry(NamedTuple):
     trace: Info
 
 
-@partial(compiled, static_argnames="method")
+@partial(SizedJit, static_argnames=("method",))
 def _begin(problem: Problem, method: Method, params: Any, resources: Any) -> Carry:
     dtype = jax.tree.leaves(params)[0].dtype
     real, flag, count = (jnp.zeros(CAPACITY, kind) for kind in (dtype, jnp.bool_, jnp.int32))
@@ -139,7 +140,7 @@ class CompiledDriver:
     def __init__(self, problem: Problem, method: Method, starts: list[Any], resources: Any) -> None:
         self.problem, self.method, self.resources = problem, method, resources
         self.num_runs = len(starts)
-        carries = [_begin(problem, method, params, resources) for params in starts]
+        carries = [_begin(_ONCE, problem, method, params, resources) for params in starts]
         self.carry = carries[0]
         if self.num_runs > 1:
             self.carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
@@ -176,7 +177,7 @@ class CompiledDriver:
 
     def _chunk(self, stop: int, tolerance: float) -> Carry:
         chunk = _one_run if self.num_runs == 1 else _several_runs
-        limit, last = jnp.asarray(tolerance, self.dtype), jnp.asarray(stop, jnp.int32)
+        limit, last = np.asarray(tolerance, self.dtype), np.int32(stop)
         found: Carry = chunk(
             self.work, self.problem, self.method, self.carry, self.resources, last, limit
         )
@@ -275,7 +276,7 @@ class StepByStep:
 
     def __init__(self, problem: Problem, method: Method, params: Any, resources: Any) -> None:
         self.problem, self.method, self.resources = problem, method, resources
-        self.state_tree = _begin(problem, method, params, resources).state
+        self.state_tree = _begin(_ONCE, problem, method, params, resources).state
         self.dtype = jax.tree.leaves(params)[0].dtype
         self.count = 0
 

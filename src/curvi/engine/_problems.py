@@ -264,13 +264,16 @@ def traced_objective(
     """The function of an :class:`ObjectiveProblem` on batches of so many rows, and what it reads.
 
     A plain function becomes its programs. One that offers more than its value, as networks do,
-    stays as it is.
+    stays as it is. One with ``reads_nothing``, as the networks of this library, is not traced: all
+    that it computes follows from its fields.
 
     Raises
     ------
     InputError
         If the function cannot be traced, or does not return one real number.
     """
+    if getattr(fn, "reads_nothing", False):
+        return fn, None
     sizes: list[int | None] = [None] if rows is None else [*sorted(set(counts))]
     programs = {
         size: trace(partial(_checked, fn), params, _some(rows, size), key) for size in sizes

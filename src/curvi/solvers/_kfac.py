@@ -2,6 +2,7 @@ r"""KFAC: steps preconditioned by Kronecker factors of the Gauss-Newton matrix."
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -294,11 +295,8 @@ def layer_factors(
     """
     outputs, pull, inputs = _forward(objective, params, batch, key)
     weights, structure = jax.tree.flatten(objective.curvature(outputs))
-    keys = jax.random.split(jax.random.fold_in(key, 2), len(weights))
-    probe = [
-        jnp.sqrt(w) * jax.random.rademacher(k, w.shape, w.dtype)
-        for w, k in zip(weights, keys, strict=True)
-    ]
+    signs = _random_signs(jax.random.fold_in(key, 2), weights)
+    probe = [jnp.sqrt(w) * sign for w, sign in zip(weights, signs, strict=True)]
     (deltas,) = pull(structure.unflatten(probe))
     first, second = [], []
     count = _num_rows(objective, batch, inputs)
@@ -313,6 +311,16 @@ def layer_factors(
         diagonal = jnp.sum(delta * delta, axis=0, keepdims=True) / count
         second.append(diagonal if layer.diagonal_output else delta.T @ delta / count)
     return tuple(first), tuple(second)
+
+
+def _random_signs(key: Any, like: list[Array]) -> list[Array]:
+    """Random signs in the shapes of arrays, from one call of the generator: each takes code."""
+    bits = jax.random.bits(key, (sum(array.size for array in like),), jnp.uint8)
+    cuts = list(itertools.accumulate(array.size for array in like))[:-1]
+    return [
+        (1 - 2 * (part & 1).astype(array.dtype)).reshape(array.shape)
+        for part, array in zip(jnp.split(bits, cuts), like, strict=True)
+    ]
 
 
 def _num_rows(objective: Layered, batch: Any, inputs: Any) -> int:

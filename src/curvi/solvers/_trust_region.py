@@ -25,6 +25,7 @@ from curvi.solvers._newton import (
 from curvi.solvers._step import GOOD, LOOSEST, POOR, next_radius, trust_region_step
 
 _WINDOW = 40  # steps, at least, over which the gain of stochastic steps is averaged
+_ROUNDING = 16  # units in the last place of the parameters, as a norm
 _SMALL = 0.1  # first radius over the size of the parameters
 _NOISE = 0.05  # nats per root of a parameter: what noise may still cost when a run stops
 
@@ -208,7 +209,10 @@ class TrustRegion(Method):
         delivered = other_value - trial_value
         ratio = delivered / predicted
         difference = optax.tree.sub(gradient, problem.project(params, other_gradient))
-        accepted = finite & _acceptable(delivered, predicted, solved, difference)
+        accepted = finite & (
+            _acceptable(delivered, predicted, solved, difference)
+            | _is_rounding(solved.solution, params)
+        )
         # Not from the step itself, which damping and radius shorten: they must not look like the
         # end of the way.
         natural = metric.solve(gradient)
@@ -264,6 +268,12 @@ def _acceptable(delivered: Array, predicted: Array, solved: Any, difference: Any
     noise = jnp.abs(optax.tree.vdot(difference, solved.solution))
     forgiven = jnp.where(solved.negative_curvature, 0.0, jnp.minimum(predicted, noise))
     return (delivered > -forgiven) | (solved.length == 0)
+
+
+def _is_rounding(step: Any, params: Any) -> Array:
+    """Whether a step is at the level of rounding, where no value can judge it and none is lost."""
+    size = optax.tree.norm(params)
+    return optax.tree.norm(step) <= _ROUNDING * jnp.finfo(size.dtype).eps * size
 
 
 def _next_damping(state: TrustRegionState, change: Array) -> Array:

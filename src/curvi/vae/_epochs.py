@@ -17,6 +17,8 @@ from curvi.engine import ObjectiveProblem, Resources
 from curvi.engine._problems import step_key
 
 _MULTIPLIERS = 256
+_SMALL_ROWS, _SMALL_TABLE = 1024, 2**17  # what a small table has, rows and entries
+_LARGE_TABLE = 2**24  # entries
 _PER_WEIGHT = 6.0  # numbers of a gradient, for every weight and row
 
 
@@ -32,9 +34,17 @@ class ShuffledRows(NamedTuple):
     count: Any = None
 
 
-def stored_rows(num_rows: int) -> int:
-    """The number of rows that a table is filled up to: at most an eighth more."""
-    grain = 2 ** max(num_rows.bit_length() - 4, 0)
+def stored_rows(num_rows: int, columns: int) -> int:
+    """The number of rows that a table is filled up to, so that tables share compiled code.
+
+    All small tables of the same columns have one shape, larger ones powers of two, and where memory
+    counts at most an eighth more than there are.
+    """
+    least = _SMALL_ROWS if _SMALL_ROWS * columns <= _SMALL_TABLE else 1
+    power = max(least, 2 ** (num_rows - 1).bit_length())
+    if power * columns <= _LARGE_TABLE:
+        return power
+    grain = max(power // 16, 1)
     return -(-num_rows // grain) * grain
 
 
@@ -44,6 +54,15 @@ def shuffling_multipliers(num_rows: int, generator: np.random.Generator) -> np.n
     drawn = generator.integers(1, most, size=16 * _MULTIPLIERS)
     coprime = [int(a) for a in drawn if math.gcd(int(a), num_rows) == 1] or [1]
     return np.resize(np.asarray(coprime, np.uint32), _MULTIPLIERS)
+
+
+def below(limits: Any, key: PRNGKeyArray, count: int) -> Array:
+    """Random integers below limits that are far below 2^32, from one call of the generator.
+
+    ``jax.random.randint`` takes two and a correction of its last bits, and as long to compile.
+    """
+    bits = jax.random.bits(key, (count,), jnp.uint32)
+    return (bits % jnp.asarray(limits).astype(jnp.uint32)).astype(jnp.int32)
 
 
 @dataclass(frozen=True)
@@ -66,11 +85,11 @@ class EpochProblem(ObjectiveProblem):
         key = step_key(resources, step, stream)
         if stream != 0 or size is not None:
             wanted = size or self.batch_size or jax.tree.leaves(rows)[0].shape[0]
-            picked = jax.random.fold_in(key, 1)
-            index = jax.random.randint(picked, (wanted,), 0, num_rows, jnp.int32)
+            index = below(num_rows, jax.random.fold_in(key, 1), wanted)
         else:
             index = split_batch(self._visited(resources, step, num_rows))
-        return jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0), rows), key
+        # Every index is a row: nothing has to be filled in.
+        return jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0, mode="clip"), rows), key
 
     @property
     def knows_its_length(self) -> bool:
@@ -97,8 +116,7 @@ class EpochProblem(ObjectiveProblem):
         # The last batch of an epoch is filled up from its beginning.
         place = (within * size + jnp.arange(size, dtype=jnp.int32)) % num_rows
         key = jax.random.fold_in(jax.random.fold_in(resources.key, 2), epoch)
-        choice = jax.random.randint(key, (), 0, multipliers.shape[0])
-        offset = jax.random.randint(jax.random.fold_in(key, 1), (), 0, num_rows, jnp.int32)
-        product = multipliers[choice] * place.astype(jnp.uint32)
+        choice, offset = below(jnp.asarray([multipliers.shape[0], num_rows]), key, 2)
+        product = jnp.take(multipliers, choice, mode="clip") * place.astype(jnp.uint32)
         spread = (product % jnp.asarray(num_rows, jnp.uint32)).astype(jnp.int32)
         return (spread + offset) % num_rows

@@ -22,7 +22,7 @@ from curvi.solvers import Method
 from curvi.vae import _use as use
 from curvi.vae._base import AutoEncoder, check_rows, kept
 from curvi.vae._likelihoods import Gaussian, Likelihood, trivial_elbo
-from curvi.vae._methods import METHODS, default_batch, method_named
+from curvi.vae._methods import METHODS, method_named, rows_per_step
 from curvi.vae._model import Uses, checked_conditions
 from curvi.vae._networks import MLPObjective, VAEParams, initial_params, with_output_bias
 from curvi.vae._objective import Rows, split
@@ -283,7 +283,7 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
             require_same_shapes(first, params, "params_", "the network that is asked for")
             params = first
         method = self.method if isinstance(self.method, Method) else method_named(self.method)
-        batch_size = self.batch_size or default_batch(method, len(rows.x))
+        batch_size = rows_per_step(self.batch_size, method, len(rows.x))
         schedule = self._schedule(len(rows.x), batch_size, seed, self.patience, self.on_step)
         if self.num_draws == "auto":
             objective, params, schedule = with_measured_draws(

@@ -27,10 +27,13 @@ def method_named(name: str) -> Method:
     return METHODS[name]()
 
 
-def default_batch(method: Method, rows: int) -> int:
-    """What the method is used to; of a smaller table nearly all rows.
+def rows_per_step(given: int | None, method: Method, rows: int) -> int:
+    """What is asked for, at most all rows, or what the method is used to.
 
-    A power of two then, so that the folds of a table share compiled code.
+    A table of half as many rows has some read twice, and of a smaller one nearly all are read, as a
+    power of two: tables of another length, and the folds of one, share compiled code.
     """
+    if given is not None:
+        return min(given, rows)
     usual = method.usual_batch_size
-    return usual if rows >= usual else 2 ** (rows.bit_length() - 1)
+    return usual if 2 * rows >= usual else 2 ** (rows.bit_length() - 1)

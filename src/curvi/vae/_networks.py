@@ -62,7 +62,7 @@ def initial_network(
     for rows, columns in itertools.pairwise(sizes):
         sd = rows**-0.5 if scale is None else scale
         weights = sd * generator.standard_normal((rows, columns))
-        layers.append(jnp.asarray(np.concatenate([weights, np.zeros((1, columns))]), dtype))
+        layers.append(placed(np.concatenate([weights, np.zeros((1, columns))]), dtype))
     return tuple(layers)
 
 
@@ -105,14 +105,20 @@ def initial_params(
     *encoder, heads = initial_network(generator, sizes, dtype, scale)
     sizes = [latent + conditions, *reversed(hidden), inputs if outputs is None else outputs]
     decoder = initial_network(generator, sizes, dtype, scale)
-    return VAEParams(tuple(encoder), heads, decoder, jnp.zeros((1, variances), dtype))
+    return VAEParams(tuple(encoder), heads, decoder, placed(np.zeros((1, variances)), dtype))
+
+
+def placed(array: np.ndarray, dtype: Any) -> Array:
+    """On the device; ``jnp.asarray`` compiles a conversion for every shape."""
+    moved: Array = jax.device_put(array.astype(jax.dtypes.canonicalize_dtype(dtype)))
+    return moved
 
 
 def with_output_bias(decoder: Network, bias: np.ndarray) -> Network:
     """The decoder with these biases of its output layer."""
     last = np.array(decoder[-1])
     last[-1] = bias
-    return (*decoder[:-1], jnp.asarray(last))
+    return (*decoder[:-1], placed(last, last.dtype))
 
 
 def with_ones(rows: Float[Array, "rows inputs"]) -> Float[Array, "rows inputs+1"]:
@@ -170,6 +176,11 @@ class MLPObjective(VAEObjective):
     penalised: Callable[[PyTree], PyTree] | None = decoder_weights
     activation: str = "tanh"
     white: bool = False
+
+    @property
+    def reads_nothing(self) -> bool:
+        """Whether its fields say all: a function of the user's may read what they do not."""
+        return self.penalised is decoder_weights
 
     def code(
         self, params: VAEParams, features: Array, condition: Array | None = None
@@ -301,7 +312,7 @@ class Rotation(NamedTuple):
         return self._with_first(params, weights, bias)
 
     def _with_first(self, params: VAEParams, weights: np.ndarray, bias: np.ndarray) -> VAEParams:
-        layer = jnp.asarray(np.concatenate([weights, bias[None]]), params.encoder[0].dtype)
+        layer = placed(np.concatenate([weights, bias[None]]), params.encoder[0].dtype)
         return params._replace(encoder=(layer, *params.encoder[1:]))
 
 

@@ -21,7 +21,7 @@ from curvi._core.errors import (
 from curvi._core.trees import precision_of
 from curvi.engine import StepInfo
 from curvi.solvers import Method
-from curvi.vae._methods import METHODS, default_batch, method_named
+from curvi.vae._methods import METHODS, method_named, rows_per_step
 from curvi.vae._model import VAEModel, checked_conditions
 from curvi.vae._objective import Rows, VAEObjective
 from curvi.vae._training import Schedule, default_epochs, num_held_out, train
@@ -120,7 +120,7 @@ def fit_networks(
     held = num_held_out(validation_fraction, len(X))
     rows = jax.tree.map(lambda leaf: leaf[order[held:]], data)
     held_out = jax.tree.map(lambda leaf: leaf[order[:held]], data) if held else None
-    size = batch_size or default_batch(method, len(rows.x))
+    size = rows_per_step(batch_size, method, len(rows.x))
     epochs = max_epochs or default_epochs(len(rows.x), size)
     schedule = Schedule(size, epochs, time_budget, patience, seed, progress, on_step=on_step)
     with precision_of(dtype):

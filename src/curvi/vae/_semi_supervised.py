@@ -288,7 +288,7 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
             self.activation,
         )
         params = objective.first_params(generator, X, tuple(self.hidden), self.latent)
-        schedule = self._schedule(len(X), self.batch_size or 50, seed)
+        schedule = self._schedule(len(X), min(self.batch_size or 50, len(X)), seed)
         method = self.method or _default_method()
         trained = train(objective, params, rows, method=method, schedule=schedule)
         trivial = trivial_elbo(X, objective.likelihood)

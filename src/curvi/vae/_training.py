@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from curvi._core.compilation import SizedJit, compiled
@@ -25,6 +26,7 @@ from curvi.vae._epochs import EpochProblem, ShuffledRows, shuffling_multipliers,
 from curvi.vae._networks import MLPObjective, Rotation, principal_rotation
 from curvi.vae._objective import Rows, split
 from curvi.vae._stopping import EarlyStopping, Evaluator
+from curvi.vae._use import evaluation_work
 from curvi.vae._variance import best_num_draws
 
 _MIN_ROWS_BETWEEN_EVALUATIONS = 5000  # on small data an epoch is only a few steps
@@ -36,6 +38,8 @@ _MIN_VALIDATION_ROWS = 10  # an ELBO over a handful of rows would stop at random
 _SLIGHTLY_WORSE = 0.1  # share of the first ELBO that training may lose, and a nat
 MOST_EVALUATED_ROWS = 10_000
 _MAX_TRAINING_ROWS = 5_000  # of the ELBO on training rows
+_BLOCK = 256  # rows that are evaluated at once, at most
+_EVALUATION = 3  # the stream of draws that evaluations take
 
 
 @dataclass(frozen=True)
@@ -277,17 +281,19 @@ def _trained(
     """Run the engine's loop in the coordinates given."""
     generator = np.random.default_rng(schedule.seed)
     num_rows = jax.tree.leaves(X)[0].shape[0]
-    order = np.resize(generator.permutation(num_rows), stored_rows(num_rows))
-    rows = jax.tree.map(lambda leaf: _placed(np.asarray(leaf)[order]), X)
-    multipliers = jnp.asarray(shuffling_multipliers(num_rows, generator))
+    X = jax.tree.map(np.asarray, X)
+    order = np.resize(generator.permutation(num_rows), stored_rows(num_rows, _columns(X)))
+    rows = jax.tree.map(lambda leaf: _placed(leaf[order]), X)
+    multipliers = jax.device_put(shuffling_multipliers(num_rows, generator))
     key = jax.random.key(schedule.seed)
-    batch_size = min(schedule.batch_size, num_rows)
+    batch_size = schedule.batch_size
     per_epoch = -(-num_rows // batch_size)
-    elbo = _evaluator(objective, rows, min(num_rows, _MAX_TRAINING_ROWS), key)
+    some = order[: min(num_rows, _MAX_TRAINING_ROWS)]
+    elbo = _evaluator(objective, jax.tree.map(lambda leaf: leaf[some], X), key)
     held_out = None
     if validation is not None:
-        held = jax.tree.leaves(validation)[0].shape[0]
-        held_out = _evaluator(objective, validation, min(held, MOST_EVALUATED_ROWS), key)
+        held = jax.tree.map(lambda leaf: np.asarray(leaf)[:MOST_EVALUATED_ROWS], validation)
+        held_out = _evaluator(objective, held, key)
     least = _MIN_ROWS_BETWEEN_EVALUATIONS // method.usual_batch_size
     every = per_epoch * max(1, -(-least // per_epoch))
     early = tuple(per_epoch // part for part in _FIRST_EPOCH if per_epoch // part >= _MIN_EARLY)
@@ -300,8 +306,7 @@ def _trained(
     with hooks_for(schedule.progress, "ELBO", schedule.on_step, sign=-1.0) as hooks:
         limit = None if schedule.seconds_between else schedule.time_budget  # the hook ends it
         budget = Budget(1e-30, max_steps, limit, (*hooks, stopping))
-        count = jnp.asarray(num_rows, jnp.int32)
-        resources = Resources(key, ShuffledRows(rows, multipliers, count), None)
+        resources = Resources(key, ShuffledRows(rows, multipliers, _count(num_rows)), None)
         fn, reads = traced_objective(objective, params, rows, [batch_size], key)
         problem = EpochProblem(fn, batch_size, reads=reads)
         ended = run(problem, method, params, resources, budget)
@@ -327,25 +332,35 @@ def _trained(
 def _placed(rows: np.ndarray) -> Array:
     """On the device, or on every device of the mesh, which share the batches."""
     mesh = current_mesh()
-    return jnp.asarray(rows) if mesh is None else replicate(rows, mesh)
+    placed: Array = jax.device_put(rows) if mesh is None else replicate(rows, mesh)
+    return placed
 
 
-def _evaluator(objective: Any, data: Any, count: int, key: PRNGKeyArray) -> Evaluator:
-    """The ELBO per row on the first rows of the data.
+def _count(rows: int) -> Array:
+    """A number of rows that is data of a compiled function."""
+    return jax.device_put(np.int32(rows))
+
+
+def _columns(rows: Any) -> int:
+    """Numbers of a row, of all that belongs to it."""
+    return sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(rows))
+
+
+def _evaluator(objective: Any, data: Any, key: PRNGKeyArray) -> Evaluator:
+    """The ELBO per row of data.
 
     The draws of the code are always the same: differences are due to the parameters.
     """
-    noise_key = jax.random.fold_in(key, 3)
+    count = jax.tree.leaves(data)[0].shape[0]
     if not hasattr(objective, "row_losses"):
-        some = jax.tree.map(lambda leaf: jnp.asarray(leaf[:count]), data)
-        return lambda p: float(_elbo(objective, p, some, noise_key))
-    index = np.minimum(np.arange(stored_rows(count)), count - 1)
-    rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[index]), data)
-    number = jnp.asarray(count, jnp.int32)
+        some = jax.tree.map(jax.device_put, data)
+        return lambda p: float(_elbo(objective, p, some, key))
+    index = np.minimum(np.arange(stored_rows(count, _columns(data))), count - 1)
+    rows, number = jax.tree.map(lambda leaf: jax.device_put(leaf[index]), data), _count(count)
 
     def evaluated(params: PyTree) -> float:
-        work = float(len(index)) * sum(np.size(leaf) for leaf in jax.tree.leaves(params))
-        return float(_mean_elbo(work, objective, params, rows, number, noise_key))
+        work = evaluation_work(params, len(index))
+        return float(_mean_elbo(work, objective, params, rows, number, key))
 
     return evaluated
 
@@ -354,12 +369,22 @@ def _evaluator(objective: Any, data: Any, count: int, key: PRNGKeyArray) -> Eval
 def _elbo(objective: Any, params: PyTree, batch: Any, key: PRNGKeyArray) -> Array:
     """The ELBO per row, without the penalty."""
     penalty = objective.penalty(params) if hasattr(objective, "penalty") else 0.0
-    return penalty - objective(params, batch, key)
+    return penalty - objective(params, batch, jax.random.fold_in(key, _EVALUATION))
 
 
 @partial(SizedJit, static_argnames=("objective",))
 def _mean_elbo(objective: Any, params: PyTree, rows: Any, count: Array, key: PRNGKeyArray) -> Array:
-    """The same over the first ``count`` rows."""
-    losses = objective.row_losses(objective.outputs(params, rows, key), rows)
-    kept = jnp.where(jnp.arange(losses.shape[0], dtype=jnp.int32) < count, losses, 0.0)
-    return -jnp.sum(kept) / count.astype(losses.dtype)
+    """The same over the first ``count`` rows, in as many blocks as hold them."""
+    stored = jax.tree.leaves(rows)[0].shape[0]
+    size = math.gcd(stored, _BLOCK)
+    key = jax.random.fold_in(key, _EVALUATION)
+
+    def body(block: Array, total: Array) -> Array:
+        first = block * size
+        some = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), rows)
+        outputs = objective.outputs(params, some, jax.random.fold_in(key, block))
+        counts = first + jnp.arange(size, dtype=jnp.int32) < count
+        return total - jnp.sum(jnp.where(counts, objective.row_losses(outputs, some), 0.0))
+
+    zero = jnp.zeros((), optax.tree.dtype(params))
+    return jax.lax.fori_loop(0, -(-count // size), body, zero) / count.astype(zero.dtype)

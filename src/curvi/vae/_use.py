@@ -33,7 +33,8 @@ from curvi.vae._objective import (
     split,
 )
 
-_ROWS = 512
+_ROWS, _FEW_ROWS = 512, 64
+_CHEAP = 1e7  # work that is not worth another shape
 
 
 def dtype_of(model: Any) -> np.dtype:
@@ -41,15 +42,37 @@ def dtype_of(model: Any) -> np.dtype:
     return np.dtype(jax.tree.leaves(model.params)[0].dtype)
 
 
+def evaluation_work(params: PyTree, rows: int) -> float:
+    """Work of code that passes rows through networks, by which it is compiled.
+
+    A tenth of the products: they are done by the BLAS, whatever is made of the code around them.
+    """
+    return 0.1 * rows * sum(np.size(leaf) for leaf in jax.tree.leaves(params))
+
+
+def _block_size(rows: int, work: float) -> int:
+    """Rows of a block, for work per row: a power of two, two of them where the rest is cheap."""
+    power = 2 ** (rows - 1).bit_length()
+    if _ROWS * work <= _CHEAP:
+        return _FEW_ROWS if rows <= _FEW_ROWS else _ROWS
+    return min(power, _ROWS)
+
+
 def by_blocks(*counts: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Compile a function of a block of rows and apply it to all rows of a model.
 
-    Blocks are padded to a power of two, so that few shapes are compiled. ``counts`` names the
-    keyword arguments that are positive integers and static.
+    Blocks are padded, so that few shapes are compiled. ``counts`` names the keyword arguments that
+    are positive integers and static.
     """
 
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
-        block_of = SizedJit(fn, static_argnames=("objective", *counts))
+        def of_block(
+            objective: Any, params: Any, key: Any, number: Any, *rows: Any, **options: int
+        ) -> Any:
+            own = jax.random.fold_in(jax.random.fold_in(key, 7), number)
+            return fn(objective, params, own, *rows, **options)
+
+        block_of = SizedJit(wraps(fn)(of_block), static_argnames=("objective", *counts))
 
         @wraps(fn)
         def applied(model: Any, *arrays: Any, **options: int) -> Any:
@@ -57,21 +80,21 @@ def by_blocks(*counts: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
                 validation.positive_integer(value, name)
             leaves = jax.tree.leaves(arrays)
             total = len(leaves[0])
-            size = min(_ROWS, 2 ** (total - 1).bit_length())
+            times = max(options.values(), default=1)
+            size = _block_size(total, evaluation_work(model.params, times))
             draws, width = options.get("num_draws", 1), leaves[0].itemsize
             remedy = "lower num_draws"
             require_memory(float(draws) * size * width, f"num_draws={draws} of {size} rows", remedy)
             pieces = []
             with precision_of(dtype_of(model)):
-                params = jax.tree.map(jnp.asarray, model.params)
-                key = jax.random.fold_in(jax.random.key(model.seed), 7)
-                work = float(size) * sum(leaf.size for leaf in jax.tree.leaves(params))
-                work *= max(options.values(), default=1)
+                params, key = jax.device_put(model.params), jax.random.key(model.seed)
+                work = evaluation_work(params, size * times)
                 for number, first in enumerate(range(0, total, size)):
                     index = np.minimum(np.arange(first, first + size), total - 1)
-                    block_key = jax.random.fold_in(key, number)
                     blocks = jax.tree.map(partial(np.take, indices=index, axis=0), arrays)
-                    found = block_of(work, model.objective, params, block_key, *blocks, **options)
+                    found = block_of(
+                        work, model.objective, params, key, np.int32(number), *blocks, **options
+                    )
                     kept = total - first
                     pieces.append(jax.tree.map(lambda a, n=kept: np.asarray(a)[:n], found))
             return jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)
