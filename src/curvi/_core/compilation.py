@@ -1,8 +1,9 @@
 """How hard to compile: code that runs for milliseconds is not worth seconds of optimisation.
 
 XLA spends most of its time on a CPU in fusing loops and in optimising the machine code of each.
-Without its fusion emitters it is nearly twice as fast and the code is as good; without the
-optimiser behind them it is four times as fast, and the code about four times slower. The choice
+Without its fusion emitters and with few passes behind them it is two to three times as fast and
+the code is as good; without the optimiser it is five to ten times as fast, and the code one and a
+half to four times slower. The choice
 follows from the size of the program alone, never from a clock: the same fit gives the same bits.
 """
 
@@ -20,7 +21,7 @@ BRISK = 3e7  # and up to which loops are fused the simple way
 _PASSES = 8  # a product costs about this many evaluations of its function
 _UNKNOWN = 100  # passes that a loop of unknown length is taken to make
 _FACTORISATIONS = {"cholesky", "triangular_solve", "lu", "qr", "geqrf", "eigh", "eig", "svd"}
-_SIMPLE_FUSION = {"xla_cpu_use_fusion_emitters": False}
+_SIMPLE_FUSION = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
 _UNOPTIMISED = {
     **_SIMPLE_FUSION,
     "xla_backend_optimization_level": 0,

@@ -100,13 +100,14 @@ class EpochProblem(ObjectiveProblem):
         """About what a run costs, in products: a small table is compiled in a hurry.
 
         A gradient takes six numbers per weight and row. It is counted for 100 steps, or for a tenth
-        of 50 epochs: the code has to last for more, but only a part of it is worth optimising.
+        of 50 epochs: the code has to last for more, but only a part of it is worth optimising, and
+        most of the work is done by the BLAS.
         """
         stored = jax.tree.leaves(resources.rows.rows)[0].shape[0]
         size = self.batch_size or stored
         steps = max(100.0, 5.0 * stored / size)
         weights = sum(leaf.size for leaf in jax.tree.leaves(params))
-        return Cost(_PER_WEIGHT * weights * size * steps / 1000, steps)
+        return Cost(_PER_WEIGHT * weights * size * steps / 10_000, steps)
 
     def _visited(self, resources: Resources, step: Array, num_rows: Any) -> Array:
         rows, multipliers, _ = resources.rows
