@@ -144,7 +144,7 @@ def test_files_are_replaced_when_asked_and_links_are_not_followed(table):
     outside.write_text("precious")
     (out / "config.json").unlink()
     (out / "config.json").symlink_to(outside)
-    refused(lambda: command(*arguments), Refusal, "config.json and 3 more exist already")
+    refused(lambda: command(*arguments), Refusal, "config.json and 4 more exist already")
     command(*arguments, "--overwrite", "--seed", "9")
     assert outside.read_text() == "precious"
     assert '"seed": 9' in (out / "config.json").read_text()

@@ -30,20 +30,37 @@ def test_a_fit_prints_its_verdict_and_writes_what_it_promises(tmp_path):
         env={name: value for name, value in os.environ.items() if not name.startswith("JAX_")},
     )
     assert done.returncode == 0
-    assert done.stdout.startswith("converged\n")
-    assert "q does not match the target" not in done.stdout
+    assert "\nGOOD: The numbers can be used.\n" in done.stdout
     assert done.stderr == ""
-    for word in ("ELBO", "mean radius", "intercept", "config.json"):
+    for word in ("ELBO", "worst texture", "direction", "report.html"):
         assert word in done.stdout
     assert sorted(path.name for path in folder.iterdir()) == [
-        "config.json", "fit.png", "summary.txt"
+        "config.json", "fit.png", "report.html", "report.json", "summary.txt"
     ]  # fmt: skip
-    assert done.stdout.startswith((folder / "summary.txt").read_text())
+    assert (folder / "summary.txt").read_text().startswith("converged\n")
     config = json.loads((folder / "config.json").read_text())
     assert config["seed"] == 3
     assert config["family"] == "auto"
     assert config["out"] == str(folder)
     assert (folder / "fit.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_arguments_it_says_what_it_can_do(capsys):
+    assert main([]) == 0
+    printed = capsys.readouterr().out
+    for word in ("curvi fit table.csv --target y", "curvi predict", "completion", "--help"):
+        assert word in printed
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_its_completion(shell, capsys):
+    assert main(["completion", shell]) == 0
+    assert "predict" in capsys.readouterr().out
+
+
+def test_a_shell_that_is_not_known_is_refused(capsys):
+    assert main(["completion", "tcsh"]) == 2
+    assert capsys.readouterr().err.startswith("curvi: completion needs one of bash, zsh, fish")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +96,6 @@ def test_an_output_folder_that_is_a_file_is_refused_before_the_fit(tmp_path, cap
         (["fit", "--seed", "x"], "--seed"),
         (["fit", "--sed", "3"], "--sed"),
         (["data"], "list, path"),
-        ([], "fit"),
     ],
 )
 def test_what_cannot_be_parsed_ends_with_its_reason(arguments, word, capsys):
@@ -100,6 +116,7 @@ COMMANDS = {
     "data list": ["data", "list"],
     "data path": ["data", "path"],
     "reproduce": ["reproduce"],
+    "predict": ["predict"],
 }
 
 

@@ -31,12 +31,14 @@ def test_a_formula_is_fitted_reported_and_saved(path, tmp_path, capsys):
     )  # fmt: skip
     assert code == 0
     printed = capsys.readouterr().out
-    assert "fixed effect x" in printed
-    assert "half-normal" in printed
+    assert "Fixed effects" in printed
+    assert "How much groups differ" in printed
     rows = list(csv.DictReader((out / "groups.csv").read_text().splitlines()))
     assert len(rows) == 8
     page = (out / "report.html").read_text()
-    assert "Groups: g" in page
+    assert "half-normal" in page
+    assert "g: Intercept" in page
+    assert "&lt;b&gt;" in page
     assert "<b>" not in page
     model = curvi.load(tmp_path / "model")
     lines = (out / "estimates.csv").read_text().splitlines()

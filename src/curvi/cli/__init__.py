@@ -1,4 +1,4 @@
-"""The command line: ``curvi fit``, ``curvi data``, ``curvi reproduce``."""
+"""The command line: ``curvi fit``, ``predict``, ``data``, ``reproduce``, ``launch``."""
 
 from __future__ import annotations
 
@@ -19,16 +19,34 @@ _NOT_A_NUMBER = re.compile(
     r"Error parsing (?P<option>\S+): "
     r"(?P<kind>invalid literal for int\(\)[^:]*|could not convert string to float): (?P<given>.*)"
 )
+_OVERVIEW = """\
+{version}: Bayesian regressions and posteriors that say whether to trust them.
+
+  curvi fit                                   fit the bundled example and write a report
+  curvi fit table.csv --target y              a regression on your table
+  curvi fit table.csv --formula "y ~ x + (1 | group)"
+                                              a mixed model, with groups
+  curvi fit table.csv --target y --save model.curvi
+  curvi predict model.curvi new.csv           predictions with intervals, as CSV
+  curvi data list                             data sets and where they are looked for
+  curvi reproduce table1                      a table or figure of the paper
+  curvi launch --processes 2 -- fit ...       one fit by several processes
+  curvi completion bash                       completion for bash, zsh or fish
+
+curvi COMMAND --help explains a command. A fit writes curvi-report.html, or a folder with --out."""
+_SHELLS = ("bash", "zsh", "fish")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; bad input ends with one clear sentence and a non-zero code."""
     given = sys.argv[1:] if arguments is None else arguments
-    if given == ["--version"]:
-        say(f"curvi {metadata.version('curvi')}")
+    if given in ([], ["--version"]):
+        version = f"curvi {metadata.version('curvi')}"
+        say(version if given else _OVERVIEW.format(version=version))
         return 0
     try:
-        code = int(_parsed(arguments).run())
+        completed = given[:1] == ["completion"]
+        code = _complete(given[1:]) if completed else int(_parsed(arguments).run())
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read our output, `head` perhaps, has seen enough. What is left in the buffer
@@ -47,12 +65,27 @@ def main(arguments: list[str] | None = None) -> int:
     return code
 
 
+def _complete(given: list[str]) -> int:
+    """Print the script that completes commands and options in a shell."""
+    if given in (["--help"], ["-h"]):
+        say("usage: curvi completion {bash,zsh,fish}\n\nPrints a script for your shell, as in:\n"
+            "  source <(curvi completion bash)")  # fmt: skip
+        return 0
+    if len(given) != 1 or given[0] not in _SHELLS:
+        complain(f"completion needs one of {', '.join(_SHELLS)}; see curvi completion --help")
+        return 2
+    with contextlib.suppress(SystemExit):
+        _parsed(["--tyro-print-completion", given[0]])
+    return 0
+
+
 def _parsed(arguments: list[str] | None) -> Any:
     import tyro
 
     from curvi.cli._data import DataCommand
     from curvi.cli._fit import FitCommand
     from curvi.cli._launch import LaunchCommand
+    from curvi.cli._predict import PredictCommand
     from curvi.cli._reproduce import ReproduceCommand
 
     given = sys.argv[1:] if arguments is None else arguments
@@ -65,13 +98,15 @@ def _parsed(arguments: list[str] | None) -> Any:
             found: Any = tyro.extras.subcommand_cli_from_dict(
                 {
                     "fit": FitCommand,
+                    "predict": PredictCommand,
                     "data": DataCommand,
                     "reproduce": ReproduceCommand,
                     "launch": LaunchCommand,
                 },
                 prog="curvi",
                 args=own,
-                description="Second-order stochastic variational inference (--version: which).",
+                description="Bayesian regressions and posteriors that say whether to trust them "
+                "(--version: which; without a command: examples; completion: for shells).",
                 config=(tyro.conf.OmitSubcommandPrefixes,),
             )
     except SystemExit as ended:

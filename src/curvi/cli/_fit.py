@@ -4,46 +4,60 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
 from curvi._core.errors import InputError, MisfitWarning, NotConvergedWarning
 from curvi._core.files import output_folder
 from curvi.cli._launch import is_first_process, shared_mesh
-from curvi.cli._terminal import say
+from curvi.cli._terminal import complain, say
 
 if TYPE_CHECKING:
-    from curvi.targets import DataTarget
+    from curvi.report import Report
 
-_BUNDLED_FILES = ("config.json", "fit.png", "summary.txt")
-_TABLE_FILES = ("config.json", "coefficients.csv", "coefficients.png", "report.html")
-_MIXED_FILES = (
-    "config.json", "estimates.csv", "groups.csv", "estimates.png", "groups.png", "report.html",
-)  # fmt: skip
+DEFAULT_REPORT = Path("curvi-report.html")
+_REPORT_FILES = ("config.json", "report.html", "report.json")
+_FILES = {
+    "bundled": (*_REPORT_FILES, "fit.png", "summary.txt"),
+    "table": (*_REPORT_FILES, "coefficients.csv", "coefficients.png"),
+    "formula": (*_REPORT_FILES, "estimates.csv", "groups.csv", "estimates.png", "groups.png"),
+}
 _PLAIN_SCALE = 1.0
-_SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t"}
+
+
+class _Done(NamedTuple):
+    """What a fit leaves: its report, the code of the command, and further files if asked for."""
+
+    report: Report
+    code: int
+    files: Callable[[], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class FitCommand:
     """Fit a Bayesian regression to a table, or to the bundled breast-cancer data.
 
-    Prints the verdict, the ELBO, and the coefficients with their posterior sds. Without a table
-    it is logistic regression on scikit-learn's breast-cancer data, of standardised features; with
-    one, features are standardised inside and coefficients are in the units of the table.
+    Prints the verdict and the clearest estimates, and writes a report for the browser. Without a
+    table it is logistic regression on scikit-learn's breast-cancer data.
+
+    Examples: curvi fit; curvi fit table.csv --target y; curvi fit table.csv --formula
+    "y ~ x + (1 | group)" --out results; curvi fit table.csv --target y --save model.curvi.
     """
 
     table: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[TABLE.csv]")] = None
-    """CSV file: a header, then numbers (gzip and bzip2 are unpacked); the target may be text. A
-    Parquet file is read in blocks and may be larger than memory."""
+    """CSV file with a header (gzip and bzip2 are unpacked). Separator and decimal commas are
+    found. Columns of text become indicators; dates and identifiers of text are left out, and
+    said so. A Parquet file is read in blocks and may be larger than memory."""
     target: Annotated[str | None, tyro.conf.arg(metavar="COLUMN")] = None
     """Column of the table to explain."""
     formula: Annotated[str | None, tyro.conf.arg(metavar="FORMULA")] = None
-    """Mixed model in place of --target: "y ~ x + (1 | group)". Columns may then hold text."""
+    """Mixed model in place of --target: "y ~ x + (1 | group)"."""
     likelihood: Literal[
         "gaussian", "bernoulli", "binomial", "poisson", "negative-binomial", "student-t"
     ] = "gaussian"
@@ -52,16 +66,19 @@ class FitCommand:
     """Of a table. auto: logistic for classes, linear for real numbers; counts have to be named."""
     ignore: tuple[str, ...] = ()
     """Columns of the table to leave out."""
-    separator: Literal["comma", "semicolon", "tab"] = "comma"
-    """What stands between the cells of the table."""
+    missing: Literal["refuse", "drop", "mean"] = "refuse"
+    """Missing cells (empty, NA, nan, null, ?): refuse them, leave out their rows, or fill in the
+    mean of the column."""
+    separator: Literal["auto", "comma", "semicolon", "tab"] = "auto"
+    """What stands between the cells of the table; auto finds it."""
     prior: Literal["normal", "ard"] = "normal"
     """Prior of coefficients; ard (tables only) switches irrelevant features off."""
     prior_scale: float = _PLAIN_SCALE
     """Sd of the normal prior of every coefficient, of standardised features; of a formula, in
     the units of the table, and 2.5 sds of the response over that of the column unless given."""
     family: Literal["auto", "mean-field", "full-rank", "low-rank"] = "auto"
-    """Variational family: the structure of the posterior covariance. auto climbs from a full
-    covariance to what fits; for tables it is mean-field."""
+    """Variational family: the structure of the posterior covariance. auto climbs to what fits;
+    for tables from mean-field to full-rank where columns are correlated."""
     rank: int = 10
     """Rank of the low-rank family."""
     seed: int = 0
@@ -69,22 +86,32 @@ class FitCommand:
     checkpoint: Path | None = None
     """File that keeps the state of a long fit; the same command resumes from it."""
     save: Path | None = None
-    """File for the whole result, which curvi.load() reads."""
+    """File for the fitted model, which curvi predict and curvi.load() read."""
     out: Path | None = None
-    """Folder for config.json, a figure, and a summary or a report with coefficients.csv."""
+    """Folder for the report and its numbers, config.json, tables as CSV and figures. Without it
+    the report is curvi-report.html in the current folder."""
     overwrite: bool = False
-    """Replace the files of an earlier fit."""
+    """Replace the files of an earlier fit in --out."""
+    report: bool = True
+    """Write the report; --no-report leaves it out."""
+    json: bool = False
+    """Print the numbers of the report as JSON instead of text."""
 
     def run(self) -> int:
         """Fit, print, and write the files asked for; 1 means that the fit did not converge."""
         self._check()
+        kind = "bundled" if self.table is None else "table" if self.formula is None else "formula"
         if (out := self.out) is not None and is_first_process():
-            names: tuple[str, ...] = _BUNDLED_FILES if self.table is None else _TABLE_FILES
-            names = names if self.formula is None else _MIXED_FILES
-            output_folder(out, [out / name for name in names], overwrite=self.overwrite)
-        if self.table is None:
-            return self._run_bundled()
-        return self._run_table(self.table) if self.formula is None else self._run_mixed(self.table)
+            output_folder(out, [out / name for name in _FILES[kind]], overwrite=self.overwrite)
+        run = {"bundled": self._run_bundled, "table": self._run_table, "formula": self._run_mixed}
+        done = run[kind]()
+        if not is_first_process():
+            return done.code
+        from curvi.report._text import text_of
+
+        say(done.report.json().rstrip() if self.json else text_of(done.report))
+        self._write(done)
+        return done.code
 
     def _check(self) -> None:
         from curvi._core import validation
@@ -95,9 +122,10 @@ class FitCommand:
             raise InputError(f"--target is missing; name the column of {self.table} to explain")
         if self.table is None:
             self._refuse(
-                ("target", "formula", "likelihood", "model", "ignore", "separator", "prior"),
+                ("target", "formula", "likelihood", "model", "ignore", "missing", "separator",
+                 "prior"),
                 "needs a table: curvi fit table.csv --target COLUMN",
-            )
+            )  # fmt: skip
         elif self.formula is not None:
             self._refuse(
                 ("target", "model", "ignore", "prior", "family", "checkpoint"),
@@ -113,75 +141,77 @@ class FitCommand:
             if getattr(self, name) != plain[name]:
                 raise InputError(f"--{name} {sentence}")
 
-    def _run_bundled(self) -> int:
+    def _run_bundled(self) -> _Done:
         import jax
 
-        from curvi.families import FullRank, LowRank, MeanField
-        from curvi.inference import fit
+        from curvi.cli._bundled import bundled_report, fit_bundled
 
         with jax.enable_x64(True):
-            families: dict[str, Any] = {
-                "auto": lambda: "auto",
-                "mean-field": MeanField,
-                "full-rank": FullRank,
-                "low-rank": lambda: LowRank(self.rank),
-            }
-            target, names = breast_cancer(self.prior_scale)
-            # The summary says what a warning would say, with the verdict on top.
+            # The report says what a warning would say, with the verdict on top.
             with warnings.catch_warnings():
                 for category in (MisfitWarning, NotConvergedWarning):
                     warnings.simplefilter("ignore", category)
-                result = fit(
-                    target, family=families[self.family](), seed=self.seed, on_failure="return",
+                result, data = fit_bundled(
+                    self.prior_scale, self.family, self.rank, seed=self.seed,
                     checkpoint=self.checkpoint, mesh=shared_mesh(),
                 )  # fmt: skip
             if self.save is not None and is_first_process():
                 result.save(self.save)
-            summary = result.summary(names)
-            say(summary)
-            if self.out is not None:
-                figure = result.plot(names)
-                self._write({"fit.png": figure, "summary.txt": summary + "\n"})
-        if result.interrupted:
-            return 130
-        return 0 if result.converged else 1
+            page = bundled_report(result, data, call=self.call(), configuration=self.shown())
+            summary = result.summary(data.names)
+        code = 130 if result.interrupted else 0 if result.converged else 1
+        return _Done(page, code, lambda: {
+            "fit.png": result.plot(names=data.names), "summary.txt": summary + "\n",
+        })  # fmt: skip
 
-    def _run_table(self, path: Path) -> int:
+    def _run_table(self) -> _Done:
+        from curvi.cli._encode import prepare
         from curvi.cli._stream import fit_stream
-        from curvi.cli._table import fit_table, report_files
-        from curvi.datasets import read_table
+        from curvi.cli._table import fit_table, table_report
 
-        separator = _SEPARATORS[self.separator]
-        names = {"auto": "diagonal", "mean-field": "diagonal", "full-rank": "full"}
-        covariance = names.get(self.family, self.family)
+        path = Path(str(self.table))
+        names = {"mean-field": "diagonal", "full-rank": "full"}
         options: dict[str, Any] = {
             "target": str(self.target),
             "model": self.model,
             "prior": self.prior,
             "prior_scale": self.prior_scale,
-            "covariance": covariance,
+            "covariance": names.get(self.family, self.family),
             "rank": self.rank,
             "random_state": self.seed,
             "checkpoint": self.checkpoint,
         }
+        notes: tuple[str, ...] = ()
         if path.suffix == ".parquet":
             fitted = fit_stream(path, ignore=self.ignore, **options)
+            recipe = {"target": fitted.target, "columns": [{"name": n} for n in fitted.names]}
         else:
-            table = read_table(path, str(self.target), ignore=self.ignore, separator=separator)
-            fitted = fit_table(table, mesh=shared_mesh(), **options)
+            prepared = prepare(
+                path, str(self.target), ignore=self.ignore, separator=self.separator,
+                missing=self.missing,
+            )  # fmt: skip
+            fitted = fit_table(prepared.table, mesh=shared_mesh(), **options)
+            fitted.said.update(prepared.facts)
+            recipe, notes = prepared.recipe, prepared.notes
+        fitted.estimator.table_ = {**recipe, "classes": list(fitted.classes)}
         if self.save is not None and is_first_process():
             fitted.estimator.save(self.save)
-        say(fitted.text())
-        if self.out is not None:
-            self._write(report_files(fitted, title=path.name, config=self.config()))
-        return 0 if fitted.converged else 1
+        page = table_report(
+            fitted, title=f"{self.target} in {path.name}", call=self.call(),
+            configuration=self.shown(), notes=notes,
+        )  # fmt: skip
+        return _Done(page, 0 if fitted.converged else 1, lambda: {
+            "coefficients.csv": fitted.rows(), "coefficients.png": fitted.figure(),
+        })  # fmt: skip
 
-    def _run_mixed(self, path: Path) -> int:
-        from curvi.cli._mixed import fit_formula, mixed_files
+    def _run_mixed(self) -> _Done:
+        from curvi.cli._mixed import fit_formula
 
+        path = Path(str(self.table))
         fitted = fit_formula(
             path,
-            separator=_SEPARATORS[self.separator],
+            separator=self.separator,
+            missing=self.missing,
             formula=self.formula,
             likelihood=self.likelihood,
             prior_scale=None if self.prior_scale == _PLAIN_SCALE else self.prior_scale,
@@ -189,52 +219,52 @@ class FitCommand:
         )
         if self.save is not None:
             fitted.model.save(self.save)
-        say(fitted.model.summary())
-        for sentence in fitted.said:
-            say(f"! {sentence}")
-        if self.out is not None:
-            self._write(mixed_files(fitted, title=path.name, config=self.config()))
-        return 0 if fitted.converged else 1
+        page = fitted.report(title=path.name, call=self.call(), configuration=self.shown())
+        return _Done(page, 0 if fitted.converged else 1, fitted.files)
 
     def config(self) -> str:
         """The command as JSON text."""
         return json.dumps(dataclasses.asdict(self), indent=2, default=str) + "\n"
 
-    def _write(self, files: dict[str, Any]) -> None:
+    def shown(self) -> dict[str, Any]:
+        """The options for a reader elsewhere: files by their names, without folders."""
+        hidden = ("out", "overwrite", "report", "json")
+        values = {k: v for k, v in dataclasses.asdict(self).items() if k not in hidden}
+        return {k: v.name if isinstance(v, Path) else v for k, v in values.items() if v is not None}
+
+    def call(self) -> str:
+        """The command that repeats the fit, without the folders of this machine."""
+        words = ["curvi", "fit"]
+        for entry in dataclasses.fields(self):
+            value = getattr(self, entry.name)
+            if value == entry.default or entry.name in ("overwrite", "report", "json"):
+                continue
+            option = f"--{entry.name.replace('_', '-')}"
+            given = list(value) if isinstance(value, tuple) else [value]
+            texts = [v.name if isinstance(v, Path) else str(v) for v in given]
+            words += texts if entry.name == "table" else [option, *texts]
+        return shlex.join(words)
+
+    def _write(self, done: _Done) -> None:
+        """Write the report, and with --out everything else; say where it is."""
+        from curvi.report import write_report
         from curvi.reproduction._tables import write_files
 
-        if self.out is not None and is_first_process():
-            written = write_files(self.out, {"config.json": self.config(), **files})
-            names = ", ".join(sorted(path.name for path in written))
-            say(f"\nwritten to {self.out}: {names}")
-
-
-def breast_cancer(prior_scale: float) -> tuple[DataTarget, list[str]]:
-    """The posterior of a logistic regression with a Gaussian prior, and names of its columns.
-
-    The data are those bundled with scikit-learn, so that the example needs no file.
-    """
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-    from sklearn.datasets import load_breast_cancer
-
-    from curvi.targets import DataTarget
-
-    table = load_breast_cancer()
-    scaled = (table.data - table.data.mean(axis=0)) / table.data.std(axis=0)
-    x = np.column_stack([scaled, np.ones(len(scaled))])
-    data = {"x": x, "sign": np.where(table.target == 1, 1.0, -1.0)}
-
-    def log_likelihood(beta: Any, rows: dict[str, Any]) -> Any:
-        return jax.nn.log_sigmoid(rows["sign"] * (rows["x"] @ beta))
-
-    def log_prior(beta: Any) -> Any:
-        constant = jnp.log(prior_scale) + 0.5 * jnp.log(2 * jnp.pi)
-        return jnp.sum(-0.5 * (beta / prior_scale) ** 2 - constant)
-
-    names = [*(str(name) for name in table.feature_names), "intercept"]
-    return DataTarget(log_likelihood, data, log_prior, np.zeros(len(names))), names
+        if self.out is not None:
+            write_files(self.out, {"config.json": self.config(), **done.files()})
+        if not self.report:
+            return
+        place = DEFAULT_REPORT if self.out is None else self.out / "report.html"
+        try:
+            page = write_report(done.report, place)
+        except (OSError, InputError) as error:
+            if self.out is not None:
+                raise
+            complain(f"no report was written: {error}")  # the fit itself is printed
+            return
+        if not self.json:
+            more = "; its numbers, tables and figures are beside it" if self.out else ""
+            say(f"\nreport  {page}  (open it in a browser{more})")
 
 
 def check_seed(seed: int) -> int:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from curvi._core.text import printable
-from curvi.cli._table import render
+from curvi.cli._encode import handle_missing, typed_columns
+from curvi.datasets._cells import read_cells, separator_of
 from curvi.plots import png_bytes
+from curvi.report import Report
 
 _MOST_FACTORS = 6  # whose levels are drawn
 
@@ -21,31 +23,13 @@ class FittedMixed:
 
     model: Any
     seconds: float
-    said: tuple[str, ...]  # warnings of the fit
+    said: tuple[str, ...]  # warnings of the fit, and notes about the file
+    facts: dict[str, str] = field(default_factory=dict)
 
     @property
     def converged(self) -> bool:
         """Whether the posterior was found."""
         return bool(self.model.converged_)
-
-    @property
-    def message(self) -> str:
-        """The verdict, and what it warns of."""
-        return " ".join([self.model.message_, *self.said])
-
-    def facts(self) -> dict[str, str]:
-        """What is said above the estimates."""
-        likelihood = self.model._likelihood()
-        groups = [f"{len(g.labels)} levels of {g.name}" for g in self.model.posterior_.groupings]
-        priors = "; ".join(f"{name} ~ {rule}" for name, rule in self.model._priors())
-        return {
-            "formula": printable(self.model.formula_),
-            "model": f"{likelihood.name}, {likelihood.link} link",
-            "data": printable(f"{self.model.n_rows_} rows, {', '.join(groups)}"),
-            "priors": printable(priors),
-            "log evidence": f"{self.model.log_evidence_:.3f}",
-            "fit": f"{self.seconds:.2f} s",
-        }
 
     def rows(self) -> list[dict[str, str]]:
         """One row per estimate."""
@@ -69,32 +53,43 @@ class FittedMixed:
                     out.append({**shown, "mean": f"{mean:.6g}", "sd": f"{sd:.6g}"})
         return out
 
+    def report(self, *, title: str, call: str, configuration: dict[str, Any]) -> Report:
+        """The page about it."""
+        from curvi.mixed._page import report_of
 
-def fit_formula(path: Path, *, separator: str, **options: Any) -> FittedMixed:
-    """Read a table, fit the formula to it, and keep what was said."""
-    from curvi.datasets._table import read_columns
+        return report_of(
+            self.model, title=title, call=call, configuration=configuration, notes=self.said,
+            seconds=self.seconds, facts=self.facts,
+        )  # fmt: skip
+
+    def files(self) -> dict[str, Any]:
+        """Tables and figures."""
+        names = [grouping.name for grouping in self.model.posterior_.groupings[:_MOST_FACTORS]]
+        return {
+            "estimates.csv": self.rows(),
+            "groups.csv": self.effects(),
+            "estimates.png": png_bytes(self.model.plot_effects()),
+            "groups.png": png_bytes(self.model.plot_groups(names[0])),
+        }
+
+
+def fit_formula(path: Path, *, separator: str, missing: str, **options: Any) -> FittedMixed:
+    """Read the columns of a formula, fit it to them, and keep what was said."""
     from curvi.mixed import MixedModel
+    from curvi.mixed._formula import column_names, parse
 
-    table = read_columns(path, separator=separator)
+    cells = read_cells(path, separator=separator_of(path, separator))
+    used = column_names(parse(str(options["formula"])))
+    names = [name for name in cells.columns if name in used]
+    cells, facts, notes = handle_missing(cells, names, missing if missing != "mean" else "refuse")
+    if cells.decimal_comma:
+        facts["file"] = "numbers with decimal commas"
+    table = typed_columns(cells, names)
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model = MixedModel(**options).fit(table)
+        model = MixedModel(**options).fit(table or typed_columns(cells))
     ours = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
-    said = tuple(dict.fromkeys(text for text in ours if not text.startswith("MixedModel:")))
-    return FittedMixed(model, time.perf_counter() - began, said)
-
-
-def mixed_files(fitted: FittedMixed, *, title: str, config: str) -> dict[str, Any]:
-    """Tables, figures, and a page that shows them with the settings."""
-    picture = png_bytes(fitted.model.plot_effects())
-    names = [grouping.name for grouping in fitted.model.posterior_.groupings[:_MOST_FACTORS]]
-    groups = {name: png_bytes(fitted.model.plot_groups(name)) for name in names}
-    page = render(fitted, title=title, config=config, picture=picture, groups=groups)
-    return {
-        "estimates.csv": fitted.rows(),
-        "groups.csv": fitted.effects(),
-        "estimates.png": picture,
-        "groups.png": groups[names[0]],
-        "report.html": page,
-    }
+    said = dict.fromkeys(text for text in ours if not text.startswith("MixedModel:"))
+    kept = tuple(text for text in said if text not in model.warnings_)
+    return FittedMixed(model, time.perf_counter() - began, (*notes, *kept), facts)

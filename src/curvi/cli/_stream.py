@@ -15,8 +15,9 @@ from curvi.io import RowBlocks, rows
 
 
 def fit_stream(
-    path: Path, *, target: str, model: str, ignore: tuple[str, ...], checkpoint: Any, **options: Any
-) -> FittedTable:
+    path: Path, *, target: str, model: str, ignore: tuple[str, ...], checkpoint: Any,
+    covariance: str, **options: Any,
+) -> FittedTable:  # fmt: skip
     """Fit the rows of a file that stay on disk; every pass reads them again.
 
     Raises
@@ -31,7 +32,8 @@ def fit_stream(
     values, count = _distinct(blocks)
     texts = tuple(f"{value:.15g}" if value.dtype.kind in "biuf" else str(value) for value in values)
     chosen, reason = choose_model(texts, target) if model == "auto" else (model, "chosen")
-    estimator = estimator_of(chosen, options)
+    chosen_covariance = "diagonal" if covariance == "auto" else covariance
+    estimator = estimator_of(chosen, {**options, "covariance": chosen_covariance})
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the verdict says it

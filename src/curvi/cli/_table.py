@@ -1,13 +1,11 @@
-"""From a table to a fitted regression, to what is printed about it, and to the report."""
+"""From a table to a fitted regression, and to what is reported about it."""
 
 from __future__ import annotations
 
-import base64
-import importlib.resources
 import re
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,14 +13,13 @@ import numpy as np
 from curvi._core.errors import InputError
 from curvi._core.text import printable, quoted
 from curvi.datasets import Table
-from curvi.plots import plot_effects, png_bytes
+from curvi.plots import plot_effects
+from curvi.report import Report
 
 _INTEGER = re.compile(r"[+-]?\d{1,15}(\.0*)?", re.ASCII)
 _MOST_INTEGER_CLASSES = 10
 _MOST_CLASSES = 100
-_MOST_PRINTED = 40
-_MOST_IN_REPORT = 500
-_NUMERIC = ("mean", "sd", "lower", "upper")  # columns that are aligned on the right
+_MOST_COMPARED = 200  # columns up to which a diagonal covariance gives way to a full one
 
 
 @dataclass(frozen=True)
@@ -38,41 +35,26 @@ class FittedTable:
     spread: np.ndarray  # sd of every feature
     num_rows: int
     seconds: float
+    X: Any = None  # the rows, unless they were read in blocks
+    y: Any = None
+    said: dict[str, str] = field(default_factory=dict)  # about the file
 
     @property
     def converged(self) -> bool:
         """Whether the maximum of the ELBO was reached."""
         return bool(self.estimator.converged_)
 
-    @property
-    def message(self) -> str:
-        """One sentence about how the fit ended."""
-        if self.converged:
-            return "The gain left is below the tolerance."
-        return str(self.estimator.result_.message)
-
     def facts(self) -> dict[str, str]:
-        """What is said above the coefficients."""
+        """What is said of the model and its data."""
         fitted = self.estimator
-        error = f" (se {fitted.elbo_se_:.2g})" if fitted.elbo_se_ else ""
         facts = {
-            "model": f"{self.model} ({self.reason}), {fitted.prior} prior, "
-            f"{fitted.covariance} covariance",
-            "data": f"{self.num_rows} rows, {len(self.names)} features, "
-            f"target {printable(self.target)}",
-            "ELBO": f"{fitted.elbo_:.4f}{error}",
-            "fit": f"{fitted.n_iter_} steps, {self.seconds:.2f} s",
+            "model": f"{self.model} ({self.reason})",
+            "data": f"{self.num_rows:,} rows, {len(self.names)} features",
+            **self.said,
         }
         if len(fitted.elbos_) > 1:
             low, high = np.min(fitted.elbos_), np.max(fitted.elbos_)
-            facts["ELBO"] += f", best of {len(fitted.elbos_)} starts ({low:.4f} to {high:.4f})"
-        if hasattr(fitted, "selected_"):
-            kept = int(np.atleast_2d(fitted.selected_).any(axis=0).sum())
-            facts["relevance"] = f"{kept} of {len(self.names)} features are not switched off"
-        if len(self.classes) == 2:
-            facts["data"] += f" ({quoted(self.classes[1])} against {quoted(self.classes[0])})"
-        if hasattr(fitted, "noise_sd_"):
-            facts["noise sd"] = f"{float(fitted.noise_sd_):.4g}"
+            facts["starts"] = f"best of {len(fitted.elbos_)}, with bounds {low:.4f} to {high:.4f}"
         return facts
 
     def rows(self) -> list[dict[str, str]]:
@@ -98,23 +80,6 @@ class FittedTable:
             table += rows
         return table
 
-    def text(self) -> str:
-        """Verdict, facts and coefficients for the terminal."""
-        lines = ["converged" if self.converged else "NOT CONVERGED", f"  {self.message}"]
-        facts = self.facts()
-        width = max(map(len, facts))
-        lines += [f"{name:<{width}}  {fact}" for name, fact in facts.items()] + [""]
-        rows = self.rows()
-        shown = rows if len(rows) <= _MOST_PRINTED else rows[: _MOST_PRINTED - 1] + rows[-1:]
-        widths = {key: max(len(key), *(len(row[key]) for row in shown)) for key in rows[0]}
-        for row in [{key: key for key in rows[0]}, *shown]:
-            if row is shown[-1] and len(shown) < len(rows):
-                lines.append(f"... {len(rows) - len(shown)} more ...")
-            cells = [f"{v:>{widths[k]}}" if k in _NUMERIC else f"{v:<{widths[k]}}"
-                     for k, v in row.items()]  # fmt: skip
-            lines.append("  ".join(cells).rstrip())
-        return "\n".join(lines)
-
     def figure(self) -> Any:
         """Effects of one sd of each feature with their intervals."""
         mean, sd = np.atleast_2d(self.estimator.coef_), np.atleast_2d(self.estimator.coef_sd_)
@@ -128,29 +93,17 @@ class FittedTable:
         )
 
 
-def report_files(fitted: FittedTable, *, title: str, config: str) -> dict[str, Any]:
-    """Coefficients, a figure, and a page that shows both with the settings."""
-    picture = png_bytes(fitted.figure())
-    return {
-        "coefficients.csv": fitted.rows(),
-        "coefficients.png": picture,
-        "report.html": render(fitted, title=title, config=config, picture=picture),
-    }
+def table_report(
+    fitted: FittedTable, *, title: str, call: str, configuration: dict[str, Any],
+    notes: tuple[str, ...] = (),
+) -> Report:  # fmt: skip
+    """The page about a fitted table; without its rows where these were read in blocks."""
+    from curvi.glm._report import report_of
 
-
-def render(
-    fitted: Any, *, title: str, config: str, picture: bytes, groups: dict[str, bytes] | None = None
-) -> str:
-    """One page without references to anything outside it; every value is escaped."""
-    from jinja2 import Environment
-
-    source = (importlib.resources.files(__package__) / "report.html").read_text("utf-8")
-    rows = fitted.rows()
-    return Environment(autoescape=True).from_string(source).render(
-        title=printable(title), config=config, converged=fitted.converged, message=fitted.message,
-        facts=fitted.facts(), figure=base64.b64encode(picture).decode(),
-        rows=rows[:_MOST_IN_REPORT], total=len(rows), numeric=_NUMERIC,
-        groups={k: base64.b64encode(v).decode() for k, v in (groups or {}).items()},
+    return report_of(
+        fitted.estimator, fitted.X, fitted.y, title=title, target=fitted.target,
+        names=fitted.names, labels=fitted.classes, notes=notes, facts=fitted.facts(), call=call,
+        configuration=configuration,
     )  # fmt: skip
 
 
@@ -159,11 +112,15 @@ def fit_table(
     *,
     target: str,
     model: str,
+    covariance: str = "diagonal",
     mesh: Any = None,
     checkpoint: Any = None,
     **options: Any,
 ) -> FittedTable:
     """Choose the model, fit it, and keep what is reported.
+
+    With ``covariance="auto"`` a diagonal covariance is fitted first, and a full one where the
+    columns are so correlated that the sds of the first would be too small.
 
     Raises
     ------
@@ -173,14 +130,12 @@ def fit_table(
     _check_varies(table.target, target)
     chosen, reason = choose_model(table.target, target) if model == "auto" else (model, "chosen")
     y, classes = responses(table.target, target, chosen)
-    estimator = estimator_of(chosen, options)
     began = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the verdict says it
-        try:
-            estimator.fit(table.X, y, mesh=mesh, checkpoint=checkpoint)
-        except ValueError as error:
-            raise InputError(" ".join(str(error).split())) from error
+    first = "diagonal" if covariance == "auto" else covariance
+    estimator = _fitted(chosen, {**options, "covariance": first}, table.X, y, mesh, checkpoint)
+    plain = covariance == "auto" and checkpoint is None and mesh is None
+    if plain and _needs_full(estimator, table.X):
+        estimator = _fitted(chosen, {**options, "covariance": "full"}, table.X, y, None, None)
     return FittedTable(
         estimator=estimator,
         model=chosen,
@@ -191,7 +146,32 @@ def fit_table(
         spread=table.X.std(axis=0),
         num_rows=len(y),
         seconds=time.perf_counter() - began,
+        X=table.X,
+        y=y,
     )
+
+
+def _fitted(
+    model: str, options: dict[str, Any], X: np.ndarray, y: np.ndarray, mesh: Any, checkpoint: Any
+) -> Any:
+    estimator = estimator_of(model, options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the verdict says it
+        try:
+            estimator.fit(X, y, mesh=mesh, checkpoint=checkpoint)
+        except ValueError as error:
+            raise InputError(" ".join(str(error).split())) from error
+    return estimator
+
+
+def _needs_full(estimator: Any, X: np.ndarray) -> bool:
+    """Whether the sds of a diagonal covariance are too small, and a full one can be afforded."""
+    from curvi.glm._report import TOO_NARROW, narrowness
+
+    if not estimator.converged_ or X.shape[1] > _MOST_COMPARED:
+        return False
+    ratio = narrowness(estimator, X)
+    return ratio is not None and bool(ratio.max() > TOO_NARROW)
 
 
 def estimator_of(model: str, options: dict[str, Any]) -> Any:

@@ -20,11 +20,14 @@ from curvi.datasets._content import DataFormatError, format_error, read_content
 
 MAX_TABLE_BYTES = 512 * 2**20
 MAX_COLUMNS = 100_000
-_TEXT_GROWTH = 40  # the same for cells that are kept as text
 _GROWTH = 12  # memory of a parsed table over the bytes of its text, for the shortest cells
 _CLASSES = 10_000  # labels that share one text over all rows
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _MISSING = ("nan", "inf", "infinity", "na", "n/a", "null", "none", "?")
+
+
+class CellError(DataFormatError):
+    """A single cell that is no number; the table may still make sense with text in it."""
 
 
 class Table(NamedTuple):
@@ -89,15 +92,15 @@ def parse_table(
     numbers, but for the target, which may be text. Cells are stripped of blanks; empty lines are
     allowed at the end only.
     """
-    _check_text(content, name)
+    check_text(content, name)
     what = f"the table in {printable(name)}"
     require_memory(_GROWTH * len(content), what, "leave out rows or columns")
     text = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
     reader = csv.reader(text, delimiter=separator, strict=True)
     try:
         header = [cell.strip() for cell in next(reader, [])]
-        _check_header(header, name, separator)
-        wanted, at = _columns(header, name, target, ignore)
+        check_header(header, name, separator)
+        wanted, at = chosen_columns(header, name, target, ignore)
         values, labels = _rows(reader, name, header, wanted, at)
     except csv.Error as error:
         raise format_error(
@@ -109,57 +112,8 @@ def parse_table(
     return Table(X, tuple(header[i] for i in wanted), tuple(labels))
 
 
-def read_columns(path: Path, *, separator: str = ",") -> dict[str, np.ndarray]:
-    """Read every column of a table: numbers where all its cells are numbers, otherwise text.
-
-    The same limits and errors as `read_table`; a missing cell is refused.
-    """
-    name = str(path)
-    content = read_content(path, name, max_bytes=MAX_TABLE_BYTES)
-    _check_text(content, name)
-    require_memory(_TEXT_GROWTH * len(content), f"the table in {printable(name)}", "leave out rows")
-    text = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
-    reader = csv.reader(text, delimiter=separator, strict=True)
-    try:
-        header = [cell.strip() for cell in next(reader, [])]
-        _check_header(header, name, separator)
-        columns = _text_columns(reader, name, header)
-    except csv.Error as error:
-        raise format_error(
-            name, f"line {reader.line_num}", f"is not valid CSV ({error})"
-        ) from error
-    if not columns[0]:
-        raise format_error(name, "", "has a header and no rows", "add rows below the header")
-    return {key: _typed(cells) for key, cells in zip(header, columns, strict=True)}
-
-
-def _text_columns(reader: Any, name: str, header: list[str]) -> list[list[str]]:
-    columns: list[list[str]] = [[] for _ in header]
-    for cells in reader:
-        if not cells:
-            continue
-        line = reader.line_num
-        if len(cells) != len(header):
-            what = f"has {len(cells)} cells, but the header names {len(header)} columns"
-            raise format_error(name, f"line {line}", what, "give every line one cell per column")
-        for column, cell, title in zip(columns, cells, header, strict=True):
-            plain = cell.strip()
-            if not plain or plain.lower().lstrip("+-") in _MISSING:
-                raise _bad_cell(name, line, title, plain)
-            column.append(plain)
-    return columns
-
-
-def _typed(cells: list[str]) -> np.ndarray:
-    """Whole numbers, real numbers, or text."""
-    if not all(_NUMBER.fullmatch(cell) for cell in cells):
-        return np.array(cells, dtype=object)
-    values = np.array([float(cell) for cell in cells])
-    whole = np.all(values == np.round(values)) and np.max(np.abs(values)) < 2**53
-    return values.astype(np.int64) if whole and not any("." in c for c in cells) else values
-
-
-def _check_text(content: bytes, name: str) -> None:
+def check_text(content: bytes, name: str) -> None:
+    """Refuse bytes that are not UTF-8 text."""
     try:
         content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -170,7 +124,8 @@ def _check_text(content: bytes, name: str) -> None:
         raise format_error(name, f"byte {at}", "is a zero byte; this is not a text file")
 
 
-def _check_header(header: list[str], name: str, separator: str) -> None:
+def check_header(header: list[str], name: str, separator: str) -> None:
+    """Refuse a header without names, with equal names, or with a single one."""
     if not any(header):
         raise format_error(name, "line 1", "is empty", "start with a line that names the columns")
     if len(header) > MAX_COLUMNS:
@@ -194,10 +149,10 @@ def _check_header(header: list[str], name: str, separator: str) -> None:
         seen.add(shown)
 
 
-def _columns(
+def chosen_columns(
     header: list[str], name: str, target: str, ignore: Sequence[str]
 ) -> tuple[list[int], int]:
-    """The places of the features, and that of the target."""
+    """The places of the features, and that of the target, by the names that a user has given."""
     for option, column in [("target", target), *(("ignore", column) for column in ignore)]:
         if column not in header:
             known = ", ".join(map(quoted, header[:10])) + (", ..." if len(header) > 10 else "")
@@ -262,7 +217,11 @@ def _numbers(
     return numbers
 
 
-def _bad_cell(name: str, line: int, column: str, cell: str) -> DataFormatError:
+def _bad_cell(name: str, line: int, column: str, cell: str) -> CellError:
+    return CellError(str(_cell_error(name, line, column, cell)))
+
+
+def _cell_error(name: str, line: int, column: str, cell: str) -> DataFormatError:
     where = f"line {line}, column {quoted(column)}"
     if not cell:
         return format_error(name, where, "is empty", "fill it in, or drop the row")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 from curvi._core import validation
@@ -24,6 +26,52 @@ class Exports:
         from curvi.interop._blackjax import to_blackjax
 
         return to_blackjax(self, num_chains, seed=seed)
+
+    def report(
+        self: Any,
+        path: str | os.PathLike[str],
+        *,
+        names: list[str] | None = None,
+        title: str | None = None,
+        observed: Any = None,
+        replicated: Any = None,
+    ) -> Path:
+        """Write a page for a browser that stands alone, and its numbers as JSON beside it.
+
+        The verdict in plain words, estimates with intervals and the probability of their
+        direction, checks, convergence, and how to repeat the fit. With ``observed`` and
+        ``replicated`` also whether the model describes the data.
+
+        Parameters
+        ----------
+        path : path
+            The page, as in ``report.html``; an earlier report of that name is replaced.
+        names : list of str, optional
+            One name for every number in ``mean``.
+        title : str, optional
+            Title of the page.
+        observed : array, (rows,), optional
+            The responses that were fitted.
+        replicated : array, (draws, rows), optional
+            Responses drawn from the posterior predictive distribution.
+
+        Returns
+        -------
+        Path
+            The page.
+
+        Raises
+        ------
+        InputError
+            If names or shapes do not fit, or the file is there and is no report.
+        OSError
+            If a file cannot be written.
+        """
+        from curvi.diagnostics._report import report_of
+        from curvi.report import write_report
+
+        page = report_of(self, names=names, title=title, observed=observed, replicated=replicated)
+        return write_report(page, path)
 
     def draw_report(
         self: Any, num_draws: int = 256, *, lipschitz: float = float("inf"), seed: int = 0

@@ -21,11 +21,11 @@ from curvi.engine import resumable
 from curvi.families import Family, FullRank, LowRank, MeanField
 from curvi.glm._design import Columns, Posterior, is_selected
 from curvi.glm._fit import LARGEST_DENSE, GLMFit
+from curvi.glm._output import Shown
 from curvi.glm._rows import DTYPES, Block, Observations, Streaming, UserBlocks, canonical, in_chunks
 from curvi.glm._sparse_rows import stored_by_density
 from curvi.glm._stages import Options
 from curvi.io._objects import SavedEstimator
-from curvi.plots import plot_coefficients
 from curvi.solvers import DSVI, HFSGVI, LBFGS, Method
 
 _COPIES = 8  # of the factor of a full covariance: gradient, step, and the vectors of its solution
@@ -45,7 +45,7 @@ class CoefficientDraws(NamedTuple):
 
 
 @estimator
-class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
+class BayesianLinearModel(Shown, SavedEstimator, BaseEstimator, abc.ABC):
     """Base of the linear estimators: everything but the likelihood."""
 
     _streaming = Streaming()
@@ -220,17 +220,6 @@ class BayesianLinearModel(SavedEstimator, BaseEstimator, abc.ABC):
         require_memory(size, f"sample({num_draws})", "draw fewer at a time")
         weights = self._posterior.sample(num_draws, validation.checked_seed(seed))
         return CoefficientDraws(self._slopes(weights), self._offsets(weights))
-
-    def plot_coefficients(self) -> Any:
-        """Draw the estimated coefficients as stems; returns a matplotlib figure."""
-        check_is_fitted(self)
-        names = getattr(self, "feature_names_in_", None)
-        labels = [str(label) for label in getattr(self, "classes_", [])]
-        return plot_coefficients(
-            np.atleast_2d(self.coef_),
-            names=None if names is None else [str(name) for name in names],
-            labels=labels if len(labels) > 2 else None,
-        )
 
     def _check_parameters(self) -> None:
         validation.one_of(self.prior, ("normal", "ard"), "prior")

@@ -20,6 +20,7 @@ from curvi.mixed._formula import evaluate, parse
 from curvi.mixed._hyper import Block, Layout
 from curvi.mixed._inference import Fitted, fit_design
 from curvi.mixed._likelihoods import Likelihood, likelihood_of
+from curvi.mixed._page import Reported
 from curvi.mixed._posterior import Grouping, MixedPosterior, weighted_moments
 from curvi.mixed._response import response_of
 from curvi.mixed._table import Scales, as_frame, build, checked
@@ -27,7 +28,7 @@ from curvi.mixed._training import joined_frames, restored_frame, stored_columns
 from curvi.mixed._use import FittedUse
 
 
-class MixedModel(FittedUse, SavedEstimator, BaseEstimator):
+class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
     r"""A generalised linear mixed model: fixed effects, effects of groups, integrated variances.
 
     .. math::

@@ -24,6 +24,7 @@ from curvi._core.memory import require_memory
 from curvi.io._objects import SavedEstimator
 from curvi.vae._likelihoods import Gaussian, Likelihood, likelihood_for
 from curvi.vae._networks import ACTIVATIONS
+from curvi.vae._report import Reported
 from curvi.vae._training import MOST_EVALUATED_ROWS, Schedule, Trained, default_epochs
 from curvi.vae._use import dtype_of
 
@@ -31,7 +32,7 @@ _COPIES = 5  # of the weights: gradient, momentum, average, and the first draws 
 _FACTORS = 4  # of curvature between layers, with their roots
 
 
-class AutoEncoder(SavedEstimator, BaseEstimator):
+class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
     """What both estimators share: validation before training, attributes after it."""
 
     latent: int

@@ -1,0 +1,281 @@
+"""The report of a fit: verdict, estimates, checks, convergence, and how to repeat it."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+import jax
+import numpy as np
+
+from curvi._core.errors import InputError, Outcome
+from curvi._core.trees import flat_numbers
+from curvi.diagnostics._evaluation import WORST_K
+from curvi.diagnostics._summary import names_of
+from curvi.report import Facts, Forest, Grid, Prose, Report, Tab, Tile, Verdict
+from curvi.report._blocks import estimates_of
+from curvi.report._common import READ, bound_chart, bound_tile, checked_title, repeat_tab
+from curvi.report._numbers import percent, plain, rounded
+from curvi.report._predictive import calibration, coverage, few_rows, predictive, residuals
+
+_DRAWS = 2000
+_MOST_ESTIMATES = 500  # of one array
+_MOST_CORRELATED = 400  # parameters whose correlations are looked through
+_STRONG = 0.6  # correlation from which two parameters are hard to tell apart
+_PAIRS = 8
+_COMPARABLE = 30.0  # ratio of sizes up to which numbers share an axis
+
+
+def report_of(
+    result: Any, *, names: list[str] | None = None, title: str | None = None,
+    observed: Any = None, replicated: Any = None, call: str | None = None,
+    configuration: dict[str, Any] | None = None,
+) -> Report:  # fmt: skip
+    """What a page says about a result; see :meth:`curvi.FitResult.report`."""
+    labels = names_of(result.mean, names)
+    draws = _flat_draws(result)
+    forests = _forests(result, labels, draws)
+    tabs = [Tab("estimates", "Estimates", (Prose(READ), *forests))]
+    if observed is not None or replicated is not None:
+        tabs.append(Tab("fit", "Fit to the data", predictive_blocks(observed, replicated)))
+    tabs += [
+        Tab("checks", "Checks", _checks(result, labels, draws)),
+        Tab("convergence", "Convergence", _convergence(result)),
+        Tab("model", "Model and data", (_model(result),)),
+        repeat_tab(call or _call(result), configuration or _configuration(result)),
+    ]
+    return Report(
+        title=checked_title(title, "Posterior of a fit"),
+        subtitle=f"{len(labels)} parameters, {type(result.family).__name__} family, "
+        f"{plain(result.seconds, 2)} s",
+        verdict=verdict_of(result),
+        tiles=_tiles(result, forests),
+        tabs=tuple(tabs),
+    )
+
+
+def verdict_of(result: Any) -> Verdict:
+    """Whether to trust the numbers, in words, and what to do."""
+    if not result.converged:
+        headline = "Do not use these numbers yet: the fit has not finished."
+        if result.outcome is not Outcome.BUDGET and not result.interrupted:
+            headline = "Do not use these numbers: the fit failed."
+        return Verdict("bad", headline, (result.message,), result.warnings)
+    if result.warnings:
+        headline = "The fit converged, but parts of the answer may be wrong."
+        return Verdict("caution", headline, (), result.warnings)
+    sentences = [
+        "The fit stopped by itself at the optimum, and independent draws confirm that it matches "
+        "the posterior."
+    ]
+    if result.correction is not None:
+        sentences = [
+            "The fit stopped by itself at the optimum. A Gaussian alone is not close enough to "
+            f"the posterior, so the numbers come from {result.correction.sentence()}; they have "
+            "settled."
+        ]
+    if result.mc_error is not None:
+        sentences.append(
+            f"The means are known to {result.mc_error:.1g} of their posterior standard deviations."
+        )
+    advice = ("Nothing has to be done. Whether the model suits the data is another question: "
+              "compare its predictions with what was observed.",)  # fmt: skip
+    return Verdict("good", "The numbers can be used.", tuple(sentences), advice)
+
+
+def predictive_blocks(observed: Any, replicated: Any) -> tuple[Any, ...]:
+    """Charts of observations against draws of the posterior predictive distribution.
+
+    Raises
+    ------
+    InputError
+        If one of the two is missing, or their shapes do not fit.
+    """
+    if observed is None or replicated is None:
+        raise InputError("observed and replicated belong together; give both, or none")
+    y, drawn = np.asarray(observed, float), np.asarray(replicated, float)
+    if y.ndim != 1 or drawn.ndim != 2 or drawn.shape[1] != len(y) or not drawn.size:
+        raise InputError(
+            f"observed has shape {y.shape} and replicated {drawn.shape}; give (rows,) and "
+            "(draws, rows)"
+        )
+    if not (np.isfinite(y).all() and np.isfinite(drawn).all()):
+        raise InputError("observed or replicated is not finite; leave out what is missing")
+    expected = drawn.mean(axis=0)
+    if set(np.unique(y)) <= {0.0, 1.0}:
+        return (calibration(y > 0, expected, "a one"),)
+    lower, upper = np.quantile(drawn, [0.05, 0.95], axis=0)
+    inside = coverage(y, lower, upper)
+    said = Prose(
+        f"{percent(inside)} of the rows are inside their 90 % interval. Far fewer would mean "
+        "predictions that are too sure of themselves."
+    )
+    return (
+        said,
+        predictive(y, drawn, "response"),
+        residuals(y, expected, "response"),
+        few_rows(y, expected, lower, upper, "response"),
+    )
+
+
+def _flat_draws(result: Any) -> np.ndarray:
+    tree = result.sample(_DRAWS)
+    leaves = [np.asarray(leaf, float).reshape(_DRAWS, -1) for leaf in jax.tree.leaves(tree)]
+    return np.concatenate(leaves, axis=1)
+
+
+def _forests(result: Any, labels: list[str], draws: np.ndarray) -> list[Forest]:
+    """One forest for every array; numbers of similar size that stand alone share one."""
+    means, sds = flat_numbers(result.mean), flat_numbers(result.sd)
+    estimates = estimates_of(labels, draws, means=means, sds=sds)
+    paths, _ = jax.tree_util.tree_flatten_with_path(result.mean)
+    found, at = [], 0
+    free = getattr(result.target, "constrain", None) is None
+    alone: list[int] = []
+    for path, leaf in paths:
+        size = int(np.size(leaf))
+        here, at = list(range(at, at + size)), at + size
+        if size == 1:
+            alone += here
+            continue
+        stem = jax.tree_util.keystr(path, simple=True, separator=".") or "Parameters"
+        found.append(_forest(stem, here, estimates, draws, free))
+    first = []
+    for _, group in groupby(_by_size(alone, estimates), key=lambda pair: pair[0]):
+        mine = sorted(i for _, i in group)
+        title = "Parameters" if len(mine) > 1 else labels[mine[0]]
+        first.append(_forest(title, mine, estimates, draws, free))
+    return first + found
+
+
+def _by_size(alone: list[int], estimates: Any) -> list[tuple[int, int]]:
+    """Numbers in order of size, each with the number of its group."""
+    size = {i: max(abs(estimates[i].lower), abs(estimates[i].upper), 1e-300) for i in alone}
+    out: list[tuple[int, int]] = []
+    group, least = 0, float("inf")
+    for i in sorted(alone, key=lambda i: size[i]):
+        if size[i] > _COMPARABLE * least:
+            group, least = group + 1, size[i]
+        least = min(least, size[i])
+        out.append((group, i))
+    return out
+
+
+def _forest(title: str, here: list[int], estimates: Any, draws: np.ndarray, free: bool) -> Forest:
+    rows = [estimates[i] for i in here]
+    if len(rows) > _MOST_ESTIMATES:
+        rows = sorted(rows, key=lambda e: -abs(e.mean))[:_MOST_ESTIMATES]
+    # What a constraint keeps above zero has no direction that the data could decide.
+    signs = free or bool(np.any(draws[:, here] <= 0))
+    return Forest(title, tuple(rows), signs=signs, total=len(here))
+
+
+def _tiles(result: Any, forests: list[Forest]) -> tuple[Tile, ...]:
+    signed = [e for forest in forests if forest.signs for e in forest.estimates]
+    tiles = []
+    if signed:
+        clear = sum(e.tone != "open" for e in signed)
+        note = "90 % intervals on one side of zero"
+        tiles.append(Tile("Clear direction", f"{clear} of {len(signed)}", note))
+    tiles.append(bound_tile(result.elbo, f"nats, standard error {result.elbo_se:.2g}"))
+    ess = result.relative_ess
+    tiles.append(Tile("Match of q", percent(ess), "effective draws per draw of q"))
+    tiles.append(Tile("Time", f"{plain(result.seconds, 2)} s", f"{result.steps} steps"))
+    return tuple(tiles)
+
+
+def _checks(result: Any, labels: list[str], draws: np.ndarray) -> tuple[Any, ...]:
+    k, ess = result.khat, result.relative_ess
+    if result.correction is not None:
+        answer = f"yes: {result.correction.sentence()}"
+    else:
+        answer = "no: the numbers are those of q"
+    error = "not known" if result.mc_error is None else f"{result.mc_error:.1g} posterior sds"
+    facts = Facts(
+        "How far to trust it",
+        {
+            "converged": f"{'yes' if result.converged else 'no'}. {result.message}",
+            "Monte-Carlo error": f"{error} at most; below 0.05 it does not matter",
+            "Pareto k": f"{k:.2f}; {_of_k(k)}",
+            "match of q": f"{percent(ess)} of independent draws are effective for the posterior",
+            "corrected": answer,
+        },
+    )
+    blocks: list[Any] = [facts]
+    if result.rungs:
+        rows = tuple((r.name, r.note, percent(r.relative_ess), f"{r.seconds:.2f} s")
+                     for r in result.rungs)  # fmt: skip
+        columns = ("Family or correction", "What came of it", "Match", "Time")
+        blocks.append(Grid("What was tried", columns, rows, numeric=frozenset({2, 3})))
+    pairs = _correlated(labels, draws)
+    if pairs:
+        blocks.append(
+            Grid(
+                "Hard to tell apart",
+                ("First", "Second", "Correlation"),
+                pairs,
+                "The data say much about a combination of these two, and less about each alone.",
+                numeric=frozenset({2}),
+            )
+        )
+    return tuple(blocks)
+
+
+def _of_k(k: float) -> str:
+    return "fine below 0.7" if k <= WORST_K else "above 0.7, q misses part of the posterior"
+
+
+def _correlated(labels: list[str], draws: np.ndarray) -> tuple[tuple[str, ...], ...]:
+    """Pairs of parameters with strong correlations, the strongest first."""
+    spread = draws.std(axis=0)
+    if not 2 <= draws.shape[1] <= _MOST_CORRELATED or not np.all(spread > 0):
+        return ()
+    matrix = np.corrcoef(draws, rowvar=False)
+    above = np.triu(np.abs(matrix), 1)
+    order = np.argsort(-above, axis=None)[:_PAIRS]
+    places = [np.unravel_index(flat, above.shape) for flat in order]
+    return tuple(
+        (labels[i], labels[j], rounded(float(matrix[i, j]), 0.1))
+        for i, j in places
+        if above[i, j] > _STRONG
+    )
+
+
+def _convergence(result: Any) -> tuple[Any, ...]:
+    trace = result.trace
+    if not len(trace["elbo"]):
+        return (Prose("No step was taken."),)
+    return (bound_chart(trace["step"], trace["elbo"], "step"),)
+
+
+def _model(result: Any) -> Facts:
+    target = result.target
+    facts = {
+        "parameters": str(target.dimension),
+        "precision": str(np.dtype(target.dtype)),
+        "family": repr(result.family),
+        "method": repr(result.method),
+        "draws": f"{result.draws.num_draws} {result.draws.kind}, "
+        + ("fresh every step" if result.draws.fresh else "fixed"),
+    }
+    if getattr(target, "rows", None) is not None:
+        facts["rows of data"] = f"{target.num_rows:,}"
+    if result.batch_size is not None:
+        facts["rows per step"] = f"{result.batch_size:,}"
+    return Facts("What was inferred, and how", facts)
+
+
+def _call(result: Any) -> str:
+    automatic = '"auto"' if result.rungs else repr(result.family)
+    return f"curvi.fit(target, family={automatic})"
+
+
+def _configuration(result: Any) -> dict[str, Any]:
+    return {
+        "family": repr(result.family),
+        "method": repr(result.method),
+        "draws": repr(result.draws),
+        "batch_size": result.batch_size,
+        "mc_tolerance": result.mc_tolerance,
+        "random key": np.asarray(result.key_data).tolist(),
+    }

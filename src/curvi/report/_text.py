@@ -1,0 +1,100 @@
+"""A report as plain text for a terminal: the verdict, facts, the clearest estimates."""
+
+from __future__ import annotations
+
+import textwrap
+
+from curvi._core.text import printable
+from curvi.report._blocks import Estimate, Facts, Forest
+from curvi.report._page import Report
+
+_WIDTH = 96
+_MOST = 12  # estimates that are shown
+_LEFT_TO_THE_PAGE = ("precision", "method", "draws", "family", "how it was found")
+
+
+def text_of(report: Report, *, most: int = _MOST) -> str:
+    """The verdict and what to do, what was fitted, and the clearest estimates."""
+    verdict = report.verdict
+    lines = [printable(report.title), f"{verdict.word.upper()}: {verdict.headline}"]
+    for sentence in verdict.sentences:
+        lines += textwrap.wrap(printable(sentence), _WIDTH, initial_indent="  ",
+                               subsequent_indent="  ")  # fmt: skip
+    if verdict.level != "good" or len(verdict.advice) > 1:
+        lines += _bullets(verdict.advice if verdict.level != "good" else verdict.advice[1:])
+    lines += ["", *_facts(report), ""]
+    lines += _estimates(report, most)
+    return printable("\n".join(lines), keep="\n").replace("\N{MINUS SIGN}", "-")
+
+
+def _bullets(sentences: tuple[str, ...]) -> list[str]:
+    out: list[str] = []
+    for sentence in sentences:
+        out += textwrap.wrap(printable(sentence), _WIDTH, initial_indent="  > ",
+                             subsequent_indent="    ")  # fmt: skip
+    return out
+
+
+def _facts(report: Report) -> list[str]:
+    """What was fitted, and the numbers that matter."""
+    tab = next(tab for tab in report.tabs if tab.key == "model")
+    facts = dict(next(block.facts for block in tab.blocks if isinstance(block, Facts)))
+    facts = {name: fact for name, fact in facts.items() if name not in _LEFT_TO_THE_PAGE}
+    for tile in report.tiles:
+        facts[tile.name[:1].lower() + tile.name[1:]] = ", ".join(
+            filter(None, (tile.value, tile.note))
+        )
+    width = max(map(len, facts))
+    out: list[str] = []
+    for name, fact in facts.items():
+        head = f"{printable(name):<{width}}  {printable(fact)}"
+        out += textwrap.wrap(head, _WIDTH, subsequent_indent=" " * (width + 2))
+    return out
+
+
+def _estimates(report: Report, most: int) -> list[str]:
+    """The estimates whose direction is clearest, in the order of the page."""
+    tab = next((tab for tab in report.tabs if tab.key == "estimates"), None)
+    if tab is None:
+        return []
+    lines: list[str] = []
+    forests = [block for block in tab.blocks if isinstance(block, Forest)]
+    left = most
+    for forest in forests:
+        shown = _clearest(forest, max(left, 2))
+        left -= len(shown)
+        lines += [printable(forest.title), *_table(forest, shown)]
+        hidden = max(forest.total, len(forest.estimates)) - len(shown)
+        lines += [f"  ... and {hidden} more in the report, the less certain ones"] if hidden else []
+        lines.append("")
+    return lines[:-1]
+
+
+def _clearest(forest: Forest, most: int) -> list[Estimate]:
+    if len(forest.estimates) <= most:
+        return list(forest.estimates)
+    order = sorted(forest.estimates, key=lambda e: (e.off, -abs(e.mean) / (e.sd or 1.0)))[:most]
+    kept = set(map(id, order))
+    return [e for e in forest.estimates if id(e) in kept]
+
+
+def _table(forest: Forest, shown: list[Estimate]) -> list[str]:
+    head = ["", "mean", "90 % interval", *(["direction"] if forest.signs else []), *forest.more]
+    rows = [
+        [
+            printable(e.name), "0" if e.off else e.shown_mean,
+            "switched off" if e.off else e.interval,
+            *([e.sign] if forest.signs else []), *(printable(cell).lower() for cell in e.extra),
+        ]
+        for e in shown
+    ]  # fmt: skip
+    every = [[cell.lower() if not i else cell for cell in row] for i, row in enumerate([head])]
+    every += rows
+    widths = [max(len(row[k]) for row in every) for k in range(len(head))]
+    return [
+        "  " + "  ".join(
+            f"{cell:<{w}}" if k == 0 else f"{cell:>{w}}"
+            for k, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in every
+    ]  # fmt: skip
