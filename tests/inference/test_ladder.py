@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import curvi
+from curvi.inference._ladder import Ladder
 
 pytestmark = pytest.mark.float64_only
 
@@ -88,6 +89,19 @@ def test_tails_that_no_draw_of_q_reaches_are_not_weighted(key):
     result = _quietly(target, seed_of(key))
     assert result.correction.kind == "transitions"
     assert (np.asarray(result.sd) > 0.7 * 3.0**0.5).all()
+
+
+def test_a_time_budget_that_ends_during_the_correction_is_no_convergence(monkeypatch):
+    moved = Ladder._moved
+
+    def late(self, best):
+        monkeypatch.setattr(type(self.budget), "left", lambda self: 0.0)
+        return moved(self, best)
+
+    monkeypatch.setattr(Ladder, "_moved", late)
+    with pytest.warns(curvi.NotConvergedWarning, match="time budget ended"):
+        result = curvi.fit(schools(False), progress=False, time_budget=1e6)
+    assert result.outcome is curvi.Outcome.BUDGET
 
 
 def test_the_same_seed_gives_the_same_bits():

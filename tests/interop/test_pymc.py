@@ -16,6 +16,7 @@ from tests.copies import each_copy, pickled
 from tests.interop import models
 
 pm = models.import_pymc()
+pt = pytest.importorskip("pytensor.tensor")
 
 # The default family is mean field, and some of these models have correlated parameters.
 pytestmark = pytest.mark.filterwarnings("ignore:q does not match")
@@ -173,3 +174,37 @@ def test_a_model_that_cannot_be_fitted_is_refused_with_a_sentence(build, words):
 def test_something_else_than_a_model_is_refused():
     with pytest.raises(curvi.InputError, match=r"give a pymc.Model"):
         curvi.from_pymc(lambda: None)
+
+
+def _grouped(centred):
+    """Effects with a latent scale and with a latent covariance, written in either form."""
+    seen = np.linspace(-1.0, 2.0, 6).reshape(3, 2)
+    with pm.Model() as model:
+        spread = pm.HalfNormal("spread", 1.0)
+        level = pm.Normal("level", 0.0, 2.0)
+        root = pt.stack([pt.stack([spread, 0.0]), pt.stack([0.3 * level, 1.0])])
+        if centred:
+            effect = pm.StudentT("effect", nu=4.0, mu=level, sigma=spread, shape=3)
+            both = pm.MvNormal("both", effect[:2], chol=root, shape=(3, 2))
+        else:
+            noise = pm.StudentT("effect_standardised", nu=4.0, mu=0.0, sigma=1.0, shape=3)
+            effect = pm.Deterministic("effect", level + spread * noise)
+            pair = pm.Normal("both_standardised", shape=(3, 2))
+            both = pm.Deterministic("both", effect[:2] + pair @ root.T)
+        pm.Normal("seen", both + effect[:, None], 1.0, observed=seen)
+    return curvi.from_pymc(model)
+
+
+@pytest.mark.float64_only
+def test_a_latent_scale_is_inferred_as_noise_and_the_variable_is_what_the_answer_holds(key):
+    centred, other = _grouped(True), _grouped(False)
+    shapes = {name: leaf.shape for name, leaf in centred.position.items()}
+    assert shapes == {name: leaf.shape for name, leaf in other.position.items()}
+    noise = jax.random.normal(key, centred.start.shape)
+    position = centred.density.unravel(noise)
+    flat = jnp.concatenate([jnp.ravel(position[name]) for name in sorted(other.position)])
+    np.testing.assert_allclose(centred.log_prob(noise), other.log_prob(flat), rtol=1e-9)
+    theirs, ours = other.constrain(position), pickled(centred).constrain(position)
+    assert set(ours) == {"spread", "level", "effect", "both"}
+    for name, value in ours.items():
+        np.testing.assert_allclose(value, theirs[name], rtol=1e-9)

@@ -53,6 +53,10 @@ _CUT_SHORT = (
     "Interrupted while the answer was corrected: the best q so far is returned, and result.rungs "
     "tells how well it fits."
 )
+_OUT_OF_TIME = (
+    "The time budget ended while the answer was corrected: means and sds may be wrong, and "
+    "result.rungs tells how far it came; raise time_budget."
+)
 _STREAM = 0x1AD
 
 
@@ -159,7 +163,10 @@ class Ladder:
         except KeyboardInterrupt:
             found, ended = self._answered(result), Outcome.INTERRUPTED
             return replace(found, outcome=ended, message=_CUT_SHORT, interrupted=True)
-        return self._answered(result)
+        found = self._answered(result)
+        if (self._correction is not None and self._correction.trusted) or self.budget.left() > 0:
+            return found
+        return replace(found, outcome=Outcome.BUDGET, message=_OUT_OF_TIME)
 
     def _answered(self, result: FitResult) -> FitResult:
         best = self._best

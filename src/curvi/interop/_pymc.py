@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +15,10 @@ from jaxtyping import Array, Float
 from curvi._core.errors import InputError, optional_import
 from curvi._core.trees import precision_of, usual_promotion
 from curvi.interop._checks import Shapes, check_position, run_checked, shapes_of
+from curvi.interop._pymc_graph import PURPOSE, Graph, translated
+from curvi.interop._pymc_standardise import StandardSites, standard_sites
 from curvi.targets import Labels, Target
 
-_PURPOSE = "curvi.from_pymc"
 _MAX_ATTEMPTS = 20  # positions tried around an initial point where the log density is not finite
 
 
@@ -30,6 +29,10 @@ def from_pymc(model: Any) -> Target:
     ``sigma_log__``), log Jacobians included, compiled for JAX by PyTensor. Results hold the
     variables of the model by name, on their natural scale, deterministic ones included; axes
     keep their ``dims`` and ``coords`` in :meth:`FitResult.to_arviz`.
+
+    A variable such as ``theta ~ Normal(mu, tau)`` whose scale is latent is inferred as
+    :math:`\theta = \mu + \tau \epsilon`, however the model writes it: the position holds
+    ``theta_standardised`` in place of ``theta``, the answer ``theta`` as before.
 
     The start is the model's initial point. The fit runs in PyTensor's ``floatX`` (float64
     unless configured otherwise), whatever JAX's own default is. Data containers are read now:
@@ -68,7 +71,7 @@ def from_pymc(model: Any) -> Target:
     ...     pm.Poisson("counts", rate, observed=[3, 5, 2])
     >>> curvi.fit(curvi.from_pymc(model)).mean["rate"]  # doctest: +SKIP
     """
-    pymc = optional_import("pymc", extra="pymc", purpose=_PURPOSE)
+    pymc = optional_import("pymc", extra="pymc", purpose=PURPOSE)
     if not isinstance(model, pymc.Model):
         raise InputError(
             f"model is a {type(model).__name__}; give a pymc.Model, the object of `with pm.Model()`"
@@ -82,13 +85,15 @@ def from_pymc(model: Any) -> Target:
     with precision_of(dtype), usual_promotion():
         # Free variables on their natural scale, and deterministic ones.
         outputs = list(get_default_varnames(model.unobserved_value_vars, False))
+        sites = standard_sites(model)
+        values = {name: jnp.asarray(start[name], dtype) for name in names}
+        position = sites.standardised(values)
         log_density = partial(
-            _log_density, _translated(model, [model.logp()]), names, shapes_of(start)
+            _log_density, translated(model, [model.logp()]), names, sites, shapes_of(position)
         )
         constrain = partial(
-            _constrain, _translated(model, outputs), tuple(v.name for v in outputs), names
+            _constrain, translated(model, outputs), tuple(v.name for v in outputs), names, sites
         )
-        position = {name: jnp.asarray(start[name], dtype) for name in names}
         return Target(
             log_density, _feasible(log_density, position, pymc), constrain, _labels(model)
         )
@@ -105,84 +110,32 @@ def _check_variables(model: Any) -> None:
         raise InputError("the model has no free variable: everything in it is observed")
 
 
-class _Graph(NamedTuple):
-    """A PyTensor graph and its translation to JAX, which is made anew when it is unpickled."""
-
-    function: Callable[..., Any]
-    inputs: list[Any]
-    outputs: list[Any]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _compile, (self.inputs, self.outputs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Graph:
-        return self  # nothing in it changes
-
-
-def _compile(inputs: list[Any], outputs: list[Any]) -> _Graph:
-    # In the precision of the inputs, also when a pickle is loaded: it is that of the constants.
-    with precision_of(np.result_type(*(variable.dtype for variable in inputs))), usual_promotion():
-        return _Graph(_jax_backend().get_jaxified_graph(inputs, outputs), inputs, outputs)
-
-
-def _translated(model: Any, outputs: list[Any]) -> _Graph:
-    """Outputs as functions of the value variables, with data containers at their present values."""
-    try:
-        return _compile(model.value_vars, _jax_backend()._replace_shared_variables(outputs))
-    except (NotImplementedError, ValueError) as error:
-        raise InputError(
-            f"PyTensor cannot express this model in JAX ({error}); give whole arrays in place of "
-            "minibatches, and avoid operations that have no JAX version"
-        ) from error
-
-
-def _jax_backend() -> Any:
-    """PyMC's JAX module, imported in a thread.
-
-    A new thread sees the precision of the process, and not one that is local to the caller.
-    """
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(_import_backend).result()
-
-
-def _import_backend() -> Any:
-    """Import PyMC's JAX module without letting it configure the whole process.
-
-    PyTensor sets JAX's precision from its own ``floatX`` when its JAX backend is imported; with
-    ``floatX`` equal to JAX's present precision that changes nothing. PyMC asks XLA for a hundred
-    host devices through the environment.
-    """
-    from pytensor.configdefaults import config
-
-    wide = jax.config.values["jax_enable_x64"]
-    flags = os.environ.get("XLA_FLAGS")
-    try:
-        with config.change_flags(floatX="float64" if wide else "float32"):
-            return optional_import("pymc.sampling.jax", extra="pymc", purpose=_PURPOSE)
-    finally:
-        os.environ.pop("XLA_FLAGS", None)
-        os.environ.update({} if flags is None else {"XLA_FLAGS": flags})
-
-
 def _log_density(
-    graph: _Graph, names: tuple[str, ...], shapes: Shapes, position: dict[str, Array]
+    graph: Graph,
+    names: tuple[str, ...],
+    sites: StandardSites,
+    shapes: Shapes,
+    position: dict[str, Array],
 ) -> Float[Array, ""]:
     check_position(position, shapes)
     with usual_promotion():
-        return jnp.asarray(graph.function(*(position[name] for name in names))[0])
+        values, log_det = sites.restored(position)
+        return jnp.asarray(graph.function(*(values[name] for name in names))[0]) + log_det
 
 
 def _constrain(
-    graph: _Graph,
+    graph: Graph,
     output_names: tuple[str, ...],
     names: tuple[str, ...],
+    sites: StandardSites,
     position: dict[str, Array],
 ) -> dict[str, Array]:
     with usual_promotion():
-        values = graph.function(*(position[name] for name in names))
+        values, _ = sites.restored(position)
+        outputs = graph.function(*(values[name] for name in names))
         return {
             name: jnp.asarray(value, jnp.result_type(value, jnp.float32))
-            for name, value in zip(output_names, values, strict=True)
+            for name, value in zip(output_names, outputs, strict=True)
         }
 
 

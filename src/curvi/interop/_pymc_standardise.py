@@ -1,0 +1,109 @@
+r"""Variables of a PyMC model whose scale is latent, inferred as standard noise.
+
+What :mod:`curvi.interop._standardise` does to a NumPyro model by its handlers, done to the value
+variables of a PyMC model: with location m and scale S as graphs of the other variables,
+
+.. math::
+
+   x = m + S \epsilon, \qquad
+   \log p(\epsilon, \ldots) = \log p(x, \ldots) + \log |\det S|.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from curvi.interop._pymc_graph import Graph, translated
+from curvi.interop._standardise import SUFFIX
+
+# Where location and scale are among the parameters of a distribution. None of these has a
+# transform, so that its value variable is the variable itself.
+_LOCATED = {
+    "NormalRV": (0, 1), "CauchyRV": (0, 1), "LaplaceRV": (0, 1), "LogisticRV": (0, 1),
+    "GumbelRV": (0, 1), "StudentTRV": (1, 2), "MvNormalRV": (0, 1),
+}  # fmt: skip
+
+
+class _Site(NamedTuple):
+    """A variable, and its location and scale; the covariance where it is multivariate."""
+
+    name: str
+    is_matrix: bool
+    graph: Graph
+
+
+class StandardSites(NamedTuple):
+    """The variables that are inferred as noise, each after those that it depends on."""
+
+    names: tuple[str, ...]
+    sites: tuple[_Site, ...]
+
+    def restored(self, position: dict[str, Array]) -> tuple[dict[str, Array], Array]:
+        """Values of the variables, and the log determinant of the map from the noise to them."""
+        values = {name: position[name] for name in self.names if name in position}
+        log_det = jnp.zeros((), next(iter(position.values())).dtype)
+        for site in self.sites:
+            noise = position[site.name + SUFFIX]
+            location, factor = self._placed(site, values)
+            if site.is_matrix:
+                values[site.name] = location + jnp.matmul(factor, noise[..., None])[..., 0]
+                scale = jnp.diagonal(factor, axis1=-2, axis2=-1)
+            else:
+                values[site.name] = location + factor * noise
+                scale = factor
+            log_det += jnp.sum(jnp.log(jnp.broadcast_to(scale, noise.shape)))
+        return values, log_det
+
+    def standardised(self, values: dict[str, Array]) -> dict[str, Array]:
+        """The position that holds these values."""
+        position = {name: values[name] for name in self.names}
+        for site in self.sites:
+            location, factor = self._placed(site, values)
+            apart = position.pop(site.name) - location
+            if site.is_matrix:
+                factor = jnp.broadcast_to(factor, (*apart.shape[:-1], *factor.shape[-2:]))
+                noise = jnp.linalg.solve(factor, apart[..., None])[..., 0]
+            else:
+                noise = apart / factor
+            position[site.name + SUFFIX] = noise
+        return position
+
+    def _placed(self, site: _Site, values: dict[str, Array]) -> tuple[Array, Array]:
+        """Location and scale; of the variables that come later nothing is read."""
+        some = next(iter(values.values()))
+        inputs = [values.get(name, some) for name in self.names]
+        location, scale = site.graph.function(*inputs)
+        return location, jnp.linalg.cholesky(scale) if site.is_matrix else scale
+
+
+def standard_sites(model: Any) -> StandardSites:
+    """The variables of a known location-scale family whose scale depends on another variable."""
+    from pytensor.graph.traversal import ancestors
+
+    sites = []
+    for variable in model.free_RVs:
+        found = _location_and_scale(variable)
+        if found is None or model.rvs_to_transforms.get(variable) is not None:
+            continue
+        others = set(model.free_RVs) - {variable}
+        if others.isdisjoint(ancestors([found[1]])):
+            continue
+        graph = translated(model, model.replace_rvs_by_values(list(found)))
+        name = model.rvs_to_values[variable].name
+        sites.append(_Site(name, _kind(variable) == "MvNormalRV", graph))
+    return StandardSites(tuple(v.name for v in model.value_vars), tuple(sites))
+
+
+def _kind(variable: Any) -> str:
+    return type(variable.owner.op).__name__
+
+
+def _location_and_scale(variable: Any) -> tuple[Any, Any] | None:
+    places = _LOCATED.get(_kind(variable))
+    if places is None:
+        return None
+    params = variable.owner.op.dist_params(variable.owner)
+    return params[places[0]], params[places[1]]
