@@ -5,6 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TEST   := $(VENV)/.installed-test
 DOCS   := $(VENV)/.installed-docs
+BROWSER := $(VENV)/.installed-browser
 # A file stays on one worker, which compiles its shapes once. tests/conftest.py puts the longest files
 # first; pytest-xdist would otherwise start with those that have the most tests.
 SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
@@ -15,7 +16,7 @@ FLOAT32 := $(addprefix tests/,core targets families linalg objective solvers eng
 N      ?= 20
 
 .DEFAULT_GOAL := test
-.PHONY: run test test-seeds test-slow bench docs lint clean
+.PHONY: run test test-browser test-seeds test-slow bench docs lint clean
 
 # What pip says is kept in a log and shown only when the installation fails.
 define install
@@ -32,8 +33,11 @@ $(TEST): pyproject.toml constraints.txt
 $(DOCS): $(TEST)
 	$(call install,test$(comma)docs)
 
+$(BROWSER): $(TEST)
+	$(call install,test$(comma)browser)
+
 run: $(TEST)  ## fit the bundled example
-	$(BIN)/curvi fit
+	@$(BIN)/curvi fit
 
 test: lint  ## lint, the suite in float64, and in float32 what depends on precision
 	CURVI_TEST_DTYPE=float64 $(PYTEST)
@@ -45,6 +49,9 @@ test-seeds: $(TEST)  ## the float64 suite with N seeds: make test-seeds N=20
 test-slow: $(TEST)  ## the tests that take minutes
 	CURVI_TEST_DTYPE=float64 $(PYTEST) -m slow
 	CURVI_TEST_DTYPE=float64 CURVI_TEST_EXAMPLES=20 $(PYTEST) tests/objective tests/reference tests/linalg tests/families
+
+test-browser: $(BROWSER)  ## the report in Chromium, which has to be installed; skipped where it is not
+	$(BIN)/python -m pytest -m browser tests/browser
 
 lint: $(TEST)  ## style, format and types
 	$(BIN)/ruff check .
