@@ -16,7 +16,7 @@ FLOAT32 := $(addprefix tests/,core targets families linalg objective solvers eng
 N      ?= 20
 
 .DEFAULT_GOAL := test
-.PHONY: run test test-browser test-seeds test-slow bench docs lint clean
+.PHONY: run test test-browser test-browser-if-any test-seeds test-slow bench docs lint clean
 
 # What pip says is kept in a log and shown only when the installation fails.
 define install
@@ -52,6 +52,13 @@ test-slow: $(TEST)  ## the tests that take minutes
 
 test-browser: $(BROWSER)  ## the report in Chromium, which has to be installed; skipped where it is not
 	$(BIN)/python -m pytest -m browser tests/browser
+
+test-browser-if-any: $(TEST)  ## the same, or a sentence where there is no browser or driver for it
+	@if ! command -v chromium > /dev/null 2>&1; then \
+	  echo "Chromium is not installed: the tests in a browser are left out."; \
+	elif ! $(MAKE) --silent $(BROWSER) > /dev/null 2>&1; then \
+	  echo "Playwright cannot be installed: the tests in a browser are left out."; \
+	else $(MAKE) --no-print-directory test-browser; fi
 
 lint: $(TEST)  ## style, format and types
 	$(BIN)/ruff check .
