@@ -34,6 +34,9 @@ def refused(frame, formula, sentence, **options):
         ("y ~ x + (1 | g", "does not close"),
         ("y ~ x) + (1 | g)", "not open"),
         ("y ~ x | g", "outside of parentheses"),
+        ("y ~ x (1 | g)", "join terms by"),
+        ("y ~ (1 | g) x", "join terms by"),
+        ("y ~ x * (1 | g)", "join terms by"),
         ("y ~ x + ( | g)", "not of the form"),
         ("y ~ x + (1 | log(g))", "not the name of a column"),
         ("y ~ x + (1 | g) + (1 | g)", "twice"),
@@ -52,6 +55,17 @@ def refused(frame, formula, sentence, **options):
 )
 def test_a_formula_that_cannot_be_used_is_refused_with_the_reason(frame, formula, sentence):
     refused(frame, formula, sentence)
+
+
+def test_a_refused_fit_leaves_the_earlier_one_as_it_was(frame):
+    model = MixedModel("y ~ x + (1 | g)").fit(frame)
+    before = model.predict(frame)
+    with pytest.raises(curvi.InputError, match="no column 'zz'"):
+        model.set_params(formula="y ~ zz + (1 | g)").fit(frame)
+    with pytest.raises(curvi.InputError, match="is missing in row"):
+        model.partial_fit(frame.assign(x=np.nan))
+    np.testing.assert_array_equal(model.predict(frame), before)
+    assert model.formula_ == "y ~ x + (1 | g)"
 
 
 def test_missing_values_are_refused_with_their_column_and_row(frame):

@@ -145,8 +145,24 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         self
         """
         frame, text = self._frame(table, y, groups)
-        self.formula_ = text
-        return self._fit(*self._learn(frame))
+        other = clone(self)  # a failure must leave an earlier fit as it is
+        other.formula_ = text
+        return self._take_over(other, *other._learn(frame))
+
+    def _take_over(self, other: MixedModel, design: Design, layout: Layout) -> MixedModel:
+        """Become what another model fits, also where its warning is raised as an error."""
+        try:
+            other._fit(design, layout)
+        finally:
+            if hasattr(other, "posterior_"):
+                self._become(other)
+        return self
+
+    def _become(self, other: MixedModel) -> None:
+        given = self.get_params(deep=False)
+        for name in [name for name in vars(self) if name not in given]:
+            delattr(self, name)
+        self.__dict__.update({n: v for n, v in vars(other).items() if n not in given})
 
     def partial_fit(self, table: Any) -> MixedModel:
         """Update the posterior with new rows: what was known is the prior of what comes.
@@ -170,19 +186,21 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         new = checked(parse(self.formula_), as_frame(table), response=True)
         scales = dict(zip(self.posterior_.names, self._scales, strict=True))
         before = self.posterior_
-        design, layout = self._learn(joined_frames(known, new))
+        other = clone(self)
+        other.formula_ = self.formula_
+        design, layout = other._learn(joined_frames(known, new))
         kept = np.array(
             [scales.get(n, s) for n, s in zip(design.names, design.scales, strict=True)]
         )
-        self._scales = kept
+        other._scales = kept
         layout = replace(layout, factors=_blocks_of(design, before), extras=before.layout.extras)
         factors = tuple(
             replace(factor, blocks=blocks)
             for factor, blocks in zip(design.factors, layout.factors, strict=True)
         )
-        return self._fit(replace(design, scales=kept, factors=factors), layout)
+        return self._take_over(other, replace(design, scales=kept, factors=factors), layout)
 
-    def _fit(self, design: Design, layout: Layout) -> MixedModel:
+    def _fit(self, design: Design, layout: Layout) -> None:
         fitted = fit_design(
             design,
             layout,
@@ -191,7 +209,6 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
             seed=validation.checked_seed(self.random_state),
         )
         self._publish(design, layout, fitted)
-        return self
 
     def design(self, table: Any) -> tuple[Design, Layout]:
         """Rows, factors and priors that a table gives, without fitting.

@@ -93,6 +93,12 @@ def _split(right: str, text: str) -> tuple[str, list[str]]:
                 raise InputError(f"formula {quoted(text)} closes a parenthesis that is not open")
             inside = right[start + 1 : at]
             if depth == 0 and "|" in inside:
+                before, after = right[:start].rstrip(), right[at + 1 :].lstrip()
+                if (before and before[-1] != "+") or (after and after[0] not in "+-"):
+                    raise InputError(
+                        f"the group term ({inside}) in formula {quoted(text)} is not added to the "
+                        "other terms; join terms by +"
+                    )
                 pieces.append(right[last:start])
                 bars.append(inside)
                 last = at + 1
