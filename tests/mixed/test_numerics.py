@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
+from curvi.linalg._modes import find_mode
 from curvi.mixed import MixedModel
 from curvi.mixed._conditional import integrate as integrate_model
 from curvi.mixed._design import merge_copies
 from curvi.mixed._exact import GaussianMarginal
 from curvi.mixed._hyper import Block, Layout
-from curvi.mixed._integrate import find_mode, white_points
+from curvi.mixed._integrate import white_points
 from curvi.mixed._large import fit_large
 from curvi.mixed._likelihoods import LIKELIHOODS, likelihood_of
 from curvi.mixed._marginal import Marginal

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from curvi.linalg._modes import find_mode
 from curvi.mixed._integrate import (
     Mixture,
     Proposal,
     Weighted,
     explore,
-    find_mode,
     kernels,
     root_of_precision,
     two_piece,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from curvi._core.threads import one_blas_thread
+from curvi.linalg._modes import find_mode
 from curvi.mixed._conditional import integrate
 from curvi.mixed._design import Design, centred, merge_copies
 from curvi.mixed._exact import GaussianMarginal
@@ -16,7 +17,6 @@ from curvi.mixed._integrate import (
     Proposal,
     Weighted,
     explore,
-    find_mode,
     kernels,
     two_piece,
     weigh,

@@ -1,17 +1,15 @@
-"""Modes and importance sampling of low-dimensional log densities, many points at a time."""
+"""Importance sampling of low-dimensional log densities, many points at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 from scipy import special
 
-Density = Callable[[np.ndarray], np.ndarray]
-_STEP = 2e-3  # of second differences: errors of h^2 and of rounding / h^2 are both small
-_LENGTHS = 2.0 ** -np.arange(8)
+from curvi.linalg._modes import Density
+
 _ARM = 2.0  # sds from the mode where its sides are measured
 _SIDES = (0.5, 6.0)
 _PILOT = 32  # points per dimension on which a proposal is tried
@@ -19,8 +17,6 @@ _GOOD = 0.7  # share of effective points from which it is kept
 _ROUNDS, _COMPONENTS = 3, 64
 _REFINED = 8  # times as many for a mixture: kernels on few points miss the tails
 _WIDE_SHARE = 8  # one point in so many comes from the wide proposal
-_SETTLED = 1e-2  # nats that no step could gain, through rounding
-_LONGEST = 2.0  # of one Newton step, in any coordinate of log scales
 
 
 @dataclass(frozen=True)
@@ -46,48 +42,6 @@ def weigh(points: np.ndarray, log_density: np.ndarray, log_proposal: np.ndarray)
     """Self-normalised importance weights; points of no finite density get weight zero."""
     ratios = np.where(np.isfinite(log_density), log_density - log_proposal, -np.inf)
     return Weighted(points, special.softmax(ratios), ratios)
-
-
-def differences(density: Density, at: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-    """Value, gradient and Hessian by central differences, in one call of the density."""
-    size = len(at)
-    eye = _STEP * np.eye(size)
-    pairs = [(i, j) for i in range(size) for j in range(i)]
-    corners = [s * eye[i] + r * eye[j] for i, j in pairs for s in (1, -1) for r in (1, -1)]
-    moves = np.concatenate([np.zeros((1, size)), eye, -eye, np.reshape(corners, (-1, size))])
-    values = density(at + moves)
-    centre, up, down = values[0], values[1 : size + 1], values[size + 1 : 2 * size + 1]
-    hessian = np.diag((up - 2 * centre + down) / _STEP**2)
-    for (i, j), v in zip(pairs, values[2 * size + 1 :].reshape(-1, 4), strict=True):
-        hessian[i, j] = hessian[j, i] = (v[0] - v[1] - v[2] + v[3]) / (4 * _STEP**2)
-    return float(centre), (up - down) / (2 * _STEP), hessian
-
-
-def ascent(gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:
-    """Newton's direction with the curvatures made negative, no entry longer than a limit."""
-    values, vectors = np.linalg.eigh(hessian)
-    floor = max(1e-3, 1e-6 * float(np.abs(values).max()))
-    step = vectors @ ((vectors.T @ gradient) / np.maximum(np.abs(values), floor))
-    return step * min(1.0, _LONGEST / max(float(np.abs(step).max()), 1e-300))
-
-
-def find_mode(
-    density: Density, start: np.ndarray, *, tolerance: float = 1e-4, most: int = 60
-) -> tuple[np.ndarray, np.ndarray, bool]:
-    """The mode by Newton's method on differences: place, Hessian there, whether it was reached."""
-    at = np.array(start)
-    for _ in range(most):
-        value, gradient, hessian = differences(density, at)
-        step = ascent(gradient, hessian)
-        if abs(gradient @ step) < tolerance:
-            return at, hessian, True
-        values = density(at + _LENGTHS[:, None] * step)
-        values = np.where(np.isfinite(values), values, -np.inf)
-        best = int(np.argmax(values))
-        if values[best] <= value:
-            return at, hessian, bool(gradient @ step < _SETTLED)
-        at = at + _LENGTHS[best] * step
-    return at, differences(density, at)[2], False
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from scipy import linalg
 
+from curvi.linalg._modes import ascent, differences
 from curvi.mixed._design import Design, Factor
 from curvi.mixed._hyper import Layout
-from curvi.mixed._integrate import ascent, differences, root_of_precision, white_points
+from curvi.mixed._integrate import root_of_precision, white_points
 from curvi.mixed._likelihoods import Likelihood
 from curvi.mixed._sparse import (
     SparseRows,

@@ -9,19 +9,17 @@ they matter. Points are evaluated in batches, and what an evaluation leaves behi
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from curvi.linalg._modes import find_mode
+
 # Points (count, dimension) to log densities (count,) and a pytree of arrays with the same axis.
 Evaluation = Callable[[np.ndarray], tuple[np.ndarray, Any]]
 
 _STEP = 0.1  # of differences, in logarithms: far above rounding, far below a posterior sd
-_LONGEST = 2.0  # step towards the mode
-_SHARES = np.asarray([1.0, 0.5, 0.2, 0.05])
-_MOST_STEPS = 40
 _NEGLIGIBLE = 4.0  # nats below the top at which points may be left out
 _FLATTEST = 0.05  # curvature below which a direction counts as flat
 
@@ -53,52 +51,6 @@ class Lattice(NamedTuple):
     complete: bool
 
 
-def find_mode(evaluate: Evaluation, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mode, and the negative Hessian there, by Newton steps on differences.
-
-    Parameters
-    ----------
-    evaluate : callable
-        The log density of many points at once.
-    start : array, shape (dimension,)
-        Where to begin.
-
-    Returns
-    -------
-    mode, curvature : array
-        Of shapes (dimension,) and (dimension, dimension).
-    """
-    point = np.asarray(start, float)
-    for _ in range(_MOST_STEPS):
-        value, slope, curvature = _differences(evaluate, point)
-        values, vectors = np.linalg.eigh(curvature)
-        step = vectors @ ((vectors.T @ slope) / np.maximum(np.abs(values), _FLATTEST))
-        step *= min(1.0, _LONGEST / max(float(np.abs(step).max()), 1e-300))
-        tried = evaluate(point + _SHARES[:, None] * step)[0]
-        best = int(np.argmax(tried))
-        if not tried[best] > value + 1e-4:
-            break
-        point = point + _SHARES[best] * step
-    return point, curvature
-
-
-def _differences(evaluate: Evaluation, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-    """Value, gradient and negative Hessian by central differences, in one batch."""
-    size = len(point)
-    unit = _STEP * np.eye(size)
-    pairs = list(combinations(range(size), 2))
-    corners = [unit[i] + unit[j] for i, j in pairs] + [unit[i] - unit[j] for i, j in pairs]
-    moves = np.stack([np.zeros(size), *unit, *-unit, *corners, *(-c for c in corners)])
-    values = evaluate(point + moves)[0]
-    centre, up, down = values[0], values[1 : 1 + size], values[1 + size : 1 + 2 * size]
-    slope = (up - down) / (2 * _STEP)
-    curvature = np.diag((2 * centre - up - down) / _STEP**2)
-    along, across, back, cross = values[1 + 2 * size :].reshape(4, -1)
-    for (i, j), mixed in zip(pairs, along + back - across - cross, strict=True):
-        curvature[i, j] = curvature[j, i] = -mixed / (4 * _STEP**2)
-    return float(centre), slope, curvature
-
-
 def integrate(
     evaluate: Evaluation,
     start: np.ndarray,
@@ -127,8 +79,8 @@ def integrate(
     Lattice
         Points, weights, and what was kept.
     """
-    mode, curvature = find_mode(evaluate, start)
-    values, vectors = np.linalg.eigh(curvature)
+    mode, hessian, _ = find_mode(lambda points: evaluate(points)[0], start, difference=_STEP)
+    values, vectors = np.linalg.eigh(-hessian)
     root = spacing * vectors / np.sqrt(np.maximum(values, _FLATTEST))
     size = len(mode)
     places, seen = np.zeros((1, size), int), {(0,) * size}
