@@ -2,8 +2,8 @@
 
 Run ``python docs/regenerate.py`` after ``make bench``. With the argument ``results`` it only puts
 measured results into the pages, with ``reliability`` it only counts the hostile cases of the test
-suite again. Text between ``<!-- begin NAME -->`` and
-``<!-- end NAME -->`` is replaced; everything else is written by hand.
+suite again, with ``outputs`` it only runs the examples of the pages. Text between
+``<!-- begin NAME -->`` and ``<!-- end NAME -->`` is replaced; everything else is written by hand.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from limits_text import limits_text
+from pages import pages, replace_outputs, shown
 from posterior_tables import readme_lines
 from tables import TABLES
 
@@ -79,6 +81,7 @@ def measured_blocks() -> Iterator[Block]:
         if result:
             text = f"{table(result)}\n\n{sentence(result['provenance'])}"
             yield Block(DOCS / PAGES.get(name, "benchmarks.md"), name, text)
+    yield Block(DOCS / "limits.md", "limits", limits_text(lambda n: load(RESULTS / f"{n}.json")))
     yield Block(ROOT / "README.md", "measured", measured())
     for name, page, figures in EXPERIMENTS:
         folder = RECORDED if (RECORDED / f"{name}.md").exists() else RECORDED / name
@@ -152,6 +155,18 @@ def reliability() -> None:
     replace_block(ROOT / "docs" / "reliability.md", "adversarial", counted.stdout.strip())
 
 
+def page_outputs() -> None:
+    """Run the examples of all pages in a process of their own, and show what they print."""
+    found = pages()
+    names = [str(page.relative_to(DOCS)) for page in found]
+    command = [sys.executable, str(DOCS / "pages.py"), *names]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    for page, printed in zip(found, json.loads(done.stdout).values(), strict=True):
+        if len(printed) != len(shown(page)) or "Traceback" in printed[-1]:
+            raise SystemExit(f"{page.name}: {printed[-1]}")
+        replace_outputs(page, printed)
+
+
 def _at_least(seconds: float | None, part: dict[str, Any]) -> str:
     """Seconds of a rival, or those that were not enough for it."""
     if seconds is not None:
@@ -195,6 +210,9 @@ def measured() -> str:
 def main() -> None:
     """Rewrite README and the pages with figures."""
     wanted = sys.argv[1:]
+    if wanted == ["outputs"]:
+        page_outputs()
+        return
     if wanted != ["results"]:
         reliability()
     if wanted == ["reliability"]:
@@ -204,6 +222,7 @@ def main() -> None:
         block.put()
     if wanted == ["results"]:
         return
+    page_outputs()
     source, printed, variables = run_example("logistic")
     block = f"```python\n{source}\n```\n\n```text\n{printed}\n```"
     replace_block(ROOT / "README.md", "example", block)

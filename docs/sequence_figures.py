@@ -16,8 +16,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
-import curvi  # noqa: E402
-from curvi.plots import new_figure, png_bytes  # noqa: E402
+import curvi
+from curvi.plots import new_figure, png_bytes
 
 IMAGES = ROOT / "docs" / "images"
 

@@ -389,7 +389,7 @@ class FitResult(Exports, StoredResult, Portable):
 
         return plot_fit(
             self.trace,
-            names=names_of(self.mean, names),
+            names=names_of(self.mean, names, self.target.labels),
             mean=flat_numbers(self.mean),
             sd=flat_numbers(self.sd),
             title=f"{type(self.family).__name__}: {self.outcome.name.lower()}",

@@ -10,17 +10,21 @@ from jaxtyping import PyTree
 from curvi._core.errors import InputError, NumericalError
 from curvi._core.trees import coordinate_names, flat_numbers
 from curvi.diagnostics._verdict import headline, summary_table
+from curvi.targets import Labels
 from curvi.targets._stored import NoLogDensityError
 
 _MOST_RESPONSES = 100  # coordinates up to which all linear-response sds are solved for
 EARLY = "the fit ended early; reading mc_error computes it"
 
 
-def names_of(tree: PyTree, names: list[str] | None) -> list[str]:
-    """The names given, one for every number of the tree, or those of its coordinates."""
+def names_of(tree: PyTree, names: list[str] | None, labels: Labels | None = None) -> list[str]:
+    """The names given, one for every number of the tree, or those of its coordinates.
+
+    Where the model names the values along an axis, they stand in place of the index.
+    """
     found = coordinate_names(tree)
     if names is None:
-        return found
+        return [_labelled(name, labels) for name in found] if labels is not None else found
     given = [str(name) for name in names]
     if len(given) != len(found):
         raise InputError(
@@ -30,11 +34,25 @@ def names_of(tree: PyTree, names: list[str] | None) -> list[str]:
     return given
 
 
+def _labelled(name: str, labels: Labels) -> str:
+    """``level[north]`` in place of ``level[0]`` where the axis has coordinates."""
+    variable, _, rest = name.partition("[")
+    axes = labels.dims.get(variable, ())
+    indices = rest.rstrip("]").split(",") if rest else []
+    if len(axes) != len(indices):
+        return name
+    values = [
+        str(labels.coords[axis][int(index)]) if axis in labels.coords else index.strip()
+        for axis, index in zip(axes, indices, strict=True)
+    ]
+    return f"{variable}[{', '.join(values)}]" if values else name
+
+
 def summary_of(
     result: Any, names: list[str] | None, *, errors: np.ndarray | None, unsolved: str
 ) -> str:
     """What ``FitResult.summary`` returns, with the Monte-Carlo errors of all means."""
-    labels = names_of(result.mean, names)
+    labels = names_of(result.mean, names, result.target.labels)
     columns = {"mean": flat_numbers(result.mean), "sd": flat_numbers(result.sd)}
     responses, why = (None, "") if result.correction is not None else _responses(result)
     if responses is not None:

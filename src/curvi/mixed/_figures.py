@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from curvi.plots import _literal as literal
-from curvi.plots import new_figure
+from curvi.plots import house_style, literal, new_figure
+from curvi.plots._intervals import draw_intervals
 
 _MOST_LEVELS = 60
 
 
+@house_style
 def plot_estimates(rows: list[dict[str, Any]]) -> Any:
     """Draw estimates with intervals, one panel per kind, since kinds have their own units.
 
@@ -33,20 +34,16 @@ def plot_estimates(rows: list[dict[str, Any]]) -> Any:
     )[:, 0]
     for kind, panel in zip(kinds, panels, strict=True):
         mine = [row for row in rows if row["kind"] == kind]
-        place = np.arange(len(mine))
         mean = np.array([row["mean"] for row in mine])
         ends = np.array([[row["lower"] for row in mine], [row["upper"] for row in mine]])
         sides = np.maximum(np.stack([mean - ends[0], ends[1] - mean]), 0.0)
-        panel.errorbar(mean, place, xerr=sides, fmt="o", markersize=4, color="tab:blue")
-        if ends.min() < 0 < ends.max():
-            panel.axvline(0, color="0.8", zorder=0)
-        panel.set_yticks(place, literal([row["name"] or kind for row in mine]), fontsize=8)
-        panel.set_ylim(len(mine) - 0.5, -0.5)
+        draw_intervals(panel, mean, sides, names=[row["name"] or kind for row in mine])
         panel.set_title(literal([kind])[0], fontsize=9, loc="left")
     panels[-1].set_xlabel("posterior mean and 90 % interval")
     return figure
 
 
+@house_style
 def plot_groups(
     mean: np.ndarray, sd: np.ndarray, *, labels: list[str], effects: list[str], title: str = ""
 ) -> Any:
@@ -74,17 +71,11 @@ def plot_groups(
     panels = figure.subplots(1, len(effects), squeeze=False)[0]
     for index, panel in enumerate(panels):
         order = np.argsort(mean[:, index], kind="stable")
-        place = np.arange(levels)
-        panel.axvline(0, color="0.8", zorder=0)
-        panel.errorbar(
-            mean[order, index], place, xerr=2 * sd[order, index], fmt="o",
-            markersize=3 if named else 1, elinewidth=1.0 if named else 0.4,
-            color="tab:blue", ecolor="0.6",
+        draw_intervals(
+            panel, mean[order, index], 2 * sd[order, index],
+            names=[labels[i] for i in order] if named else None, size=3.5 if named else 1.2,
         )  # fmt: skip
-        if named:
-            panel.set_yticks(place, literal([labels[i] for i in order]), fontsize=7)
-        else:
-            panel.set_yticks([])
+        if not named:
             panel.set_ylabel(f"{levels} levels")
         panel.set_title(literal([effects[index]])[0], fontsize=9)
         panel.set_xlabel("posterior mean ± 2 sd")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from curvi.concentration import loose_variance_bound, tail_bound, variance_bound
-from curvi.plots import new_figure
+from curvi.plots import house_style, new_figure
 from curvi.reproduction._tables import Row, as_markdown, write_files
 from curvi.vae._variance import reconstruction_variance, relative_gradient_error
 
@@ -138,6 +138,7 @@ def decoder_rows(seeds: Sequence[int], *, quick: bool, report: Callable[[str], N
     return rows
 
 
+@house_style
 def draw_variances(rows: list[Row]) -> Any:
     """Variance against dimension: three upper bounds, four functions."""
     page = new_figure(7, 4.2)
@@ -159,6 +160,7 @@ def draw_variances(rows: list[Row]) -> Any:
     return page
 
 
+@house_style
 def draw_tails(rows: list[Row]) -> Any:
     """Tail probability against the number of draws."""
     page = new_figure(7, 4.2)
@@ -177,6 +179,7 @@ def draw_tails(rows: list[Row]) -> Any:
     return page
 
 
+@house_style
 def draw_decoder(rows: list[Row]) -> Any:
     """Upper bound and measurement of the variance, and the error of the gradient, by epochs."""
     page = new_figure(9, 3.8)
@@ -188,7 +191,7 @@ def draw_decoder(rows: list[Row]) -> Any:
     left.set(xscale="log", yscale="log", xlabel="epochs", ylabel="variance of one draw [nats$^2$]")
     left.set_title("reconstruction term of one image", fontsize=10)
     left.legend(fontsize=8)
-    right.plot(epochs, columns["gradient error, M = 1"], "o-", color="tab:red")
+    right.plot(epochs, columns["gradient error, M = 1"], "o-", color="C1")
     right.set(xscale="log", xlabel="epochs", ylim=(0, None))
     right.set_ylabel("sd of a gradient from M = 1 / its length")
     right.set_title(f"gradient over {_ROWS} images", fontsize=10)

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from curvi.plots import new_figure
+from curvi.plots import house_style, new_figure
 
 
+@house_style
 def plot_convergence(histories: dict[str, list[dict[str, np.ndarray]]], *, title: str = "") -> Any:
     """Draw how far the validation ELBO is below the best one of all runs, on a logarithmic scale.
 

@@ -6,16 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from curvi.plots import new_figure
+from curvi.plots import house_style, new_figure
+from curvi.plots._style import COLOURS, LINES
 from curvi.reproduction._methods import NEWTON, Comparison
 from curvi.reproduction._runs import Run
 
-_COLOURS = {"DSVI": "tab:gray", "L-BFGS-SGVI": "tab:blue", "HFSGVI": "tab:orange",
-            NEWTON: "tab:red"}  # fmt: skip
+_NUMBERS = {NEWTON: 0, "HFSGVI": 1, "L-BFGS-SGVI": 2, "DSVI": 6}
+_COLOURS = {method: COLOURS[number] for method, number in _NUMBERS.items()}
 _SMALLEST_GAP = 1e-2  # nats
 _SMALLEST_TIME = 1e-2  # seconds
 
 
+@house_style
 def draw_convergence(found: list[Comparison]) -> Any:
     """Nats below the best bound of all runs, against running time and against epochs.
 
@@ -30,6 +32,7 @@ def draw_convergence(found: list[Comparison]) -> Any:
             for place, run in enumerate(runs):
                 style = {
                     "color": _COLOURS[method],
+                    "linestyle": LINES[_NUMBERS[method]],
                     "label": method if place == 0 else None,
                     "linewidth": 1.3,
                     "alpha": 0.8,
@@ -59,6 +62,7 @@ def _epochs(one: Comparison, method: str, run: Run) -> np.ndarray:
     return run.step if setting is None else setting.epochs(run.step, len(one.train[1]))
 
 
+@house_style
 def draw_coefficients(means: dict[str, dict[str, np.ndarray]]) -> Any:
     """Stems of the posterior means, zero where switched off: data by rows, methods by columns."""
     methods = list(next(iter(means.values())))

@@ -248,7 +248,9 @@ def _manifolds(
         for grid in grids:
             ending = ("" if method == "kfac" else f"_{method}") + ("_10" if grid == 10 else "")
             sheet = sheets[str(grid)].reshape(grid, grid, -1)
-            figures[f"_manifold{ending}.png"] = plot_sheet(sheet, experiment.data.shape)
+            figures[f"_manifold{ending}.png"] = plot_sheet(
+                sheet, experiment.data.shape, quantiles=True
+            )
     return figures
 
 

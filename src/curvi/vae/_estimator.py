@@ -396,4 +396,5 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
     def plot_manifold(self, grid: int = 20, image_shape: tuple[int, int] | None = None) -> Any:
         """The code plane as a sheet of images; returns a matplotlib figure."""
         sheet = self.manifold(grid).reshape(grid, grid, -1)
-        return plot_sheet(sheet, image_shape or use.picture_shape(sheet[0], self.image_shape_))
+        shape = image_shape or use.picture_shape(sheet[0], self.image_shape_)
+        return plot_sheet(sheet, shape, quantiles=True)

@@ -1,0 +1,140 @@
+"""What curvi is not good at, in numbers: sentences that follow from recorded results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Row = dict[str, Any]
+_NOTICEABLE = 0.25  # posterior sds, from which on the mean of a mean field is listed
+
+
+def limits_text(load: Callable[[str], Row | None]) -> str:
+    """One item for each thing that was measured."""
+    items = [
+        item
+        for name, sentences in SENTENCES.items()
+        if (result := load(name)) is not None
+        for item in sentences(result)
+    ]
+    return "\n".join(f"- {item}" for item in items)
+
+
+def _posteriors(result: Row) -> Iterator[str]:
+    if "goals" not in result:
+        worst = {
+            name.split("-", maxsplit=1)[1]: row["curvi MeanField, linear response"]["mean_error"]
+            for name, row in result["rows"].items()
+            if (row["curvi MeanField, linear response"].get("mean_error") or 0) > _NOTICEABLE
+        }
+        listed = ", ".join(f"{name} {error:.2f}" for name, error in worst.items())
+        yield (
+            "**Mean field on hierarchical models.** Linear response repairs sds, not means. Worst "
+            f"error of a mean, in posterior sds, where it is above {_NOTICEABLE}: {listed}. Leave "
+            "`family` out, or use `MixedModel`."
+        )
+        return
+    silent = ", ".join(result["silent"]) or "none"
+    yield f"**Wrong without a warning** among the reference posteriors, nothing chosen: {silent}."
+    for group, heads in result["headlines"].items():
+        if "curvi" in heads:
+            ours = heads["curvi"]
+            yield (
+                f"**{group[0].upper()}{group[1:]} posteriors**, nothing chosen: "
+                f"{ours['models'] - ours['right']} of {ours['models']} are not right, "
+                f"{ours['silent']} of them without a warning."
+            )
+
+
+def _cold_start(result: Row) -> Iterator[str]:
+    found = result["FullRank"]
+    yield (
+        f"**First calls.** A first small fit takes {found['cold_total']:.1f} s in a new process, "
+        f"{found['compile_total']:.1f} s of them compilation; a second one "
+        f"{found['second_fit']:.2f} s. For a conjugate model that is a long time."
+    )
+
+
+def _regression(result: Row) -> Iterator[str]:
+    found = result["a9a"]
+    if found["dsvi_seconds"] is not None and found["dsvi_seconds"] < found["seconds"]:
+        yield (
+            "**A relevance prior on a9a** costs more than a rough answer does: "
+            f"{found['seconds']:.1f} s to the optimum, while DSVI with its best rate is within 30 "
+            f"nats after {found['dsvi_seconds']:.1f} s."
+        )
+    if hot := result.get("one_hot"):
+        ratio = (hot["scipy_cpu_seconds"] or 0.0) / max(hot["cpu_seconds"].values())
+        if ratio:
+            yield (
+                "**Sparse indicators.** On 50,000 x 300 indicators we are "
+                f"{ratio:.1f} times as fast as SciPy's L-BFGS on the same products, no more."
+            )
+
+
+def _trust_region(result: Row) -> Iterator[str]:
+    if result["slower_on"]:
+        yield (
+            "**Trust region, warm.** SciPy's solvers are faster on the same compiled objective for "
+            + ", ".join(result["slower_on"])
+            + "."
+        )
+
+
+def _vae(result: Row) -> Iterator[str]:
+    if race := result.get("mnist"):
+        ratios = [race["ratios"][f"adam {target}"]["ratio"] for target in race["rivals"]["adam"]]
+        yield (
+            "**Auto-encoders of MNIST.** Against Adam tuned for each bound, the default is only "
+            f"{min(ratios):.1f} to {max(ratios):.1f} times as fast. What it saves is the tuning."
+        )
+    lost = [
+        name
+        for name in ("digits", "frey", "olivetti")
+        if name in result and not (result[name]["ratios"].get("adagrad / hessian_free") or 0) > 1
+    ]
+    if lost:
+        yield (
+            "**Hessian-free steps** do not reach the best bound of Adagrad in the same time on "
+            + ", ".join(lost)
+            + "; use KFAC."
+        )
+
+
+def _rows(result: Row) -> Iterator[str]:
+    last = result["blocks"][-1]
+    yield (
+        f"**Rows in blocks** are generated or read again in every pass: {last['rows']:,} rows take "
+        f"{last['seconds']:.0f} s."
+    )
+
+
+def _sequences(result: Row) -> Iterator[str]:
+    worst = max(row["state_error"] for row in result["nuts"])
+    yield (
+        "**Series.** States are Gaussian given the hyperparameters, so that skewness is lost: the "
+        f"worst state is {worst:.2f} sd from NUTS. Four hyperparameters are as many as the "
+        "lattice is made for."
+    )
+
+
+def _paper_methods(result: Row) -> Iterator[str]:
+    found = result["a9a_3000"]["methods"]
+    broken = [name for name, row in found.items() if name.startswith("HFSGVI") and row["diverged"]]
+    tried = [name for name in found if name.startswith("HFSGVI")]
+    yield (
+        f"**HFSGVI as printed.** {len(broken)} of {len(tried)} settings diverge on 3,000 rows of "
+        "a9a with the relevance prior. It is there for comparison."
+    )
+
+
+SENTENCES: dict[str, Callable[[Row], Iterator[str]]] = {
+    "posteriors": _posteriors,
+    "sequences": _sequences,
+    "regression": _regression,
+    "rows": _rows,
+    "vae": _vae,
+    "trust_region": _trust_region,
+    "cold_start": _cold_start,
+    "paper_methods": _paper_methods,
+}
