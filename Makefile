@@ -68,9 +68,9 @@ lint: $(TEST)  ## style, format and types
 bench: $(TEST)  ## every benchmark; one of them: make bench NAMES=name
 	$(BIN)/python -m benchmarks $(NAMES)
 
-docs: $(DOCS)  ## the manual, in docs/_build/html
-	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+docs: $(DOCS)  ## the manual, in docs/_build/html: its examples run, and a warning is an error
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 
 clean:  ## everything that can be made again
-	rm -rf $(VENV) docs/_build build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*
+	rm -rf $(VENV) docs/_build docs/api docs/gallery docs/sg_execution_times.rst build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
