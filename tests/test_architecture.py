@@ -17,8 +17,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "curvi"
 # A room imports only itself and rooms that come before it: the kernel, then the slices, then the
 # edges.
 STAGES = (
-    "_core", "io", "linalg", "targets", "families", "objective", "reference", "concentration",
-    "solvers", "engine", "plots", "report", "diagnostics", "inference",
+    "_core", "io", "report", "linalg", "targets", "families", "objective", "reference",
+    "concentration", "solvers", "engine", "plots", "diagnostics", "inference",
     "glm", "mixed", "vae", "sequences",
     "interop", "datasets", "reproduction", "cli",
 )  # fmt: skip

@@ -11,6 +11,7 @@ import numpy as np
 from curvi._core.errors import InputError, Outcome
 from curvi._core.trees import flat_numbers
 from curvi.diagnostics._evaluation import WORST_K
+from curvi.diagnostics._pictures import flat_draws
 from curvi.diagnostics._summary import names_of
 from curvi.report import Facts, Forest, Grid, Prose, Report, Tab, Tile, Verdict
 from curvi.report._blocks import estimates_of
@@ -18,7 +19,6 @@ from curvi.report._common import READ, bound_chart, bound_tile, checked_title, r
 from curvi.report._numbers import percent, plain, rounded
 from curvi.report._predictive import calibration, coverage, few_rows, predictive, residuals
 
-_DRAWS = 2000
 _MOST_ESTIMATES = 500  # of one array
 _MOST_CORRELATED = 400  # parameters whose correlations are looked through
 _STRONG = 0.6  # correlation from which two parameters are hard to tell apart
@@ -32,8 +32,8 @@ def report_of(
     configuration: dict[str, Any] | None = None,
 ) -> Report:  # fmt: skip
     """What a page says about a result; see :meth:`curvi.FitResult.report`."""
-    labels = names_of(result.mean, names)
-    draws = _flat_draws(result)
+    labels = names_of(result.mean, names, result.target.labels)
+    draws = flat_draws(result)
     forests = _forests(result, labels, draws)
     tabs = [Tab("estimates", "Estimates", (Prose(READ), *forests))]
     if observed is not None or replicated is not None:
@@ -116,12 +116,6 @@ def predictive_blocks(observed: Any, replicated: Any) -> tuple[Any, ...]:
         residuals(y, expected, "response"),
         few_rows(y, expected, lower, upper, "response"),
     )
-
-
-def _flat_draws(result: Any) -> np.ndarray:
-    tree = result.sample(_DRAWS)
-    leaves = [np.asarray(leaf, float).reshape(_DRAWS, -1) for leaf in jax.tree.leaves(tree)]
-    return np.concatenate(leaves, axis=1)
 
 
 def _forests(result: Any, labels: list[str], draws: np.ndarray) -> list[Forest]:

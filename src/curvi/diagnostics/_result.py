@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,9 +38,10 @@ from curvi.diagnostics._moments import (
     user_space,
 )
 from curvi.diagnostics._monte_carlo import Replicates, draws_of, replicate_spread, replicates
+from curvi.diagnostics._pictures import Shown
 from curvi.diagnostics._record import Portable
 from curvi.diagnostics._stored import StoredResult, stored_draws
-from curvi.diagnostics._summary import EARLY, names_of, summary_of
+from curvi.diagnostics._summary import EARLY, summary_of
 from curvi.diagnostics._tails import tail_sentence
 from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
@@ -57,8 +57,8 @@ def _first_key() -> np.ndarray:
     return np.asarray(jax.random.key_data(jax.random.key(0)))
 
 
-@dataclass(frozen=True, eq=False)
-class FitResult(Exports, StoredResult, Portable):
+@dataclass(frozen=True, eq=False, repr=False)
+class FitResult(Shown, Exports, StoredResult, Portable):
     """A fitted variational posterior, and whether to trust it.
 
     Attributes
@@ -382,15 +382,3 @@ class FitResult(Exports, StoredResult, Portable):
             tree = positions(self._space, jnp.asarray(means, self.target.dtype))
         rows = [np.asarray(leaf).reshape(len(means), -1) for leaf in jax.tree.leaves(tree)]
         return replicate_spread(np.concatenate(rows, axis=1), flat_numbers(self.sd))
-
-    def plot(self, names: list[str] | None = None) -> Any:
-        """Figure of the ELBO against time, and of means with intervals of two sds."""
-        from curvi.plots import plot_fit
-
-        return plot_fit(
-            self.trace,
-            names=names_of(self.mean, names, self.target.labels),
-            mean=flat_numbers(self.mean),
-            sd=flat_numbers(self.sd),
-            title=f"{type(self.family).__name__}: {self.outcome.name.lower()}",
-        )

@@ -32,6 +32,28 @@ class StepInfo(NamedTuple):
         The gain that the step's model predicts.
     accepted : bool
         Whether the parameters moved.
+
+    Examples
+    --------
+    TensorBoard, and MLflow inside ``with mlflow.start_run():``, take one line each:
+
+    >>> def to_tensorboard(writer):  # a torch.utils.tensorboard.SummaryWriter
+    ...     return lambda info: writer.add_scalar(f"elbo/run{info.run}", info.value, info.step)
+    >>> def to_mlflow(mlflow):
+    ...     return lambda info: mlflow.log_metric(f"elbo_run{info.run}", info.value, info.step)
+
+    ``curvi.fit(target, on_step=to_tensorboard(SummaryWriter()))`` then logs every step. Here with
+    a writer that keeps what it is given:
+
+    >>> import curvi, jax.numpy as jnp
+    >>> class Writer(list):
+    ...     def add_scalar(self, name, value, step):
+    ...         self.append((name, step))
+    >>> kept = Writer()
+    >>> result = curvi.fit(lambda x: -0.5 * x**2, jnp.ones(()), family=curvi.MeanField(),
+    ...                    on_step=to_tensorboard(kept), progress=False)
+    >>> kept[0], len(kept) >= result.steps
+    (('elbo/run0', 1), True)
     """
 
     run: int
@@ -107,24 +129,27 @@ def hooks_for(
         yield hooks
         return
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
     columns = (
-        TextColumn("step {task.completed}/{task.total}"),
+        TextColumn("{task.description:<9}"),
         BarColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("step {task.completed}"),
+        TextColumn("{task.fields[value]}"),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[left]}"),
     )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         yield (*hooks, _BarHook(bar, quantity, sign))
 
 
 class _BarHook:
+    """Shows the phase of a fit: compiling, fitting, and between and after runs checking."""
+
     def __init__(self, bar: Any, quantity: str, sign: float) -> None:
         self.bar, self.quantity, self.sign = bar, quantity, sign
-        self.task = bar.add_task("compiling", total=None)
+        self.task = bar.add_task("compiling", total=None, value="", left="")
 
     def next_call(self, step: int) -> None:
         """After every chunk."""
@@ -136,5 +161,16 @@ class _BarHook:
             self.task,
             completed=progress.step,
             total=progress.max_steps,
-            description=f"{self.quantity} {value:.6g}",
+            description="checking" if progress.ended else "fitting",
+            value=f"{self.quantity} {value:.6g}",
+            left=_left(progress),
         )
+
+
+def _left(progress: Progress) -> str:
+    """Time until the last step that is allowed; a fit that converges ends before, as a rule."""
+    if progress.ended or not progress.step:
+        return ""
+    seconds = progress.seconds / progress.step * (progress.max_steps - progress.step)
+    hours, minutes = divmod(round(seconds) // 60, 60)
+    return f"at most {hours}:{minutes:02d}:{round(seconds) % 60:02d} left"

@@ -24,6 +24,7 @@ from curvi.families._scales import (
     Vector,
 )
 from curvi.linalg import FunctionMetric, Metric
+from curvi.report._notebook import notebook_html
 
 _STRUCTURES: dict[str, Scale] = {"diagonal": Diagonal(), "full": LowerTriangular()}
 
@@ -49,6 +50,11 @@ class Family(abc.ABC):
     A family has no state: parameters go in, numbers come out, and everything can be jitted,
     differentiated and vmapped.
     """
+
+    def _repr_html_(self) -> str:
+        """The family and what it is, for a notebook."""
+        what = (type(self).__doc__ or "").strip().partition("\n")[0].rstrip(".")
+        return notebook_html(repr(self), {"q(z)": what} if what else {})
 
     @property
     @abc.abstractmethod

@@ -19,6 +19,7 @@ from curvi._core.meshes import padded_count, place_rows
 from curvi._core.programs import Program, trace
 from curvi._core.trees import Unravel, precision_of
 from curvi.targets._density import Density, traced_likelihoods, traced_prior
+from curvi.targets._shown import Described
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +41,7 @@ class Labels:
     observed: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-class AbstractTarget(abc.ABC):
+class AbstractTarget(Described, abc.ABC):
     """What :class:`Target` and :class:`DataTarget` have in common.
 
     Attributes
@@ -152,7 +153,7 @@ def _rebuild(kind: type[AbstractTarget], dtype: Any, options: list[Any]) -> Abst
         return kind(*options)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Target(AbstractTarget):
     r"""An unnormalised log density over a pytree of unconstrained real numbers.
 
@@ -209,7 +210,7 @@ class Target(AbstractTarget):
             )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DataTarget(AbstractTarget):
     r"""A posterior over a pytree: rows of data with a likelihood, and a prior.
 
