@@ -23,11 +23,11 @@ def posteriors_table(result: Row) -> str:
     hard = [name for name in result["hard"] if name in result["rows"]]
     if hard:
         names = ", ".join(name.split("-", maxsplit=1)[1] for name in hard)
-        parts += [f"The hard posteriors ({names}), everybody:", hard_rows(result, hard)]
+        parts += [f"The hard posteriors ({names}), every method:", hard_rows(result, hard)]
     mean, (low, high) = result["right"]["mean"], result["right"]["sd"]
     parts.append(
         f"Right: every mean within {mean} sd of its reference and every ratio of sds within {low} "
-        f"to {high}. Silent: not right, and nothing said so. Silent answers of curvi: "
+        f"to {high}. Not right and without a warning, of curvi: "
         f"{', '.join(result['silent']) or 'none'}."
     )
     return "\n\n".join(parts)
@@ -41,7 +41,7 @@ def headlines(heads: dict[str, Row]) -> str:
                 "method": who,
                 "posteriors": head["models"],
                 "right": head["right"],
-                "silent": head["silent"],
+                "wrong without a warning": head["silent"],
                 "median mean error [sd]": _number(head["mean_error"]),
                 "of the worst parameter": _number(head["worst_mean_error"]),
                 "median sd error": _percent(head["sd_error"]),
@@ -78,7 +78,7 @@ def hard_rows(result: Row, names: list[str]) -> str:
 
 def _cells(row: Row) -> Row:
     answer = row.get("mean_error") is not None
-    said = "flagged" if row.get("flagged") else "nothing said"
+    said = "flagged" if row.get("flagged") else "no warning"
     word = "right" if row.get("right") else "wrong"
     if not answer:
         word, said = "no answer", str(row.get("failed", "not finite")).replace("|", "/")[:60]

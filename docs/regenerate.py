@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmark_figures import FIGURES
+from benchmark_headlines import HEADLINES
 from limits_text import limits_text
 from pages import pages, replace_outputs, shown
 from posterior_tables import readme_lines
@@ -79,7 +81,7 @@ def measured_blocks() -> Iterator[Block]:
     for name, table in TABLES.items():
         result = load(RESULTS / f"{name}.json")
         if result:
-            text = f"{table(result)}\n\n{sentence(result['provenance'])}"
+            text = measured_section(name, result, table(result))
             yield Block(DOCS / PAGES.get(name, "benchmarks.md"), name, text)
     yield Block(DOCS / "limits.md", "limits", limits_text(lambda n: load(RESULTS / f"{n}.json")))
     yield Block(ROOT / "README.md", "measured", measured())
@@ -88,12 +90,35 @@ def measured_blocks() -> Iterator[Block]:
         text, record = folder / f"{name}.md", load(folder / f"{name}.provenance.json")
         if text.exists() and record:
             pictures = [
-                f"![{title}](images/{figure})"
+                f"![{title}](images/{figure}){{.{'picture' if is_picture(figure) else 'drawing'}}}"
                 for figure, title in figures.items()
                 if (DOCS / "images" / figure).exists()
             ]
             parts = [text.read_text().strip(), *pictures, sentence(record)]
             yield Block(DOCS / page, name, "\n\n".join(parts))
+
+
+def is_picture(figure: str) -> bool:
+    """Whether a figure shows images, which a dark page must not invert."""
+    return any(kind in figure for kind in ("reconstructions", "denoise", "manifold"))
+
+
+def measured_section(name: str, result: dict[str, Any], table: str) -> str:
+    """What a benchmark says, its figure, and the table behind it."""
+    figure = ""
+    if name in FIGURES:
+        figure = f"![{FIGURES[name][1]}](images/benchmark_{name}.png){{.drawing}}\n\n"
+    return (
+        f"{HEADLINES[name](result)}\n\n{figure}"
+        f"::::{{dropdown}} The numbers\n{table}\n::::\n\n{sentence(result['provenance'])}"
+    )
+
+
+def draw_benchmarks() -> None:
+    """Draw the figure of every benchmark that has results."""
+    for name, (draw, _) in FIGURES.items():
+        if (result := load(RESULTS / f"{name}.json")) is not None:
+            draw(result).savefig(DOCS / "images" / f"benchmark_{name}.png", dpi=110)
 
 
 def load(path: Path) -> dict[str, Any] | None:
@@ -218,6 +243,7 @@ def main() -> None:
     if wanted == ["reliability"]:
         return
     move_figures()
+    draw_benchmarks()
     for block in measured_blocks():
         block.put()
     if wanted == ["results"]:
@@ -226,7 +252,8 @@ def main() -> None:
     source, printed, variables = run_example("logistic")
     block = f"```python\n{source}\n```\n\n```text\n{printed}\n```"
     replace_block(ROOT / "README.md", "example", block)
-    variables["result"].plot().savefig(ROOT / "docs" / "images" / "logistic.png", dpi=110)
+    names = list(variables["table"].feature_names[: len(variables["result"].mean)])
+    variables["result"].plot(names).savefig(ROOT / "docs" / "images" / "logistic.png", dpi=110)
 
 
 if __name__ == "__main__":

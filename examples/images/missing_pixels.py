@@ -38,7 +38,11 @@ figure = curvi.plots.plot_images(
 # %%
 # Squared error per pixel, beside the simplest answer:
 mean = np.broadcast_to(train.mean(axis=0), test.shape)
-print(f"missing pixels: {np.mean((filled - test)[:, 32:] ** 2):.3f}, "
-      f"mean image {np.mean((mean - test)[:, 32:] ** 2):.3f}")  # fmt: skip
-print(f"noisy pixels:   {np.mean((clean - test) ** 2):.3f}, "
-      f"left as they are {np.mean((noisy - test) ** 2):.3f}")  # fmt: skip
+print(
+    f"missing pixels: {np.mean((filled - test)[:, 32:] ** 2):.3f}, "
+    f"mean image {np.mean((mean - test)[:, 32:] ** 2):.3f}"
+)
+print(
+    f"noisy pixels:   {np.mean((clean - test) ** 2):.3f}, "
+    f"left as they are {np.mean((noisy - test) ** 2):.3f}"
+)

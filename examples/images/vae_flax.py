@@ -39,8 +39,13 @@ objective = VAEObjective(
     penalised=lambda p: p["decoder"],
 )
 result = curvi.minimise(
-    objective, params, data=X, batch_size=200, method=curvi.HessianFree(cg_steps=15),
-    max_steps=40, progress=False,
-)  # fmt: skip
+    objective,
+    params,
+    data=X,
+    batch_size=200,
+    method=curvi.HessianFree(cg_steps=15),
+    max_steps=40,
+    progress=False,
+)
 before, after = (float(objective(p, X, jax.random.key(2))) for p in (params, result.params))
 print(f"negative bound per image: {before:.1f} before training, {after:.1f} after")

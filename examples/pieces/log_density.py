@@ -47,8 +47,10 @@ for warning in caught:
 repaired = mean_field.linear_response()
 print("sd of          intercept   slope")
 for name, sd in (
-    ("the default", result.sd), ("mean field", mean_field.sd), ("linear response", repaired),
-):  # fmt: skip
+    ("the default", result.sd),
+    ("mean field", mean_field.sd),
+    ("linear response", repaired),
+):
     print(f"{name:16s} {float(sd['intercept']):7.2f} {float(sd['slope']):7.2f}")
 
 # %%

@@ -58,9 +58,13 @@ metric = FunctionMetric(lambda t: scale * t, lambda t: t / scale)
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", curvi.NotConvergedWarning)
     result = curvi.minimise(
-        bowl, jnp.zeros(2), method=Preconditioned(metric), fixed_key=True, max_steps=40,
+        bowl,
+        jnp.zeros(2),
+        method=Preconditioned(metric),
+        fixed_key=True,
+        max_steps=40,
         progress=False,
-    )  # fmt: skip
+    )
 print(result.summary())
 print("params:", jnp.round(result.params, 5))
 

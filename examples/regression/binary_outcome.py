@@ -60,6 +60,9 @@ ours = model.predict_proba(test)[:, 1]
 theirs = plain.predict_proba((test - train.mean()) / train.std())[:, 1]
 doubtful = np.argsort(np.abs(ours - theirs))[::-1][:5]
 pd.DataFrame(
-    {"averaged over the posterior": ours[doubtful], "at one estimate": theirs[doubtful],
-     "truth": y_test[doubtful]}
-).round(3)  # fmt: skip
+    {
+        "averaged over the posterior": ours[doubtful],
+        "at one estimate": theirs[doubtful],
+        "truth": y_test[doubtful],
+    }
+).round(3)

@@ -18,12 +18,16 @@ slope = rng.normal(-1.5, 1.0, patients)
 treated = np.arange(patients) % 2
 table = pd.DataFrame(
     [
-        {"patient": f"P{p:02d}", "week": week, "treated": treated[p],
-         "pain": level[p] + (slope[p] - 1.2 * treated[p]) * week + rng.normal(0, 4)}
+        {
+            "patient": f"P{p:02d}",
+            "week": week,
+            "treated": treated[p],
+            "pain": level[p] + (slope[p] - 1.2 * treated[p]) * week + rng.normal(0, 4),
+        }
         for p in range(patients)
         for week in range(visits)
     ]
-)  # fmt: skip
+)
 table.head()
 
 # %%

@@ -27,10 +27,14 @@ model = curvi.BayesianLogisticRegression(prior="ard", random_state=0).fit(X, y)
 kept = np.flatnonzero(model.selected_)
 estimate, sd = model.coef_[0, kept], model.coef_sd_[0, kept]
 table = pd.DataFrame(
-    {"estimate": estimate, "posterior sd": sd, "sds from zero": np.abs(estimate) / sd,
-     "truth": truth[kept]},
+    {
+        "estimate": estimate,
+        "posterior sd": sd,
+        "sds from zero": np.abs(estimate) / sd,
+        "truth": truth[kept],
+    },
     index=pd.Index(kept, name="column"),
-)  # fmt: skip
+)
 table.sort_values("sds from zero", ascending=False).head(10).round(2)
 
 # %%

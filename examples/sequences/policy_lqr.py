@@ -54,9 +54,16 @@ def disturbances(seed=0):
 def solve(method, max_steps):
     with jax.enable_x64(True):
         return curvi.minimise(
-            expected_cost, jnp.asarray(START), data=disturbances(), method=method, fixed_key=True,
-            max_steps=max_steps, tolerance=1e-15, on_failure="return", progress=False,
-        )  # fmt: skip
+            expected_cost,
+            jnp.asarray(START),
+            data=disturbances(),
+            method=method,
+            fixed_key=True,
+            max_steps=max_steps,
+            tolerance=1e-15,
+            on_failure="return",
+            progress=False,
+        )
 
 
 METHODS = {

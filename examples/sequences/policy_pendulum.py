@@ -64,9 +64,16 @@ def learn(name, seed, *, seconds, max_steps=100_000):
     """A run, and its cost on noise that it has not seen."""
     make, fixed = METHODS[name]
     result = curvi.minimise(
-        expected_cost, initial(seed), method=make(), seed=seed, time_budget=seconds,
-        fixed_key=fixed, max_steps=max_steps, on_failure="return", progress=False,
-    )  # fmt: skip
+        expected_cost,
+        initial(seed),
+        method=make(),
+        seed=seed,
+        time_budget=seconds,
+        fixed_key=fixed,
+        max_steps=max_steps,
+        on_failure="return",
+        progress=False,
+    )
     fresh = jax.jit(expected_cost)(result.params, None, jax.random.key(10_000 + seed))
     return result, float(fresh)
 
