@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
+sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "sequences")]
 
 import curvi
-from curvi.plots import new_figure, png_bytes
+from curvi.plots import house_style, new_figure, png_bytes
+from curvi.plots._style import COLOURS, INK, LINES
 
 IMAGES = ROOT / "docs" / "images"
 
@@ -33,7 +34,7 @@ def volatility() -> None:
     y, signal = simulated("volatility", 1000, seed=1)
     figure = curvi.StateSpace(likelihood="volatility").fit(y).plot()
     axes = figure.axes[0]
-    axes.plot(np.exp(0.5 * signal), color="black", linewidth=0.8, label="true volatility")
+    axes.plot(np.exp(0.5 * signal), color=INK, linewidth=0.8, label="true volatility")
     axes.legend(loc="upper left", frameon=False)
     axes.set_ylabel("|return|")
     write("volatility", figure)
@@ -51,6 +52,7 @@ def forecast() -> None:
     write("forecast", figure)
 
 
+@house_style
 def roll(state: str) -> None:
     """A chorale of the test split, and three samples of the model."""
     from benchmarks.bench_sequences import unpacked
@@ -73,6 +75,7 @@ def roll(state: str) -> None:
     write("roll", figure)
 
 
+@house_style
 def returns(seconds: float = 30.0) -> None:
     """The cost of pendulum policies against time."""
     import jax
@@ -80,19 +83,21 @@ def returns(seconds: float = 30.0) -> None:
 
     figure = new_figure(7, 3.6)
     axes = figure.subplots()
-    for color, name in zip(
-        ("tab:blue", "tab:green", "tab:orange"), policy_pendulum.METHODS, strict=True
-    ):
+    for number, name in enumerate(policy_pendulum.METHODS):
         for seed in range(3):
             result, _ = policy_pendulum.learn(name, seed, seconds=seconds)
             value = np.minimum.accumulate(result.trace["value"])
             axes.plot(
-                result.trace["seconds"], value, color=color, label=name if seed == 0 else None
+                result.trace["seconds"],
+                value,
+                color=COLOURS[number],
+                linestyle=LINES[number],
+                label=name if seed == 0 else None,
             )
     jax.clear_caches()
     axes.set_xlabel("wall-clock time [s], without compilation")
     axes.set_ylabel("best cost per step so far")
-    axes.legend(frameon=False)
+    axes.legend()
     write("return", figure)
 
 
