@@ -3,6 +3,7 @@
 CURVI_TEST_DTYPE      float64 (default) or float32: the precision of this pass
 CURVI_TEST_SEED       replay a failure: the report header prints the seed of a run
 CURVI_TEST_SEEDED=1   run only the tests that draw from the seed
+CURVI_TEST_WHOLE=1    the float32 pass runs every test, not only those that ask for the precision
 CURVI_TEST_EXAMPLES   examples of a property whose examples are compiled: 2 in float64, 1 in
                       float32, 20 in the slow run
 CURVI_FUZZ_INPUTS     damaged files that the slow suite puts through the parsers: a million
@@ -102,6 +103,10 @@ def _draws_from_the_seed(item: pytest.Item) -> bool:
     )
 
 
+def _asks_for_the_precision(item: pytest.Item) -> bool:
+    return "dtype" in getattr(item, "fixturenames", ())
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=_rank)  # stable: the order within a file stays
     if os.environ.get("CURVI_TEST_SEEDED") == "1":
@@ -109,6 +114,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if _draws_from_the_seed(item)]
     if DTYPE == "float64":
         return
+    if os.environ.get("CURVI_TEST_WHOLE") != "1":
+        config.hook.pytest_deselected(items=[i for i in items if not _asks_for_the_precision(i)])
+        items[:] = [item for item in items if _asks_for_the_precision(item)]
     skip = pytest.mark.skip(reason="marked float64_only, and this is the float32 pass")
     for item in items:
         if item.get_closest_marker("float64_only"):
