@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from earlier_posteriors import earlier_line, earlier_table
+from earlier_posteriors import earlier_table
 from markdown import as_table
 
 Row = dict[str, Any]
@@ -92,33 +92,29 @@ def _cells(row: Row) -> Row:
     }
 
 
-def readme_lines(result: Row) -> list[str]:
-    """What README says about posteriors."""
-    if "goals" not in result:
-        return [earlier_line(result)]
-    lines = []
+def readme_rows(result: Row) -> list[tuple[str, str, str]]:
+    """Rows of README's table: how many posteriors are right, how many silently wrong."""
+    rows = []
     for group, heads in result["headlines"].items():
         if OURS not in heads:
             continue
         ours = heads[OURS]
         peers = {w: h for w, h in heads.items() if not w.startswith(("curvi", *SAMPLERS))}
-        text = (
-            f"- {ours['models']} {group} posteriors, nothing chosen: {ours['right']} right, "
-            f"{ours['silent']} silently wrong"
-        )
+        text = f"{ours['right']} right, {ours['silent']} silently wrong"
         if ours["median_of_nuts"] is not None:
             text += (
-                f"; processor time {ours['median_of_nuts']:.2f} of that of NUTS for 400 effective "
+                f"; {ours['median_of_nuts']:.2f} of the processor time of NUTS for 400 effective "
                 f"draws (median; {ours['most_of_nuts']:.2f} at most)"
             )
+        other = "none"
         if peers:
             best = max(peers, key=lambda who: peers[who]["right"] / peers[who]["models"])
-            text += (
-                f". Best other approximation, {best}: {peers[best]['right']} of "
-                f"{peers[best]['models']}, {peers[best]['silent']} silently wrong"
+            other = (
+                f"{peers[best]['right']} of {peers[best]['models']} right, "
+                f"{peers[best]['silent']} silently wrong ({best})"
             )
-        lines.append(f"{text}.")
-    return lines
+        rows.append((f"{ours['models']} {group} posteriors", text, other))
+    return rows
 
 
 def _number(value: float | None) -> str:

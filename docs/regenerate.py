@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -23,12 +24,14 @@ from benchmark_figures import FIGURES
 from benchmark_headlines import HEADLINES
 from limits_text import limits_text
 from pages import pages, replace_outputs, shown
-from posterior_tables import readme_lines
+from readme_table import measured_table
+from report_picture import report_picture
 from tables import TABLES
 
 from curvi.reproduction._provenance import sentence
 
 ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
 DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
 RECORDED = RESULTS / "reproduction"
 PAGES = {"sequences": "sequences.md"}  # where a table stands that is not on the page of benchmarks
@@ -84,7 +87,7 @@ def measured_blocks() -> Iterator[Block]:
             text = measured_section(name, result, table(result))
             yield Block(DOCS / PAGES.get(name, "benchmarks.md"), name, text)
     yield Block(DOCS / "limits.md", "limits", limits_text(lambda n: load(RESULTS / f"{n}.json")))
-    yield Block(ROOT / "README.md", "measured", measured())
+    yield Block(README, "measured", measured())
     for name, page, figures in EXPERIMENTS:
         folder = RECORDED if (RECORDED / f"{name}.md").exists() else RECORDED / name
         text, record = folder / f"{name}.md", load(folder / f"{name}.provenance.json")
@@ -181,9 +184,9 @@ def reliability() -> None:
 
 
 def page_outputs() -> None:
-    """Run the examples of all pages in a process of their own, and show what they print."""
-    found = pages()
-    names = [str(page.relative_to(DOCS)) for page in found]
+    """Run the examples of README and all pages in a process of their own; show what they print."""
+    found = [README, *pages()]
+    names = [os.path.relpath(page, DOCS) for page in found]
     command = [sys.executable, str(DOCS / "pages.py"), *names]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
     for page, printed in zip(found, json.loads(done.stdout).values(), strict=True):
@@ -192,44 +195,10 @@ def page_outputs() -> None:
         replace_outputs(page, printed)
 
 
-def _at_least(seconds: float | None, part: dict[str, Any]) -> str:
-    """Seconds of a rival, or those that were not enough for it."""
-    if seconds is not None:
-        return f"{seconds:.1f}"
-    budget = part.get("dsvi_budget") or part.get("numpyro_budget")
-    return f"at least {budget:.1f}"
-
-
 def measured() -> str:
-    """The lines of README, from the same results as the tables of the manual."""
-    lines = []
-    posteriors, regression, vae = (
-        load(RESULTS / f"{name}.json") for name in ("posteriors", "regression", "vae")
-    )
-    if posteriors:
-        lines += readme_lines(posteriors)
-    if regression:
-        normal, ard = regression["a9a_normal"], regression["a9a"]
-        lines.append(
-            f"- Logistic regression on a9a (32,561 rows): the exact optimum in "
-            f"{normal['seconds_warm']:.2f} s; NumPyro's AutoNormal with its best Adam is within 15 "
-            f"nats of it after {_at_least(normal['numpyro_seconds'], normal)} s. With a relevance "
-            f"prior, {ard['seconds']:.1f} s to {max(ard['elbo']):.1f} nats; DSVI is within 30 nats "
-            f"after {_at_least(ard['dsvi_seconds'], ard)} s and ends at "
-            f"{max(run['best_bound'] for run in ard['dsvi']):.1f}."
-        )
-    if vae and "mnist" in vae:
-        ratios = vae["mnist"]["ratios"]
-        shares = ", ".join(
-            f"{'at least ' if (found := ratios[f'adam {target}'])['at_least'] else ''}"
-            f"{found['ratio']:.1f} times as long to {target}"
-            for target in vae["mnist"]["rivals"]["adam"]
-        )
-        lines.append(
-            f"- An auto-encoder of MNIST: Adam, tuned for each bound, takes {shares} nats as the "
-            "default, which has no learning rate to tune."
-        )
-    return "\n".join(lines)
+    """The table of README, from the same results as the tables of the manual."""
+    names = ("posteriors", "regression", "vae")
+    return measured_table(*(load(RESULTS / f"{name}.json") for name in names))
 
 
 def main() -> None:
@@ -249,9 +218,8 @@ def main() -> None:
     if wanted == ["results"]:
         return
     page_outputs()
-    source, printed, variables = run_example("logistic")
-    block = f"```python\n{source}\n```\n\n```text\n{printed}\n```"
-    replace_block(ROOT / "README.md", "example", block)
+    report_picture()
+    _, _, variables = run_example("logistic")
     names = list(variables["table"].feature_names[: len(variables["result"].mean)])
     variables["result"].plot(names).savefig(ROOT / "docs" / "images" / "logistic.png", dpi=110)
 

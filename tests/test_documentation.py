@@ -34,19 +34,6 @@ def run(code: str, **settings: str) -> str:
     return done.stdout
 
 
-def without_times(text: str) -> list[str]:
-    return [line for line in text.strip().splitlines() if not line.startswith("method")]
-
-
-def test_readme_shows_the_example_and_what_it_prints():
-    readme = (ROOT / "README.md").read_text()
-    code, output = re.search(
-        r"```python\n(.*?)```\n\n```text\n(.*?)```", readme, re.DOTALL
-    ).groups()
-    assert code.strip() == (ROOT / "examples" / "logistic.py").read_text().strip()
-    assert without_times(run(code)) == without_times(output)
-
-
 def names_of_pages() -> list[str]:
     sys.path.insert(0, str(DOCS))
     from pages import pages
@@ -56,6 +43,12 @@ def names_of_pages() -> list[str]:
 
 
 PAGES = names_of_pages()
+
+
+def group_of(*, train: bool) -> tuple[str, ...]:
+    """Pages that are run together; README is one of those that are quick."""
+    found = tuple(name for name in PAGES if (Path(name).name in TRAIN) == train)
+    return found if train else ("../README.md", *found)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +66,14 @@ def printed():
     return of_pages
 
 
+def test_the_examples_of_readme_print_what_it_shows(printed):
+    from pages import differences, shown
+
+    readme = shown(ROOT / "README.md")
+    assert len(readme) == 4  # one for every kind of user
+    assert differences(readme, printed(group_of(train=False))["../README.md"]) == []
+
+
 @pytest.mark.parametrize(
     "page",
     [pytest.param(name, marks=[pytest.mark.slow] * (Path(name).name in TRAIN)) for name in PAGES],
@@ -80,8 +81,7 @@ def printed():
 def test_the_examples_of_a_page_print_what_it_shows(page, printed):
     from pages import differences, shown
 
-    train = Path(page).name in TRAIN
-    group = tuple(name for name in PAGES if (Path(name).name in TRAIN) == train)
+    group = group_of(train=Path(page).name in TRAIN)
     assert differences(shown(DOCS / page), printed(group)[page]) == []
 
 
@@ -108,7 +108,7 @@ def test_the_reliability_page_counts_the_hostile_cases_as_they_are():
     assert shown == run(command).strip(), "run python docs/regenerate.py reliability"
 
 
-# The example of README, and two that the manual does not execute: one needs flax, one minutes.
+# What draws a figure of the manual, and two that it does not execute: flax, and minutes.
 NOT_IN_THE_GALLERY = {"logistic", "vae_flax", "policy_pendulum"}
 GALLERY = [path for path in sorted(EXAMPLES.rglob("*.py")) if path.stem not in NOT_IN_THE_GALLERY]
 

@@ -134,8 +134,14 @@ def plot_forest(draws: np.ndarray, names: list[str]) -> Any:
     colours = {"plus": _PLUS, "minus": _MINUS, "open": QUIET}
     for place, estimate in enumerate(estimates):
         colour = colours[estimate.tone]
-        axis.plot([estimate.lower, estimate.upper], [place, place], color=colour, linewidth=1.2)
-        axis.plot(inner[:, place], [place, place], color=colour, linewidth=3.5)
+        axis.plot(
+            [estimate.lower, estimate.upper],
+            [place, place],
+            color=colour,
+            linestyle="-",
+            linewidth=1.2,
+        )
+        axis.plot(inner[:, place], [place, place], color=colour, linestyle="-", linewidth=3.5)
         face = "white" if estimate.tone == "open" else colour
         axis.plot(estimate.mean, place, "o", color=colour, markerfacecolor=face, markersize=6)
     axis.set_yticks(range(len(names)), literal(list(map(printable, names))))

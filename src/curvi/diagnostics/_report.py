@@ -70,9 +70,10 @@ def verdict_of(result: Any) -> Verdict:
     ]
     if result.correction is not None:
         sentences = [
-            "The fit stopped by itself at the optimum. A Gaussian alone is not close enough to "
-            f"the posterior, so the numbers come from {result.correction.sentence()}; they have "
-            "settled."
+            "The fit stopped by itself at the optimum. A Gaussian alone does not describe this "
+            f"posterior well enough, so the numbers come from {len(result.correction.draws)} draws "
+            f"that correct it (by {result.correction.kind}), worth at least "
+            f"{result.correction.ess:.0f} independent ones."
         ]
     if result.mc_error is not None:
         sentences.append(
@@ -173,7 +174,7 @@ def _tiles(result: Any, forests: list[Forest]) -> tuple[Tile, ...]:
         tiles.append(Tile("Clear direction", f"{clear} of {len(signed)}", note))
     tiles.append(bound_tile(result.elbo, f"nats, standard error {result.elbo_se:.2g}"))
     ess = result.relative_ess
-    tiles.append(Tile("Match of q", percent(ess), "effective draws per draw of q"))
+    tiles.append(Tile("Match of the family", percent(ess), "of its draws are effective"))
     tiles.append(Tile("Time", f"{plain(result.seconds, 2)} s", f"{result.steps} steps"))
     return tuple(tiles)
 

@@ -53,7 +53,7 @@ class StepInfo(NamedTuple):
     >>> result = curvi.fit(lambda x: -0.5 * x**2, jnp.ones(()), family=curvi.MeanField(),
     ...                    on_step=to_tensorboard(kept), progress=False)
     >>> kept[0], len(kept) >= result.steps
-    (('elbo/run0', 1), True)
+    (('elbo/run0', 0), True)
     """
 
     run: int
