@@ -68,7 +68,9 @@ def first_order(name, cell, rows, *, averaged):
     """The method of a cell, as a user would write it."""
     share = _decay(cell, rows)
     rate = cell.rate if share is None else lambda step: cell.rate * share(step)
-    method = curvi.FirstOrder({"adam": optax.adam, "adagrad": optax.adagrad}[name](rate))
+    method = curvi.FirstOrder(
+        {"adam": optax.adam, "adagrad": optax.adagrad}[name](rate), check_updates=False
+    )
     window = max(1, AVERAGED_IMAGES // cell.batch)
     return curvi.Averaged(method, window=window) if averaged else method
 
@@ -86,7 +88,8 @@ def halving(name, grid, X, held, *, rungs=RUNGS, report=print):
         window = max(1, AVERAGED_IMAGES // cell.batch)
         rule = rated(_transformation(name), _decay(cell, len(X)))
         methods.setdefault(
-            (cell.batch, cell.schedule), curvi.Averaged(curvi.FirstOrder(rule), window=window)
+            (cell.batch, cell.schedule),
+            curvi.Averaged(curvi.FirstOrder(rule, check_updates=False), window=window),
         )
     runs: dict[Cell, Run] = {}
     table = {}

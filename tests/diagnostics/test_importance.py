@@ -88,6 +88,18 @@ def test_the_sentence_of_a_misfit_never_calls_it_a_good_fit():
 
 
 @pytest.mark.float64_only
+@pytest.mark.parametrize(
+    ("family", "advice"), [(curvi.MeanField(), "LowRank(10)"), (curvi.LowRank(16), "LowRank(32)")]
+)
+def test_a_covariance_that_no_memory_holds_is_not_advised(family, advice):
+    target, numbers = SimpleNamespace(dimension=100_000), {"khat": 0.95, "relative_ess": 0.1}
+    result = SimpleNamespace(misfit=True, target=target, family=family, correction=None, **numbers)
+    sentence = misfit_sentence(result)
+    assert advice in sentence
+    assert "FullRank" not in sentence
+
+
+@pytest.mark.float64_only
 def test_a_misfit_is_announced_at_the_line_of_the_user():
     def narrow(position):
         return -50.0 * (position[0] - position[1]) ** 2 - 0.1 * jnp.sum(position**2)

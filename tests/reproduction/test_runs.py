@@ -15,6 +15,7 @@ from curvi.glm._likelihoods import Bernoulli
 from curvi.reproduction import _cg_steps as cg_steps
 from curvi.reproduction import _concentration as concentration
 from curvi.reproduction import _regression as regression
+from curvi.reproduction._figures import plot_convergence
 from curvi.reproduction._methods import (
     NEWTON,
     PAPER_METHODS,
@@ -25,6 +26,7 @@ from curvi.reproduction._methods import (
     best_of,
     newton_run,
 )
+from curvi.reproduction._regression_figures import draw_convergence
 from curvi.reproduction._runs import (
     Run,
     Setting,
@@ -121,7 +123,7 @@ def recorded(monkeypatch):
         return Comparison(name, options.seeds, (X, y), (X, y), runs, settings, pilots)
 
     monkeypatch.setattr(regression, "compare", compare)
-    monkeypatch.setattr(regression, "load_rows", lambda name, *, quick: ((X, y), (X, y)))
+    monkeypatch.setattr(regression, "load_rows", lambda name: ((X, y), (X, y)))
     monkeypatch.setattr(
         regression, "newton_runs", lambda name, train, *, seeds, quick, report: some_runs(seeds)
     )
@@ -148,6 +150,39 @@ def test_the_regressions_write_their_numbers_beside_the_papers(tmp_path, capsys,
     }  # fmt: skip
     record = json.loads((tmp_path / "table1.provenance.json").read_text())
     assert (record["experiment"], record["seeds"]) == ("table1", [7, 8])
+
+
+def test_a_quick_run_gives_no_verdict(tmp_path, capsys, recorded):
+    for name in ("table1", "logistic", "coefficients"):
+        assert main(["reproduce", name, "--quick", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert f"| duke | HFSGVI | 0 / 0 | {recorded} | {recorded} |" in printed
+    assert printed.count("say nothing about the paper's claims") == 3
+    assert not [word for word in ("reproduce (", "holds", "does not hold") if word in printed]
+    record = json.loads((tmp_path / "table1.provenance.json").read_text())
+    assert (record["quick"], record["seeds"]) == (True, [0, 1])
+
+
+def test_a_run_that_diverges_stays_inside_the_axes():
+    """In the figures of regressions and of auto-encoders."""
+    bounds = np.array([-100.0, -1e30, -np.inf, np.nan])
+    lost = Run(np.arange(4), np.arange(4.0), bounds, np.ones(1), np.ones(1), Outcome.BUDGET, 0.0)
+    good = Run(np.arange(3), np.arange(3.0), np.array([-100.0, -3.0, -2.0]), *[np.ones(1)] * 2,
+               Outcome.BUDGET, 0.0)  # fmt: skip
+    rows = (np.ones((5, 1)), np.ones(5))
+    one = Comparison("duke", (0,), rows, rows, {"DSVI": [lost], "HFSGVI": [good]},
+                     {"DSVI": SMALL["DSVI"][0]})  # fmt: skip
+    histories = {
+        name: [{"validation_elbo": run.bound, "seconds": run.seconds, "epoch": run.step + 1.0}]
+        for name, run in (("lost", lost), ("good", good))
+    }
+    for figure in (draw_convergence([one]), plot_convergence(histories)):
+        for panel in figure.axes:
+            low, high = panel.get_ylim()
+            curves = [line.get_ydata() for line in panel.get_lines()]
+            assert len(curves) == 2
+            assert all(((low <= curve) & (curve <= high)).all() for curve in curves)
+            assert high < 1e6
 
 
 def test_settings_are_named_by_what_is_not_usual():
@@ -181,7 +216,7 @@ def test_the_candidate_with_the_highest_pilot_bound_is_chosen():
 @pytest.mark.slow
 def test_the_table_of_cg_iterations_runs_every_k_for_as_many_steps(tmp_path, monkeypatch, capsys):
     X, y = table(30)
-    monkeypatch.setattr(cg_steps, "load_rows", lambda name, *, quick: ((X, y), (X, y)))
+    monkeypatch.setattr(cg_steps, "load_rows", lambda name: ((X, y), (X, y)))
     monkeypatch.setattr(cg_steps, "DATA", ("duke",))
     monkeypatch.setattr(
         cg_steps, "pilots", lambda *_: [Pilot(Setting(HFSGVI(curvature="plug_in"), 5, 4), -1.0)]

@@ -11,13 +11,15 @@ from jaxtyping import Array, PyTree
 from curvi._core.errors import Outcome
 from curvi._core.trees import coordinate_names, flat_numbers
 from curvi.diagnostics._evaluation import ENOUGH_ESS, LEAST_ESS, WORST_K
-from curvi.families import LowerTriangular
+from curvi.families import DiagonalPlusLowRank, LowerTriangular
 
 LARGEST_MC_ERROR = 0.05
 _FALL, _RELATIVE_FALL, _FALL_SES = 5.0, 0.1, 10.0  # nats, of the bound, and standard errors
 _SAME_OPTIMUM = 1.0  # nats between starts that ended in the same optimum
 _MOST_ROWS = 40
 _MOST_NAMES = 4
+_MOST_FULL = 1000  # coordinates, up to which a full covariance is advised
+_FIRST_RANK = 10
 
 
 def cautions(
@@ -72,14 +74,23 @@ def misfit_sentence(result: Any) -> str:
             "prior that keeps it from zero, write group effects as mean + sd * noise, or sample "
             "with NUTS from result.to_blackjax()."
         )
-    fullest = result.target.dimension == 1 or isinstance(result.family.scale, LowerTriangular)
-    richer = "" if fullest else "a richer family such as FullRank(), "
+    richer = _richer(result.target.dimension, result.family.scale)
     return (
         f"q does not match the target (Pareto k {result.khat:.2f}, relative ESS "
         f"{result.relative_ess:.2g}; good fits have ESS above {ENOUGH_ESS}, or k below {WORST_K} "
         f"and ESS above {LEAST_ESS}): sds and tails may be wrong; use linear_response, {richer}or "
         "num_starts in case there are several optima."
     )
+
+
+def _richer(dimension: int, scale: Any) -> str:
+    """A family to try, one whose covariance fits into memory and into the time of a fit."""
+    if dimension == 1 or isinstance(scale, LowerTriangular):
+        return ""
+    if dimension <= _MOST_FULL:
+        return "a richer family such as FullRank(), "
+    rank = 2 * scale.rank if isinstance(scale, DiagonalPlusLowRank) else _FIRST_RANK
+    return f"a richer family such as LowRank({rank}), "
 
 
 def cliff_sentence(

@@ -14,7 +14,7 @@ from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi.linalg import conjugate_gradient, damped, hessian
 from curvi.linalg._arithmetic import all_finite, select
-from curvi.solvers._step import GOOD, POOR, agreement
+from curvi.solvers._step import GOOD, POOR, agreement, next_damping
 
 
 class HessianFreeState(NamedTuple):
@@ -109,10 +109,8 @@ def hessian_free(
         trial_value = value_fn(optax.tree.add(params, solved.solution))
         ratio = agreement(value, trial_value, -solved.model_value)
         good = all_finite(trial_value, solved.solution, updates) & (ratio > 0)
-        factor = jnp.where(ratio > GOOD, 0.5, jnp.where(ratio > POOR, 1.0, 3.0))
-        new = HessianFreeState(
-            jnp.clip(state.damping * jnp.where(good, factor, 3.0), 1e-8, 1e8), ratio, solved.steps
-        )
+        damping = next_damping(state.damping, rise=ratio < POOR, fall=ratio > GOOD, sound=good)
+        new = HessianFreeState(damping, ratio, solved.steps)
         return select(good, solved.solution, optax.tree.zeros_like(params)), new
 
     return optax.GradientTransformationExtraArgs(init, update)

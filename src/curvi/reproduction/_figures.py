@@ -8,6 +8,8 @@ import numpy as np
 
 from curvi.plots import house_style, new_figure
 
+_FURTHEST = 4.0  # times the distance of the starts from the best bound: what is drawn of a run
+
 
 @house_style
 def plot_convergence(histories: dict[str, list[dict[str, np.ndarray]]], *, title: str = "") -> Any:
@@ -31,10 +33,14 @@ def plot_convergence(histories: dict[str, list[dict[str, np.ndarray]]], *, title
     finite = np.concatenate([values[np.isfinite(values)] for values in elbos])
     best = float(finite.max()) if len(finite) else 0.0
     # The best run of all reaches a gap of zero, which has no place on this scale.
-    smallest = 1e-3 * (best - float(np.median(finite))) if len(finite) else 1.0
+    smallest = max(1e-3 * (best - float(np.median(finite))) if len(finite) else 1.0, 1e-12)
+    # A run that diverges goes along the upper edge, and is seen to.
+    starts = [best - values[0] for values in elbos if np.isfinite(values[:1]).all()]
+    largest = max(_FURTHEST * max(starts, default=1.0), 10 * smallest)
     for number, (name, several) in enumerate(histories.items()):
         for seed, history in enumerate(several):
-            gap = np.maximum(best - history["validation_elbo"], max(smallest, 1e-12))
+            gap = np.nan_to_num(best - history["validation_elbo"], nan=largest, posinf=largest)
+            gap = np.clip(gap, smallest, largest)
             for axis, column in zip(axes, ("seconds", "epoch"), strict=True):
                 axis.plot(
                     history[column], gap, marker=".", markersize=3, linewidth=0.8,

@@ -53,7 +53,7 @@ def table1(
     options = Options(tuple(seeds), quick, seconds, steps)
     found = [compare(name, options, report) for name in DATA]
     # From raw intensities, standardised with the training rows only.
-    train, test = load_rows("leukemia-raw", quick=quick)
+    train, test = load_rows("leukemia-raw")
     runs = newton_runs("leukemia-raw", train, seeds=seeds, quick=quick, report=report)
     found.append(Comparison("leukemia-raw", tuple(seeds), train, test, {NEWTON: runs}, {}))
     wrong: Errors = {
@@ -65,12 +65,13 @@ def table1(
     }
     report("duke-all: leave one out")
     left_out, total = leave_one_out(most=4 if quick else None)
-    note = f"Leave-one-out on the {total} rows of duke-all, Newton, one start: {left_out} errors."
+    which = f"the {'first ' * quick}{total} rows of duke-all"
+    note = f"Leave-one-out on {which}, Newton, one start: {left_out} errors."
     summary = as_markdown([row for one in found for row in _table1_summary(one, wrong)])
     chosen = (
         [] if quick else [_CHOICE, as_markdown([row for one in found for row in pilot_rows(one)])]
     )
-    parts = [summary, note, *([QUICK] if quick else []), _not_reproduced(wrong), *chosen]
+    parts = [summary, note, QUICK if quick else _not_reproduced(wrong), *chosen]
     text = "\n\n".join(parts)
     rows = [row for one in found for row in _table1_rows(one, wrong)]
     return write_files(out, {"table1.csv": rows, "table1.md": text + "\n"})
@@ -156,7 +157,7 @@ def logistic(
         for a, b, v in zip(r.step, r.seconds, r.bound, strict=True)
     ]  # fmt: skip
     rows = [row for one in found for row in _convergence_summary(one)]
-    text = as_markdown(rows) + "\n\n" + claims(found) + (f"\n\n{QUICK}\n" if quick else "\n")
+    text = f"{as_markdown(rows)}\n\n{QUICK if quick else claims(found)}\n"
     return write_files(
         out,
         {"logistic.png": draw_convergence(found), "logistic.csv": curves, "logistic.md": text},
@@ -251,11 +252,9 @@ def coefficients(
                  "mean": f"{best.mean[i]:.6g}", "sd": f"{best.sd[i]:.6g}"}
                 for i in np.flatnonzero(selected & large)
             ]  # fmt: skip
-    said = (
-        "Of every method the seed with the highest bound. The paper says that the coefficients are "
-        "very sparse on all three data sets."
-    )
-    said += f"\n\n{QUICK}" if quick else ""
+    said = "Of every method the seed with the highest bound. "
+    sparse = "The paper says that the coefficients are very sparse on all three data sets."
+    said += QUICK if quick else sparse
     files = {
         "coefficients.png": draw_coefficients(means),
         "coefficients.csv": lines,

@@ -28,6 +28,8 @@ def draw_convergence(found: list[Comparison]) -> Any:
     for column, one in enumerate(found):
         best = max(run.last for runs in one.runs.values() for run in runs)
         upper, lower = panels[0, column], panels[1, column]
+        first = min(run.bound[0] for runs in one.runs.values() for run in runs)
+        top = max(4 * (best - first), 10 * _SMALLEST_GAP)
         for method, runs in one.runs.items():
             for place, run in enumerate(runs):
                 style = {
@@ -38,15 +40,15 @@ def draw_convergence(found: list[Comparison]) -> Any:
                     "alpha": 0.8,
                     "marker": "." if len(run.step) < _FEW else None,
                 }
-                gap = np.maximum(best - run.bound, _SMALLEST_GAP)
-                gap = np.where(np.isfinite(gap), gap, np.nan)
+                # A run that diverges goes along the upper edge, and is seen to.
+                gap = np.nan_to_num(best - run.bound, nan=top, posinf=top)
+                gap = np.clip(gap, _SMALLEST_GAP, top)
                 upper.plot(np.maximum(run.seconds, _SMALLEST_TIME), gap, **style)
                 lower.plot(np.maximum(_epochs(one, method, run), 0.5), gap, **style)
-        first = min(run.bound[0] for runs in one.runs.values() for run in runs)
         for panel, label in ((upper, "running time [s], without compilation"),
                              (lower, "epochs (gradients of all rows)")):  # fmt: skip
             panel.set(xscale="log", yscale="log", xlabel=label)
-            panel.set_ylim(_SMALLEST_GAP, 4 * (best - first))
+            panel.set_ylim(0.8 * _SMALLEST_GAP, 1.25 * top)
         upper.set_title(f"{one.name}, best bound {best:.2f} nats", fontsize=10)
     for row in panels:
         row[0].set_ylabel("nats below the best bound")

@@ -14,7 +14,10 @@ from curvi._core.text import printable
 from curvi.plots import png_bytes
 
 Row = dict[str, Any]
-QUICK = "Quick settings: runs of one or two seconds, one setting per method, 3,000 rows of a9a."
+QUICK = (
+    "Quick settings: runs of one or two seconds with one setting per method, which say nothing "
+    "about the paper's claims."
+)
 _HUGE = 1e7
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four are wide
 

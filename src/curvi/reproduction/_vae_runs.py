@@ -84,7 +84,7 @@ class Candidate(NamedTuple):
 
 
 def _adagrad(rate: float) -> Candidate:
-    return Candidate(f"rate {rate:g}", FirstOrder(optax.adagrad(rate)), 100)
+    return Candidate(f"rate {rate:g}", FirstOrder(optax.adagrad(rate), check_updates=False), 100)
 
 
 CANDIDATES: dict[str, tuple[Candidate, ...]] = {

@@ -31,7 +31,7 @@ from curvi.solvers._method import (
     check_preconditioner,
     make_info,
 )
-from curvi.solvers._step import GOOD, POOR, agreement, rounding_of
+from curvi.solvers._step import GOOD, POOR, agreement, next_damping, rounding_of
 
 _PROBES = 3
 _WARM = 0.9  # how much of the last solution conjugate gradients start from
@@ -197,12 +197,10 @@ class HessianFree(StochasticMethod):
         sound = accepted & (move.retries == 0)
         fall = (ratio > GOOD) & (move.length > _LONG)
         rise = (ratio < POOR) | (move.length < _SHORT * move.signal)
-        factor = jnp.where(rise, 3 / 2, jnp.where(fall, 2 / 3, 1.0))
-        factor = jnp.where(sound, factor, 3.0).astype(state.damping.dtype)
         noisy = move.signal < _FIXED_COST / (_FIXED_COST + state.growth)
         grown = jnp.where(noisy, _GROWTH * state.growth, state.growth)
         after = state._replace(
-            damping=jnp.clip(state.damping * factor, 1e-8, 1e8),
+            damping=next_damping(state.damping, rise=rise, fall=fall, sound=sound),
             growth=jnp.minimum(grown, self.max_growth),
             batches=second + count,
         )

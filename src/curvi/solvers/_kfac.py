@@ -183,7 +183,7 @@ class KFAC(CheapSteps):
         params = objective.assemble(state.params, tuple(moved))
         average = params
         if self.average_window:
-            average = average_towards(state.average, params, self._window(now))
+            average = average_towards(state.average, params, self._window(now), step)
         value = value + objective.penalty(state.params)
         norm = optax.tree.norm(norms)
         info = make_info(value, grad_norm=norm, accepted=finite, finite=finite)

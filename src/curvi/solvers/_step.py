@@ -136,6 +136,17 @@ def next_radius(
     return xp.clip(xp.where(trusted, radius, shrunk), tiny, 1 / tiny)
 
 
+def next_damping(damping: Scalar, *, rise: Scalar, fall: Scalar, sound: Scalar) -> Scalar:
+    """Levenberg-Marquardt: less after a step that was better than expected, more after a worse one.
+
+    ``sound`` says whether the step was taken as it came; if not, the damping rises at once.
+    """
+    xp = la.namespace(damping)
+    factor = xp.where(rise, 3 / 2, xp.where(fall, 2 / 3, 1.0))
+    factor = xp.where(sound, factor, 3.0).astype(damping.dtype)
+    return xp.clip(damping * factor, 1e-8, 1e8)
+
+
 def rounding_of(value: Scalar, eps: Any = None) -> Scalar:
     """Size of the rounding error of an objective value."""
     xp = la.namespace(value)

@@ -13,8 +13,8 @@ METHODS: dict[str, Callable[[], Method]] = {
     "kfac": KFAC,
     "hessian_free": HessianFree,
     "lbfgs": lambda: LBFGS(history=10),
-    "adam": lambda: Averaged(FirstOrder(optax.adam(1e-3))),
-    "adagrad": lambda: FirstOrder(optax.adagrad(0.03)),
+    "adam": lambda: Averaged(FirstOrder(optax.adam(1e-3), check_updates=False)),
+    "adagrad": lambda: FirstOrder(optax.adagrad(0.03), check_updates=False),
 }
 
 

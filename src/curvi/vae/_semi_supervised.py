@@ -309,7 +309,7 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
 @cache
 def _default_method() -> Method:
     """The same object for every fit, so that a second one compiles nothing."""
-    return Averaged(FirstOrder(optax.adam(2e-3)))
+    return Averaged(FirstOrder(optax.adam(2e-3), check_updates=False))
 
 
 def _is_missing(label: Any) -> bool:

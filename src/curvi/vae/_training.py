@@ -130,7 +130,12 @@ class Trained:
     def sentence(self) -> str:
         """How the training ended, in terms of the options of :class:`Schedule`."""
         if self.out_of_time:
-            return f"time_budget ran out after {self.steps} steps, before the last epoch; raise it."
+            epoch = self.history["epoch"][-1] if len(self.history["epoch"]) else 0.0
+            plural = "" if self.steps == 1 else "s"
+            return (
+                f"time_budget ran out after {self.steps} step{plural}, in epoch {epoch:.3g}; raise "
+                f"it. Compilation took {self.compile_seconds:.1f} s besides."
+            )
         if self.outcome is Outcome.BUDGET:
             return "Trained for max_epochs; raise it if the ELBO of history_ is still rising."
         if self.outcome is Outcome.CONVERGED:
