@@ -128,6 +128,8 @@ def test_every_command_has_help_a_seed_and_a_folder_for_its_files(name, capsys):
     printed = capsys.readouterr().out
     assert "usage: curvi" in printed
     assert "-h, --help" in printed
+    if name in ("fit", "predict", "reproduce"):
+        assert f"examples:\n  curvi {name}" in printed
     if name not in ("curvi", "data"):  # these only choose among commands
         assert "--seed INT" in printed
         assert "--out " in printed

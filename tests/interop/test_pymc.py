@@ -51,7 +51,9 @@ def test_the_density_is_that_of_pymc(fitted, key):
     model = models.pymc_model()
     z = fitted.target.start + jax.random.normal(key, fitted.target.start.shape)
     point = {k: np.asarray(v) for k, v in fitted.target.density.unravel(z).items()}
-    np.testing.assert_allclose(fitted.target.log_prob(z), model.compile_logp(mode="FAST_COMPILE")(point), rtol=1e-9)
+    np.testing.assert_allclose(
+        fitted.target.log_prob(z), model.compile_logp(mode="FAST_COMPILE")(point), rtol=1e-9
+    )
 
 
 @each_copy

@@ -34,6 +34,23 @@ _OVERVIEW = """\
   curvi completion bash                       completion for bash, zsh or fish
 
 curvi COMMAND --help explains a command. A fit writes curvi-report.html, or a folder with --out."""
+_EXAMPLES = {
+    "fit": """\
+examples:
+  curvi fit                                            the bundled example
+  curvi fit table.csv --target price                   a regression
+  curvi fit table.csv --target price --prior ard       with selection of features
+  curvi fit table.csv --target visits --model poisson  counts
+  curvi fit table.csv --formula "y ~ x + (1 | group)" --out results
+  curvi fit table.csv --target price --missing drop --save model.curvi""",
+    "predict": """\
+examples:
+  curvi predict model.curvi new.csv
+  curvi predict model.curvi new.csv --out predictions.csv""",
+    "data": "examples:\n  curvi data list\n  curvi data path a9a",
+    "reproduce": "examples:\n  curvi reproduce table1\n  curvi reproduce all --quick --out folder",
+    "launch": "examples:\n  curvi launch --processes 2 -- fit table.csv --target price",
+}
 _SHELLS = ("bash", "zsh", "fish")
 
 
@@ -110,6 +127,8 @@ def _parsed(arguments: list[str] | None) -> Any:
                 config=(tyro.conf.OmitSubcommandPrefixes,),
             )
     except SystemExit as ended:
+        if not ended.code and given[0] in _EXAMPLES:
+            say("\n" + _EXAMPLES[given[0]])
         sys.stdout.flush()
         if ended.code:
             complain(one_sentence(message.getvalue()))

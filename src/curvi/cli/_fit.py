@@ -45,9 +45,6 @@ class FitCommand:
 
     Prints the verdict and the clearest estimates, and writes a report for the browser. Without a
     table it is logistic regression on scikit-learn's breast-cancer data.
-
-    Examples: curvi fit; curvi fit table.csv --target y; curvi fit table.csv --formula
-    "y ~ x + (1 | group)" --out results; curvi fit table.csv --target y --save model.curvi.
     """
 
     table: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[TABLE.csv]")] = None
@@ -131,6 +128,8 @@ class FitCommand:
                 ("target", "model", "ignore", "prior", "family", "checkpoint"),
                 "does not go with --formula; leave one of them out",
             )
+            if self.missing == "mean":
+                raise InputError("--missing mean does not go with --formula; use --missing drop")
         else:
             self._refuse(("likelihood",), "needs --formula; use --model with --target")
 

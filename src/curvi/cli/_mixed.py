@@ -81,7 +81,7 @@ def fit_formula(path: Path, *, separator: str, missing: str, **options: Any) -> 
     cells = read_cells(path, separator=separator_of(path, separator))
     used = column_names(parse(str(options["formula"])))
     names = [name for name in cells.columns if name in used]
-    cells, facts, notes = handle_missing(cells, names, missing if missing != "mean" else "refuse")
+    cells, facts, notes = handle_missing(cells, names, missing)
     if cells.decimal_comma:
         facts["file"] = "numbers with decimal commas"
     table = typed_columns(cells, names)

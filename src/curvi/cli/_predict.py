@@ -25,9 +25,6 @@ class PredictCommand:
     Prints CSV, one line per row: the expected response with a 90 % interval, or the predicted
     class with the probability of every class. The table needs the columns of the fit, in any
     order; it may have others.
-
-    Examples: curvi predict model.curvi new.csv; curvi predict model.curvi new.csv --out
-    predictions.csv.
     """
 
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]

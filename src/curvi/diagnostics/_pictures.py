@@ -13,12 +13,14 @@ from curvi._core.trees import flat_numbers
 from curvi.diagnostics._summary import names_of
 from curvi.plots import house_style, literal, new_figure, plot_fit
 from curvi.plots._style import COLOURS, QUIET, RULE
-from curvi.report._blocks import Estimate, Forest, estimates_of
+from curvi.report._blocks import Estimate, Forest, estimates_of, normal_estimate
 from curvi.report._notebook import notebook_html
 
 _KINDS = ("fit", "forest", "pair", "convergence")
 _MOST_FOREST, _MOST_PAIRS, _MOST_LISTED = 60, 6, 12
 _DRAWS, _DOTS = 2000, 400
+_LEAST_DRAWS, _MOST_NUMBERS = 200, 20_000_000  # of draws of everything together
+_MOST_DRAWN = 20_000  # numbers from which intervals are those of normal distributions
 _PLUS, _MINUS = COLOURS[:2]
 
 
@@ -86,7 +88,7 @@ class Shown:
         from curvi.diagnostics._report import verdict_of
 
         labels = names_of(self.mean, None, self.target.labels)
-        rows = _estimates(self, labels[:_MOST_LISTED])
+        rows = estimates_for(self, labels[:_MOST_LISTED], drawn(self))
         table = [("", "mean", "90 % interval", "direction")]
         table += [(e.name, e.shown_mean, e.interval, e.sign) for e in rows]
         more = len(labels) - len(rows)
@@ -101,17 +103,27 @@ class Shown:
         return notebook_html("FitResult", facts, verdict=verdict, table=table)
 
 
-def flat_draws(result: Any, count: int = _DRAWS) -> np.ndarray:
-    """Draws of all numbers of a result, (draws, numbers)."""
+def flat_draws(result: Any) -> np.ndarray:
+    """Draws of all numbers of a result, (draws, numbers); fewer where there are many numbers."""
+    count = int(min(_DRAWS, max(_LEAST_DRAWS, _MOST_NUMBERS // max(result.target.dimension, 1))))
     tree = result.sample(count)
     leaves = [np.asarray(leaf, float).reshape(count, -1) for leaf in jax.tree.leaves(tree)]
     return np.concatenate(leaves, axis=1)
 
 
-def _estimates(result: Any, labels: list[str]) -> list[Estimate]:
+def estimates_for(result: Any, labels: list[str], draws: np.ndarray | None) -> list[Estimate]:
+    """Estimates of the first numbers of a result, from draws where there are any."""
     count = len(labels)
     means, sds = flat_numbers(result.mean)[:count], flat_numbers(result.sd)[:count]
-    return estimates_of(labels, flat_draws(result)[:, :count], means=means, sds=sds)
+    if draws is None:
+        triples = zip(labels, means.tolist(), sds.tolist(), strict=True)
+        return [normal_estimate(name, mean, sd) for name, mean, sd in triples]
+    return estimates_of(labels, draws[:, :count], means=means, sds=sds)
+
+
+def drawn(result: Any) -> np.ndarray | None:
+    """Draws of all numbers of a result; None where there are too many numbers."""
+    return flat_draws(result) if result.target.dimension <= _MOST_DRAWN else None
 
 
 def _correlated(draws: np.ndarray) -> list[int]:

@@ -9,12 +9,10 @@ import jax
 import numpy as np
 
 from curvi._core.errors import InputError, Outcome
-from curvi._core.trees import flat_numbers
 from curvi.diagnostics._evaluation import WORST_K
-from curvi.diagnostics._pictures import flat_draws
+from curvi.diagnostics._pictures import drawn, estimates_for
 from curvi.diagnostics._summary import names_of
 from curvi.report import Facts, Forest, Grid, Prose, Report, Tab, Tile, Verdict
-from curvi.report._blocks import estimates_of
 from curvi.report._common import READ, bound_chart, bound_tile, checked_title, repeat_tab
 from curvi.report._numbers import percent, plain, rounded
 from curvi.report._predictive import calibration, coverage, few_rows, predictive, residuals
@@ -33,7 +31,7 @@ def report_of(
 ) -> Report:  # fmt: skip
     """What a page says about a result; see :meth:`curvi.FitResult.report`."""
     labels = names_of(result.mean, names, result.target.labels)
-    draws = flat_draws(result)
+    draws = drawn(result)
     forests = _forests(result, labels, draws)
     tabs = [Tab("estimates", "Estimates", (Prose(READ), *forests))]
     if observed is not None or replicated is not None:
@@ -119,10 +117,9 @@ def predictive_blocks(observed: Any, replicated: Any) -> tuple[Any, ...]:
     )
 
 
-def _forests(result: Any, labels: list[str], draws: np.ndarray) -> list[Forest]:
+def _forests(result: Any, labels: list[str], draws: np.ndarray | None) -> list[Forest]:
     """One forest for every array; numbers of similar size that stand alone share one."""
-    means, sds = flat_numbers(result.mean), flat_numbers(result.sd)
-    estimates = estimates_of(labels, draws, means=means, sds=sds)
+    estimates = estimates_for(result, labels, draws)
     paths, _ = jax.tree_util.tree_flatten_with_path(result.mean)
     found, at = [], 0
     free = getattr(result.target, "constrain", None) is None
@@ -156,12 +153,15 @@ def _by_size(alone: list[int], estimates: Any) -> list[tuple[int, int]]:
     return out
 
 
-def _forest(title: str, here: list[int], estimates: Any, draws: np.ndarray, free: bool) -> Forest:
+def _forest(
+    title: str, here: list[int], estimates: Any, draws: np.ndarray | None, free: bool
+) -> Forest:
     rows = [estimates[i] for i in here]
     if len(rows) > _MOST_ESTIMATES:
         rows = sorted(rows, key=lambda e: -abs(e.mean))[:_MOST_ESTIMATES]
     # What a constraint keeps above zero has no direction that the data could decide.
-    signs = free or bool(np.any(draws[:, here] <= 0))
+    lowest = min(e.lower for e in rows) if draws is None else np.min(draws[:, here])
+    signs = free or bool(lowest <= 0)
     return Forest(title, tuple(rows), signs=signs, total=len(here))
 
 
@@ -179,7 +179,7 @@ def _tiles(result: Any, forests: list[Forest]) -> tuple[Tile, ...]:
     return tuple(tiles)
 
 
-def _checks(result: Any, labels: list[str], draws: np.ndarray) -> tuple[Any, ...]:
+def _checks(result: Any, labels: list[str], draws: np.ndarray | None) -> tuple[Any, ...]:
     k, ess = result.khat, result.relative_ess
     if result.correction is not None:
         answer = f"yes: {result.correction.sentence()}"
@@ -220,8 +220,10 @@ def _of_k(k: float) -> str:
     return "fine below 0.7" if k <= WORST_K else "above 0.7, q misses part of the posterior"
 
 
-def _correlated(labels: list[str], draws: np.ndarray) -> tuple[tuple[str, ...], ...]:
+def _correlated(labels: list[str], draws: np.ndarray | None) -> tuple[tuple[str, ...], ...]:
     """Pairs of parameters with strong correlations, the strongest first."""
+    if draws is None:
+        return ()
     spread = draws.std(axis=0)
     if not 2 <= draws.shape[1] <= _MOST_CORRELATED or not np.all(spread > 0):
         return ()

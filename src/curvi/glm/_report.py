@@ -16,7 +16,7 @@ from curvi.report._predictive import calibration, coverage, few_rows, predictive
 
 _MOST_ESTIMATES = 500
 _REPLICATES = 200
-_MOST_NUMBERS = 2e7  # of simulated data
+_MOST_NUMBERS = 2e7  # of simulated data, and of a table whose curvature is computed
 _MOST_COLUMNS = 400  # of which sds are compared with those that a full covariance would have
 TOO_NARROW = 1.25  # ratio of sds from which a diagonal covariance is warned of
 _KINDS = {
@@ -113,7 +113,8 @@ def narrowness(model: Any, X: Any) -> np.ndarray | None:
     posterior = model._posterior
     known = len(posterior.mean) == 1 and model.prior == "normal" and model.covariance == "diagonal"
     columns = posterior.columns
-    if not known or sparse.issparse(X) or columns.count > _MOST_COLUMNS:
+    small = columns.count <= _MOST_COLUMNS and np.size(X) <= _MOST_NUMBERS
+    if not known or sparse.issparse(X) or not small:
         return None
     design = columns.dense(np.asarray(X, float))
     predictor = design @ posterior.mean[0]
