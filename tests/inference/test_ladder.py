@@ -91,6 +91,15 @@ def test_tails_that_no_draw_of_q_reaches_are_not_weighted(key):
     assert (np.asarray(result.sd) > 0.7 * 3.0**0.5).all()
 
 
+def test_a_mode_that_no_draw_came_near_is_not_silent(key):
+    def log_density(x):
+        return jnp.logaddexp(-0.5 * jnp.sum((x - 4.0) ** 2), -0.5 * jnp.sum((x + 4.0) ** 2))
+
+    with pytest.warns(curvi.MisfitWarning, match="2 different optima"):
+        result = curvi.fit(log_density, jnp.ones(2), progress=False, seed=seed_of(key))
+    np.testing.assert_allclose([mode.weight for mode in result.modes], 0.5, atol=0.05)
+
+
 def test_a_time_budget_that_ends_during_the_correction_is_no_convergence(monkeypatch):
     moved = Ladder._moved
 

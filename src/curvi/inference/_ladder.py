@@ -20,12 +20,14 @@ from curvi._core.trees import coordinate_names, precision_of
 from curvi.diagnostics import FitResult
 from curvi.diagnostics._correction import Correction, Rung
 from curvi.diagnostics._evaluation import evaluate, raw_relative_ess
+from curvi.diagnostics._modes import Mode, modes_of
 from curvi.diagnostics._moments import user_columns, user_space
 from curvi.diagnostics._transitions import Effort, Transitions, run_transitions
 from curvi.engine import Budget, Execution, Resources, RunResult, VariationalProblem, run
 from curvi.families import Conditional, Family, FullRank, Params
 from curvi.families._host import HostMap
 from curvi.inference._dependence import find_globals
+from curvi.inference._tails import has_light_tails
 from curvi.objective import Draws, whiten
 from curvi.objective._batch import BatchedDensity
 from curvi.objective._draws import host_generator
@@ -41,7 +43,6 @@ _LEAST_PROGRESS = 0.02  # nats per step and root of a dimension that are worth g
 _STUDIED = 1024  # draws that show who governs whom, and that are weighted
 _CLOSE = 0.8  # relative ESS from which weights are enough
 _HEAVIEST, _TAIL = 0.5, 64  # shape of the tail of weights, and the share of draws that are it
-_AXES, _REACH, _DRAWN, _MOST_BEYOND = 32, 12, 3.5, 0.03  # a look along the axes, in sds of q
 _MOST_WEIGHTED = 1e8  # numbers that the log density at weighted draws computes
 _BETTER = 0.2  # nats that make a richer family worth its name
 _MOST_EVALUATIONS = 400_000
@@ -49,6 +50,9 @@ _MOST_NUMBERS = 8e10  # that transitions compute
 _WANTED_ESS = 1000.0  # of transitions, or more where mc_tolerance asks for it
 _MOST_DRAWS = 2**16  # that are weighted, whatever mc_tolerance asks for
 _OTHER_STARTS = 2
+_STEPS_AROUND = 50
+_OUTSIDE = (0.025, 0.975)  # quantiles of the draws between which a mode counts as seen
+_MOST_NUMBERS_AROUND = 3e4  # of one log density, for other starts where the answer is trusted
 _CUT_SHORT = (
     "Interrupted while the answer was corrected: the best q so far is returned, and result.rungs "
     "tells how well it fits."
@@ -136,6 +140,7 @@ class Ladder:
     def __post_init__(self) -> None:
         self.density = BatchedDensity.of(self.target)
         self.rungs: list[Rung] = []
+        self._modes: tuple[Mode, ...] = ()
 
     def climb(self, result: FitResult) -> FitResult:
         """The result with the answer of the first rung that fits.
@@ -157,9 +162,10 @@ class Ladder:
         self._note("full rank", first, "fits" if first.close else "does not fit")
         try:
             self._answer(first)
-            unsure = self._correction is not None and not self._correction.trusted
-            if unsure and self.budget.left() > 0:
+            if self._correction is None or not self._correction.trusted:
                 self._elsewhere()
+            else:
+                self._look_around(first)
         except KeyboardInterrupt:
             found, ended = self._answered(result), Outcome.INTERRUPTED
             return replace(found, outcome=ended, message=_CUT_SHORT, interrupted=True)
@@ -179,6 +185,7 @@ class Ladder:
             log_ratio=best.log_ratio,
             correction=self._correction,
             rungs=tuple(self.rungs),
+            modes=self._modes or result.modes,
             seconds=time.perf_counter() - self.budget.began,
         )
 
@@ -188,29 +195,10 @@ class Ladder:
         self._correction: Correction | None = None
         if not first.close:
             self._best = self._conditional(first)
-        weighable = self._best.close and self._light_tails(self._best.map)
+        rng = host_generator(self.resources.key, _STREAM, 5)
+        weighable = self._best.close and has_light_tails(self.density, self._best.map, rng)
         weighted = self._weighted(self._best) if weighable else None
         self._correction = weighted or self._moved(self._best)
-
-    def _light_tails(self, place: HostMap) -> bool:
-        """Whether little of the target's variance lies where q has no draws to be weighted.
-
-        Along coordinates of the noise through its centre, the share of the second moment of the
-        target that is beyond 3.5 sds of q; a normal target has 0.7 percent there.
-        """
-        dimension = self.target.dimension
-        rng = host_generator(self.resources.key, _STREAM, 5)
-        axes = rng.permutation(dimension)[:_AXES]
-        ticks = np.linspace(-_REACH, _REACH, 4 * _REACH + 1)
-        noise = np.zeros((len(axes), len(ticks), dimension))
-        noise[np.arange(len(axes))[:, None], np.arange(len(ticks)), axes[:, None]] = ticks
-        moved = place.forward(noise.reshape(-1, dimension))
-        values, _ = self.density(moved.positions)
-        logs = np.reshape(values + moved.log_det, (len(axes), len(ticks)))
-        logs = np.where(np.isfinite(logs), logs, -np.inf)
-        moments = np.exp(logs - logs.max(axis=1, keepdims=True)) * ticks**2
-        beyond = moments[:, np.abs(ticks) > _DRAWN].sum(axis=1) / moments.sum(axis=1)
-        return bool((beyond < _MOST_BEYOND).all())
 
     def _conditional(self, first: _Candidate) -> _Candidate:
         """A family that is conditional on globals, where there are any and it fits better."""
@@ -239,7 +227,7 @@ class Ladder:
         self._note(f"conditional on {listed}", shown, "better" if better else "no better")
         return fitted if better and fitted is not None else first
 
-    def _run(self, family: Family, params: Params) -> RunResult:
+    def _run(self, family: Family, params: Params, most: int | None = None) -> RunResult:
         draws = number_of_draws(self.target.dimension)
         draws = max(draws, 2 * _FEWEST_DRAWS)
         problem = VariationalProblem(
@@ -248,10 +236,11 @@ class Ladder:
         noise = whiten(self._noise(draws, 1))
         resources = self.resources._replace(noise=jnp.asarray(noise, self.target.dtype))
         method = _method(self.target.dimension)
-        ended = run(problem, method, params, resources, self.budget, execution=self.execution)
-        if (
-            ended.outcome is Outcome.INTERRUPTED
-        ):  # the first Ctrl-C ends the fit, not this run alone
+        budget = self.budget
+        if most is not None:
+            budget = replace(budget, max_steps=min(most, budget.max_steps))
+        ended = run(problem, method, params, resources, budget, execution=self.execution)
+        if ended.outcome is Outcome.INTERRUPTED:  # Ctrl-C ends the fit, not this run alone
             raise KeyboardInterrupt
         return ended
 
@@ -334,6 +323,8 @@ class Ladder:
 
     def _elsewhere(self) -> None:
         """Start again from other places, where the chains have not settled."""
+        if self.budget.left() <= 0:
+            return
         rng = host_generator(self.resources.key, _STREAM, 4)
         start = np.asarray(self.target.start, np.float64)
         others = []
@@ -349,6 +340,40 @@ class Ladder:
         top = max(others, key=lambda one: one.elbo, default=None)
         if top is not None and top.elbo >= self._best.elbo + _BETTER:
             self._answer(top)
+
+    def _look_around(self, first: _Candidate) -> None:
+        """Start from far away, where that is cheap: a mode that no draw came near is not silent."""
+        cheap = self.target.density.cost.numbers <= _MOST_NUMBERS_AROUND
+        if not cheap or self.target.dimension > _FEW_DIMENSIONS or self._correction is None:
+            return
+        draws = self._correction.draws
+        low, high = np.quantile(draws, _OUTSIDE, axis=0)
+        found = [first]
+        for place in self._far_places(draws):
+            if self.budget.left() <= 0:
+                break
+            start = FullRank().init(jnp.asarray(place, self.target.dtype), 1.0)
+            ended = self._run(FullRank(), start, _STEPS_AROUND)
+            mean = np.asarray(ended.params.mean)
+            if ended.outcome is Outcome.CONVERGED and ((mean < low) | (mean > high)).any():
+                fitted = self._judged(FullRank(), ended.params)
+                found += [] if fitted is None else [fitted]
+        if len(found) == 1:
+            return
+        ends, bounds = [one.params for one in found], np.asarray([one.elbo for one in found])
+        self._modes = modes_of(self.target, FullRank(), ends, bounds)
+        top = found[int(np.argmax(bounds))]
+        self._note("full rank from far away", top, f"{len(self._modes)} modes")
+        if top.elbo > self._best.elbo + _BETTER:
+            self._answer(top)
+
+    def _far_places(self, draws: np.ndarray) -> list[np.ndarray]:
+        """The answer seen in mirrors at zero and at the start, and places far on either side."""
+        start = np.asarray(self.target.start, np.float64)
+        mean, sd = draws.mean(axis=0), draws.std(axis=0)
+        rng = host_generator(self.resources.key, _STREAM, 6)
+        far = rng.normal(size=mean.shape) * (5 * sd + np.abs(mean - start))
+        return [-mean, 2 * start - mean, mean + far, mean - far]
 
     def _noise(self, count: int, stream: int) -> np.ndarray:
         rng = host_generator(self.resources.key, _STREAM, stream)
