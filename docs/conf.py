@@ -52,6 +52,7 @@ sphinx_gallery_conf = {
     "inspect_global_variables": True,
     "exclude_implicit_doc": {r"curvi\._core"},
     "image_scrapers": ("figures",),
+    "reset_modules": ("matplotlib", "figures.use_house_style"),
     "capture_repr": ("_repr_html_", "__repr__"),
     "ignore_repr_types": r"matplotlib",
     "subsection_order": [f"../examples/{name}" for name in SECTIONS],

@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from inspect import ismodule
@@ -171,7 +172,7 @@ assert not failed and tried > 20, (tried, failed)
 
 def test_the_reference_lists_exactly_the_public_names():
     """Directly under curvi where a name is there, otherwise under its room, and once only."""
-    listed = re.findall(r"^   (curvi\.\S+)$", (DOCS / "api.md").read_text(), re.MULTILINE)
+    listed = public_names()
     rooms = {name: module for name in curvi.__all__ if ismodule(module := getattr(curvi, name))}
     flat = {name: getattr(curvi, name) for name in curvi.__all__ if name not in rooms}
     public = {f"curvi.{name}" for name in flat if name != "__version__"}
@@ -182,3 +183,30 @@ def test_the_reference_lists_exactly_the_public_names():
         if flat.get(name) is not getattr(module, name)
     }
     assert sorted(listed) == sorted(public)
+
+
+def public_names() -> list[str]:
+    return re.findall(r"^   (curvi\.\S+)$", (DOCS / "api.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_the_manual_builds_without_a_warning_and_has_a_page_for_every_public_name(tmp_path):
+    """Examples are not executed here: ``make docs`` does that."""
+    pytest.importorskip("sphinx_gallery", reason="needs the docs extra")
+    source = tmp_path / "docs"
+    ignored = shutil.ignore_patterns("_build", "gallery", "api", "__pycache__")
+    shutil.copytree(DOCS, source, ignore=ignored)
+    for name in ("examples", "CHANGELOG.md"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    built = tmp_path / "html"
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going"]
+    # Pictures of the gallery, which some pages show, are missing without it.
+    command += ["-D", "plot_gallery=0", "-D", "suppress_warnings=ref.python,image.not_readable"
+                ",autosummary.import_cycle"]  # fmt: skip
+    subprocess.run([*command, str(source), str(built)], check=True)
+    pages = {name: built / "api" / f"{name}.html" for name in public_names()}
+    assert [name for name, page in pages.items() if not page.exists()] == []
+    noise = re.compile(r"jaxlib|jaxtyping|Alias for field number")
+    assert [name for name, page in pages.items() if noise.search(page.read_text())] == []
+    assert "https://cdn" not in (built / "mathematics.html").read_text()
+    assert "<math" in (built / "mathematics.html").read_text()

@@ -14,6 +14,8 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from curvi.plots._style import settings
+
 _DPI = 150
 _SHOWN = "__figures_shown__"
 
@@ -47,6 +49,11 @@ def gallery_title(path: str) -> str:
         if (words := line.strip('"r ').strip()) and not line.startswith("==="):
             return words
     return Path(path).stem
+
+
+def use_house_style(gallery_conf: Any, name: str) -> None:
+    """Give figures that an example draws by itself the style of all others."""
+    plt.rcParams.update(settings())
 
 
 def _get_sg_image_scraper() -> Callable[..., str]:

@@ -23,6 +23,7 @@ model.plot_reconstructions(images[:10])
 
 # %%
 # The plane of codes: every place decodes to an image. Axes are quantiles of the prior.
+# sphinx_gallery_thumbnail_number = 2
 model.plot_manifold(16)
 
 # %%

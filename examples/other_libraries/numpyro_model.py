@@ -31,7 +31,7 @@ print(result.summary())
 # %%
 # With nothing chosen, a fit climbs a ladder until its answer is right. The rungs it took:
 for rung in result.rungs:
-    print(f"{rung.name:20s} {rung.evaluations:6d} gradients  {rung.note}")
+    print(f"{rung.name:20s} {rung.note}")
 
 # %%
 # Names of sites are kept, in the figure and in the draws.

@@ -11,10 +11,10 @@ import pymc as pm
 
 import curvi
 
-regions = ["north", "east", "south", "west"]
+regions = ["north", "north-east", "east", "south-east", "south", "south-west", "west", "north-west"]
 rng = np.random.default_rng(0)
-region = rng.integers(0, 4, 80)
-yields = np.array([3.1, 4.0, 5.2, 2.4])[region] + 0.8 * rng.normal(size=80)
+region = rng.integers(0, 8, 24)
+yields = 3.5 + 0.7 * rng.normal(size=8)[region] + 1.5 * rng.normal(size=24)
 
 with pm.Model(coords={"region": regions}) as model:
     centre = pm.Normal("centre", 0, 5)

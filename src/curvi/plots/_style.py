@@ -18,36 +18,41 @@ INK, QUIET, RULE = "#222222", "#808080", "#D9D9D9"
 WIDTH = 7.5  # inches of a figure with one panel; two panels take ten
 
 
+def settings() -> dict[Any, Any]:
+    """The style as parameters of matplotlib."""
+    from cycler import cycler
+
+    return {
+        "axes.prop_cycle": cycler(color=COLOURS) + cycler(linestyle=LINES),
+        "axes.axisbelow": True,
+        "axes.edgecolor": QUIET,
+        "axes.grid": True,
+        "axes.labelcolor": INK,
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.titlesize": 10,
+        "figure.facecolor": "white",
+        "figure.titlesize": 11,
+        "font.size": 10,
+        "grid.color": RULE,
+        "grid.linewidth": 0.6,
+        "legend.fontsize": 9,
+        "legend.frameon": False,
+        "lines.linewidth": 1.6,
+        "text.color": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+    }
+
+
 def house_style(draw: Callable[P, R]) -> Callable[P, R]:
     """Draw in the style of curvi, and leave matplotlib's settings as they were."""
 
     @wraps(draw)
     def styled(*arguments: P.args, **options: P.kwargs) -> R:
         import matplotlib as mpl
-        from cycler import cycler
 
-        settings: Any = {
-            "axes.prop_cycle": cycler(color=COLOURS) + cycler(linestyle=LINES),
-            "axes.axisbelow": True,
-            "axes.edgecolor": QUIET,
-            "axes.grid": True,
-            "axes.labelcolor": INK,
-            "axes.spines.right": False,
-            "axes.spines.top": False,
-            "axes.titlesize": 10,
-            "figure.facecolor": "white",
-            "figure.titlesize": 11,
-            "font.size": 10,
-            "grid.color": RULE,
-            "grid.linewidth": 0.6,
-            "legend.fontsize": 9,
-            "legend.frameon": False,
-            "lines.linewidth": 1.6,
-            "text.color": INK,
-            "xtick.color": INK,
-            "ytick.color": INK,
-        }
-        with mpl.rc_context(settings):
+        with mpl.rc_context(settings()):
             return draw(*arguments, **options)
 
     return styled
