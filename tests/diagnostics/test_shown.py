@@ -48,6 +48,13 @@ def test_a_loaded_result_shows_the_same(result, tmp_path):
     loaded.report(tmp_path / "r.html")
 
 
+def test_a_minimisation_says_in_one_line_how_it_ended():
+    found = curvi.minimise(
+        lambda p, batch, key: jnp.sum((p - 1) ** 2), jnp.zeros(3), fixed_key=True, progress=False
+    )
+    assert repr(found).startswith("OptimiseResult(converged: 3 parameters, objective ")
+
+
 def test_targets_and_families_say_what_they_are(result):
     assert repr(result.target) == "Target(3 parameters: <b> (3,))"
     assert "&lt;b&gt;" in result.target._repr_html_()

@@ -51,7 +51,7 @@ _JUDGES = 7  # their stream
 _SLIGHTLY_WORSE = 1e-3  # share of the first value that a stochastic run may lose
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OptimiseResult(Saved):
     """Where a minimisation ended.
 
@@ -86,6 +86,14 @@ class OptimiseResult(Saved):
     def interrupted(self) -> bool:
         """Whether Ctrl-C cut it short."""
         return self.outcome is Outcome.INTERRUPTED
+
+    def __repr__(self) -> str:
+        count = sum(np.size(leaf) for leaf in jax.tree.leaves(self.params))
+        state = "converged" if self.converged else f"NOT CONVERGED ({self.outcome.name.lower()})"
+        return (
+            f"OptimiseResult({state}: {count} parameters, objective {self.value:.6g}, "
+            f"{len(self.trace['step'])} steps, {self.seconds:.2f} s)"
+        )
 
     def summary(self) -> str:
         """How it ended, how far it came and what it took, as text.

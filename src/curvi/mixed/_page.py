@@ -85,7 +85,13 @@ def report_of(
     )  # fmt: skip
     return Report(
         title=checked_title(title, model.formula_),
-        subtitle=f"Mixed model: {model.formula_}, {model.n_rows_:,} rows, {', '.join(groups)}",
+        subtitle=", ".join(
+            [
+                "Mixed model" if title is None else f"Mixed model {model.formula_}",
+                f"{model.n_rows_:,} rows",
+                *groups,
+            ]
+        ),
         verdict=verdict_of(model, notes),
         tiles=tuple(tiles),
         tabs=tabs,
