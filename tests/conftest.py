@@ -28,6 +28,10 @@ from pathlib import Path
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Tests compile thousands of tiny functions and run each a few times.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# The simpler emitter of loops compiles in half the time; the slow suite compiles as users do.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
 # Set before pytest-xdist starts its workers, which inherit it: one seed for the whole run.
 os.environ.setdefault("CURVI_TEST_SEED", str(secrets.randbelow(2**31)))
 
