@@ -21,7 +21,10 @@ FONT = "stix-two-math.woff"
 _TAG = re.compile(r"\\tag\{([^}]*)\}")
 # What the converter sets too tight: operators before a letter, relations between letters, primes.
 _SPACING = (
-    (re.compile(r"\\(log|exp|diag|det|max|min)(?=\s*(?:\\?[a-zA-Z]|\||\\lvert))"), r"\\\1\\,"),
+    (
+        re.compile(r"\\(log|exp|sin|cos|diag|det|max|min|Var)(?=\s*(?:\\?[a-zA-Z]|\||\\lvert))"),
+        r"\\\1\\,",
+    ),
     (re.compile(r"\\sim\b"), r"\\;\\sim\\;"),
     (re.compile(r"''"), r"^{\\prime\\prime}"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import re
 from typing import Any
@@ -44,10 +45,16 @@ def clean_signature(
 def add_notes(
     app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
-    """Say of an estimator which methods it has from scikit-learn."""
+    """List the members of an enumeration, and name what an estimator has from scikit-learn."""
     bases = {base.__name__ for base in getattr(thing, "__mro__", ())}
     if what == "class" and "BaseEstimator" in bases:
         lines += ["", _ESTIMATOR, ""]
+    if what == "class" and isinstance(thing, enum.EnumMeta):
+        lines += ["", ".. rubric:: Members", ""]
+        for member in thing:
+            meaning = getattr(member, "sentence", None)
+            lines.append(f"* ``{member.name}``" + (f": {meaning}" if meaning else ""))
+        lines.append("")
 
 
 def skip_noise(
