@@ -8,10 +8,10 @@ import pytest
 from curvi.engine import Resources
 from curvi.linalg import gauss_newton
 from curvi.vae import Bernoulli, Gaussian, MLPObjective, VAEObjective, initial_params
+from curvi.vae._class_objective import ClassObjective
 from curvi.vae._likelihoods import bounded
 from curvi.vae._networks import principal_rotation
 from curvi.vae._objective import kl_divergence
-from curvi.vae._semi_supervised import ClassObjective
 from curvi.vae._training import EpochProblem, ShuffledRows, shuffling_multipliers
 
 

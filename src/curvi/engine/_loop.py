@@ -112,7 +112,7 @@ class Budget:
     max_steps: int
     time_budget: float | None = None
     hooks: tuple[Hook, ...] = ()
-    began: float = field(default_factory=time.perf_counter)
+    began: float = field(default_factory=lambda: time.perf_counter())  # noqa: PLW0108  looked up late
     compiling: list[float] = field(default_factory=list)
 
     def left(self) -> float:

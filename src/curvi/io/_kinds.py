@@ -73,8 +73,8 @@ KINDS: dict[str, str] = {
     "Trained": "curvi.vae._training",
     "MLPObjective": "curvi.vae._networks",
     "VAEParams": "curvi.vae._networks",
-    "ClassObjective": "curvi.vae._semi_supervised",
-    "ClassParams": "curvi.vae._semi_supervised",
+    "ClassObjective": "curvi.vae._class_objective",
+    "ClassParams": "curvi.vae._class_objective",
     "BernoulliPixels": "curvi.vae._objective:Bernoulli",
     "GaussianPixels": "curvi.vae._objective:Gaussian",
 }

@@ -47,6 +47,7 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
     random_state: Any
     verbose: int
     result_: Trained
+    image_shape_: tuple[int, ...] | None
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether a fit has ended; one that was refused may have set other attributes."""
@@ -84,9 +85,16 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
         if not reset:
             check_is_fitted(self)
         validation.refuse_masked(X, "X")
+        if isinstance(X, list | tuple) and len(X) and np.ndim(X[0]) > 1:
+            X = np.asarray(X)  # images as nested lists
         shape = np.shape(X)[1:] if hasattr(X, "shape") and len(np.shape(X)) > 2 else None
         if shape is not None:
             X = np.asarray(X).reshape(len(X), -1)
+        elif not reset and self.image_shape_ is not None and np.shape(X) == self.image_shape_:
+            raise InputError(
+                f"X has shape {np.shape(X)}, that of one image; give images with a leading axis of "
+                "rows, as in X[None]"
+            )
         if str(getattr(X, "dtype", "")) == "bfloat16":  # which scikit-learn takes for an object
             X = np.asarray(X, np.float32)
         X = validate_data(
@@ -108,6 +116,10 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
         kind = jax.dtypes.canonicalize_dtype(X.dtype) if reset else dtype_of(self.result_)
         with np.errstate(over="ignore"):  # what overflows is refused with its size
             return X.astype(kind, copy=False)
+
+    def _shaped(self, images: np.ndarray) -> np.ndarray:
+        """Rows in the shape in which they were given."""
+        return images if self.image_shape_ is None else images.reshape(-1, *self.image_shape_)
 
     def _earlier_params(self, X: Any) -> Any:
         """Weights of the last fit, to go on from."""

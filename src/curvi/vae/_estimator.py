@@ -18,11 +18,10 @@ from curvi._core.meshes import sharded
 from curvi._core.trees import precision_of, require_same_shapes
 from curvi.engine import resumable
 from curvi.plots import plot_images, plot_sheet, plot_training
-from curvi.solvers import Method
 from curvi.vae import _use as use
 from curvi.vae._base import AutoEncoder, check_rows, kept
 from curvi.vae._likelihoods import Gaussian, Likelihood, trivial_elbo
-from curvi.vae._methods import METHODS, method_named, rows_per_step
+from curvi.vae._methods import as_method, rows_per_step
 from curvi.vae._model import Uses, checked_conditions
 from curvi.vae._networks import MLPObjective, VAEParams, initial_params, with_output_bias
 from curvi.vae._objective import Rows, split
@@ -84,7 +83,7 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
         tenth would be too few to stop on.
     patience : int
         Evaluations of the held-out ELBO without a new best after which training stops.
-    method : {"kfac", "hessian_free", "lbfgs", "adam", "adagrad"} or a method of curvi
+    method : {"kfac", "hessian_free", "lbfgs", "adam", "adagrad"}, a method of curvi or of optax
         The optimisation method. Under "kfac" the encoder reads principal coordinates of the
         images, at most the first 200: its code for an image never depends on the other directions.
         ``KFAC(directions=None)`` keeps all of them, at the price of longer steps. The decoder
@@ -252,8 +251,7 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
             )
         if self.importance_weighted and self.num_draws in (1, "auto"):
             raise InputError("importance_weighted=True needs num_draws, a number of two or more")
-        if not isinstance(self.method, Method):
-            validation.one_of(self.method, tuple(METHODS), "method")
+        as_method(self.method)
         if self.init_scale is not None:
             validation.positive_number(self.init_scale, "init_scale")
         share: Any = self.validation_fraction
@@ -282,7 +280,7 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
         if first is not None:
             require_same_shapes(first, params, "params_", "the network that is asked for")
             params = first
-        method = self.method if isinstance(self.method, Method) else method_named(self.method)
+        method = as_method(self.method)
         batch_size = rows_per_step(self.batch_size, method, len(rows.x))
         schedule = self._schedule(len(rows.x), batch_size, seed, self.patience, self.on_step)
         if self.num_draws == "auto":
@@ -339,8 +337,7 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
     def _row_size(self) -> int:
         return int(self.n_features_in_)
 
-    def _shaped(self, images: np.ndarray) -> np.ndarray:
-        return images if self.image_shape_ is None else images.reshape(-1, *self.image_shape_)
+    _shaped = AutoEncoder._shaped  # not that of networks whose rows have no other shape
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import optax
 
+from curvi._core import validation
 from curvi.solvers import KFAC, LBFGS, Averaged, FirstOrder, HessianFree, Method
 
 METHODS: dict[str, Callable[[], Method]] = {
@@ -25,6 +27,21 @@ def method_named(name: str) -> Method:
     A transformation of optax equals nothing but itself: a new one would be compiled by every fit.
     """
     return METHODS[name]()
+
+
+def as_method(method: Any) -> Method:
+    """A method by name, one of curvi's own, or a transformation of optax.
+
+    Raises
+    ------
+    InputError
+        If it is none of them.
+    """
+    if isinstance(method, optax.GradientTransformation | optax.GradientTransformationExtraArgs):
+        return FirstOrder(method)
+    if isinstance(method, Method):
+        return method
+    return method_named(validation.one_of(method, tuple(METHODS), "method"))
 
 
 def rows_per_step(given: int | None, method: Method, rows: int) -> int:

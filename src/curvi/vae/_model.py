@@ -230,6 +230,11 @@ class VAEModel(Uses):
     seed: int = 0
     trained: Any = None
 
+    def reconstruct(self, X: Any, condition: Any = None) -> np.ndarray:
+        """Rows through the bottleneck and back, in the shape of the rows."""
+        found = super().reconstruct(X, condition)
+        return found.reshape(np.shape(X)) if found.size == np.size(X) else found
+
     def _networks(self) -> VAEModel:
         return self
 

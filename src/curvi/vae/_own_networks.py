@@ -20,8 +20,7 @@ from curvi._core.errors import (
 )
 from curvi._core.trees import precision_of
 from curvi.engine import StepInfo
-from curvi.solvers import Method
-from curvi.vae._methods import METHODS, method_named, rows_per_step
+from curvi.vae._methods import as_method, rows_per_step
 from curvi.vae._model import VAEModel, checked_conditions
 from curvi.vae._objective import Rows, VAEObjective
 from curvi.vae._training import Schedule, default_epochs, num_held_out, train
@@ -33,7 +32,7 @@ def fit_networks(
     X: Any,
     *,
     condition: Any = None,
-    method: str | Method = "kfac",
+    method: Any = "kfac",
     batch_size: int | None = None,
     max_epochs: int | None = None,
     time_budget: float | None = None,
@@ -58,7 +57,7 @@ def fit_networks(
         Training rows of the shape that the encoder reads.
     condition : array, (rows, conditions), optional
         Of an objective with ``conditional=True``.
-    method : str or Method
+    method : str, method of curvi or of optax
         As for :class:`curvi.VAE`.
     batch_size, max_epochs, time_budget, validation_fraction, patience
         As for :class:`curvi.VAE`.
@@ -114,8 +113,7 @@ def fit_networks(
         raise InputError(f"X has {len(X)} rows; networks need at least 2 of them")
     columns = None if objective.conditional else 0
     data = Rows(X, X, checked_conditions(condition, len(X), columns, dtype))
-    if not isinstance(method, Method):
-        method = method_named(validation.one_of(method, tuple(METHODS), "method"))
+    method = as_method(method)
     order = np.random.default_rng([validation.checked_seed(seed), 1]).permutation(len(X))
     held = num_held_out(validation_fraction, len(X))
     rows = jax.tree.map(lambda leaf: leaf[order[held:]], data)

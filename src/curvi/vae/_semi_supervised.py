@@ -1,160 +1,36 @@
-r"""``curvi.SemiSupervisedVAE``: a classifier that also learns from rows without labels.
-
-The generative model has a class, p(y) p(z) p(x | z, y). For a labelled row the ELBO is
-
-.. math:: L(x, y) = E_{q(z \mid x, y)}[\log p(x \mid z, y)] - KL(q(z \mid x, y) \| p(z)) + \log p(y)
-
-and for an unlabelled one :math:`U(x) = \sum_y q(y \mid x) L(x, y) + H(q(y \mid x))`, the class
-being summed out exactly. The classifier also learns from labels directly (Kingma and others, 2014).
-"""
+"""``curvi.SemiSupervisedVAE``: a classifier that also learns from rows without labels."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, NamedTuple, TypeVar
+from functools import cache
+from typing import Any, TypeVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array
 from sklearn.base import ClassifierMixin
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
 
 from curvi._core import validation
 from curvi._core.errors import InputError
+from curvi._core.memory import require_memory
 from curvi._core.trees import precision_of
 from curvi.engine import resumable
 from curvi.solvers import Averaged, FirstOrder, Method
-from curvi.vae import _networks as networks
 from curvi.vae._base import AutoEncoder
-from curvi.vae._likelihoods import Likelihood, trivial_elbo
-from curvi.vae._objective import kl_divergence, l2_penalty, reparameterise
+from curvi.vae._class_objective import ClassObjective, ClassParams, MixedRows
+from curvi.vae._likelihoods import trivial_elbo
+from curvi.vae._methods import as_method
 from curvi.vae._training import Trained, train
-from curvi.vae._use import by_blocks
+from curvi.vae._use import by_blocks, dtype_of
 
 Model = TypeVar("Model", bound="SemiSupervisedVAE")
-
-
-class ClassParams(NamedTuple):
-    """Networks as tuples of matrices, last rows being biases."""
-
-    classifier: networks.Network
-    encoder: networks.Network
-    decoder: networks.Network
-    log_variance: Array
-
-
-class MixedRows(NamedTuple):
-    """A row without its label, and a labelled partner."""
-
-    x: Any
-    labelled_x: Any
-    label: Any
-
-
-@dataclass(frozen=True)
-class ClassObjective:
-    """``objective(params, MixedRows, key)``: the negative ELBO per row, labels included.
-
-    Parameters
-    ----------
-    likelihood : Bernoulli or Gaussian
-        Of pixels.
-    classes : int
-        Number of classes.
-    labelled_fraction : float
-        Part of the rows that have labels.
-    label_weight : float
-        Weight of the classifier's own loss on labelled rows.
-    decoder_l2 : float
-        L2 penalty on the decoder.
-    activation : str
-        Nonlinearity of hidden layers.
-    """
-
-    likelihood: Likelihood
-    classes: int
-    labelled_fraction: float
-    label_weight: float
-    decoder_l2: float = 0.0
-    activation: str = "tanh"
-
-    def first_params(
-        self, generator: np.random.Generator, X: np.ndarray, hidden: tuple[int, ...], latent: int
-    ) -> ClassParams:
-        """Fan-in weights and zero biases; the output biases explain the mean of the rows."""
-        network = partial(networks.initial_network, generator, dtype=X.dtype)
-        inputs, learned = X.shape[1], self.likelihood.variances
-        decoder = network([latent + self.classes, *reversed(hidden), inputs])
-        return ClassParams(
-            network([inputs, *hidden, self.classes]),
-            network([inputs + self.classes, *hidden, 2 * latent]),
-            networks.with_output_bias(decoder, self.likelihood.outputs_for(X.mean(axis=0))),
-            jnp.zeros((1, inputs if learned is None else learned), X.dtype),
-        )
-
-    def log_probabilities(self, params: ClassParams, x: Array) -> Float[Array, "rows classes"]:
-        """Log q(y | x)."""
-        return jax.nn.log_softmax(
-            networks.run_network(params.classifier, x, self.activation), axis=-1
-        )
-
-    def penalty(self, params: ClassParams) -> Array:
-        """The L2 term, which is no part of the ELBO."""
-        return l2_penalty(self.decoder_l2, networks.decoder_weights(params))
-
-    def elbos(
-        self, params: ClassParams, x: Array, one_hot: Array, noise: Array
-    ) -> Float[Array, " rows"]:
-        """L(x, y) of rows with their classes, one row of noise each; one class may serve all."""
-        first, one_hot = params.encoder[0], jnp.broadcast_to(one_hot, (len(x), self.classes))
-        # Apart, so that the product with x is shared where classes vary and x does not.
-        sums = x @ first[: x.shape[1]] + networks.affine(first[x.shape[1] :], one_hot)
-        hidden = networks.ACTIVATIONS[self.activation](sums)
-        heads = networks.run_network(params.encoder[1:], hidden, self.activation)
-        mean, log_variance = networks.code_from(heads)
-        codes = reparameterise(mean, log_variance, noise[None])
-        fit = self.likelihood.log_prob(self.outputs(params, codes, one_hot), x)
-        return fit - kl_divergence(mean, log_variance) - math.log(self.classes)
-
-    def all_elbos(
-        self, params: ClassParams, x: Array, noise: Float[Array, "rows classes latent"]
-    ) -> Float[Array, "rows classes"]:
-        """L(x, y) of rows for every class."""
-        each = jnp.eye(self.classes, dtype=x.dtype)[:, None]
-        over_classes = jax.vmap(self.elbos, in_axes=(None, None, 0, 1), out_axes=1)
-        return over_classes(params, x, each, noise)
-
-    def outputs(self, params: ClassParams, codes: Array, one_hot: Array) -> Any:
-        """Outputs of the decoder."""
-        inputs = jnp.concatenate([codes, one_hot], axis=1)
-        mean = networks.run_network(params.decoder, inputs, self.activation)
-        if self.likelihood.variances == 0:
-            return mean
-        return mean, jnp.broadcast_to(params.log_variance, mean.shape)
-
-    def __call__(self, params: ClassParams, batch: MixedRows, key: PRNGKeyArray) -> Array:
-        """Negative ELBO of both kinds of rows, plus the classifier's loss and the penalty."""
-        first, second = jax.random.split(key)
-        labelled = jnp.eye(self.classes, dtype=batch.x.dtype)[batch.label]
-        rows, latent = len(batch.x), params.encoder[-1].shape[1] // 2
-        noise = jax.random.normal(first, (rows, latent), batch.x.dtype)
-        known = jnp.mean(self.elbos(params, batch.labelled_x, labelled, noise))
-        log_q = self.log_probabilities(params, batch.labelled_x)
-        classified = -jnp.mean(jnp.sum(labelled * log_q, axis=1))
-        noise = jax.random.normal(second, (rows, self.classes, latent), batch.x.dtype)
-        each = self.all_elbos(params, batch.x, noise)
-        log_q = self.log_probabilities(params, batch.x)
-        unknown = jnp.mean(jnp.sum(jnp.exp(log_q) * (each - log_q), axis=1))
-        share = self.labelled_fraction
-        elbo = share * known + (1 - share) * unknown
-        return self.label_weight * classified - elbo + self.penalty(params)
 
 
 class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
@@ -173,12 +49,16 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         The networks, as for :class:`~curvi.VAE`.
     label_weight : float
         Weight of the classifier's own loss on labelled rows, relative to ELBOs in nats per row.
+    beta : float
+        Weight of the KL term, as for :class:`~curvi.VAE`.
     batch_size, max_epochs, time_budget
         Training, as for :class:`~curvi.VAE`; a step uses ``batch_size`` unlabelled and as many
         labelled rows.
-    method : Method, optional
-        Adam with averaged weights by default: the sum over classes is not a plain stack of layers,
-        so KFAC does not apply here.
+    method : {"adam", "adagrad", "lbfgs"}, a method of curvi or of optax, optional
+        Adam with rate 2e-3 and averaged weights by default: the sum over classes is not a plain
+        stack of layers, so KFAC does not apply here.
+    on_step : callable, optional
+        Called with a :class:`~curvi.engine.StepInfo` for every step.
     random_state, verbose
         As for :class:`~curvi.VAE`.
 
@@ -201,10 +81,12 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         variance: str | float = "pixel",
         decoder_l2: float = 1e-4,
         label_weight: float = 10.0,
+        beta: float = 1.0,
         batch_size: int = 50,
         max_epochs: int = 20,
         time_budget: float | None = None,
         method: Any = None,
+        on_step: Any = None,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -215,10 +97,12 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         self.variance = variance
         self.decoder_l2 = decoder_l2
         self.label_weight = label_weight
+        self.beta = beta
         self.batch_size = batch_size
         self.max_epochs = max_epochs
         self.time_budget = time_budget
         self.method = method
+        self.on_step = on_step
         self.random_state = random_state
         self.verbose = verbose
 
@@ -256,8 +140,8 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         """
         self._check_options()
         validation.positive_number(self.label_weight, "label_weight")
-        if self.method is not None and not isinstance(self.method, Method):
-            raise InputError(f"method is {self.method!r}; give a method such as curvi.LBFGS()")
+        validation.positive_number(self.beta, "beta")
+        method = _default_method() if self.method is None else as_method(self.method)
         X = self._rows(X, reset=True)
         validation.refuse_masked(y, "y")
         labels = column_or_1d(np.asarray(y), warn=True)
@@ -270,11 +154,14 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         encoder = [sizes[0] + classes, *sizes[1:], 2 * self.latent]
         self._require_memory(X, [[*sizes, classes], encoder, decoder], classes)
         with precision_of(X.dtype):
-            trained = self._trained(X, known, encoded, self._seed())
+            trained = self._trained(X, known, encoded, method)
         self._publish(trained)
         return self
 
-    def _trained(self, X: np.ndarray, known: np.ndarray, encoded: np.ndarray, seed: int) -> Trained:
+    def _trained(
+        self, X: np.ndarray, known: np.ndarray, encoded: np.ndarray, method: Method
+    ) -> Trained:
+        seed = self._seed()
         generator = np.random.default_rng(seed)
         # Every row has a labelled partner; labelled rows take turns.
         partner = np.resize(generator.permutation(len(encoded)), len(X))
@@ -286,10 +173,12 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
             float(self.label_weight),
             float(self.decoder_l2),
             self.activation,
+            float(self.beta),
         )
         params = objective.first_params(generator, X, tuple(self.hidden), self.latent)
-        schedule = self._schedule(len(X), min(self.batch_size or 50, len(X)), seed)
-        method = self.method or _default_method()
+        schedule = self._schedule(
+            len(X), min(self.batch_size or 50, len(X)), seed, on_step=self.on_step
+        )
         trained = train(objective, params, rows, method=method, schedule=schedule)
         trivial = trivial_elbo(X, objective.likelihood)
         trivial -= (1 + objective.label_weight) * math.log(objective.classes)
@@ -304,6 +193,48 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         """The most probable class."""
         probabilities = self.predict_proba(X)
         return self.classes_[probabilities.argmax(axis=1)]
+
+    def encode(self, X: Any, y: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """Means and sds of q(z | x, y), each (rows, latent).
+
+        ``y`` are labels, or one for all rows; by default the most probable ones.
+        """
+        X = self._rows(X)
+        found: tuple[np.ndarray, np.ndarray] = _codes(self.result_, X, self._one_hot(X, y))
+        return found
+
+    def reconstruct(self, X: Any, y: Any = None) -> np.ndarray:
+        """Mean images of the mean codes; with another ``y``, the same style as another class."""
+        X = self._rows(X)
+        classes = self._one_hot(X, y)
+        return self._shaped(_images(self.result_, _codes(self.result_, X, classes)[0], classes))
+
+    def sample(self, num_draws: int, y: Any, seed: int | None = None) -> np.ndarray:
+        """Mean images of codes drawn from the prior, of the class or classes ``y``.
+
+        The same seed gives the same images; by default each call draws others.
+        """
+        check_is_fitted(self)
+        validation.positive_integer(num_draws, "num_draws")
+        size = 8.0 * num_draws * (2 * self.latent + self.n_features_in_)
+        require_memory(size, f"sample({num_draws})", "draw fewer at a time")
+        rng = np.random.default_rng(None if seed is None else validation.checked_seed(seed))
+        codes = rng.standard_normal((num_draws, self.latent)).astype(dtype_of(self.result_))
+        return self._shaped(_images(self.result_, codes, self._one_hot(codes, y)))
+
+    def _one_hot(self, rows: np.ndarray, y: Any) -> np.ndarray:
+        """Classes as rows of zeros and a one."""
+        if y is None:
+            chosen = _probabilities(self.result_, rows).argmax(axis=1)
+            return np.eye(len(self.classes_), dtype=rows.dtype)[chosen]
+        labels = np.broadcast_to(np.asarray(y), (len(rows),)) if np.ndim(y) == 0 else np.asarray(y)
+        known = labels[:, None] == self.classes_[None] if labels.ndim == 1 else np.zeros((0, 1))
+        if len(known) != len(rows) or not known.any(axis=1).all():
+            raise InputError(
+                f"y must be one of the classes {self.classes_.tolist()}, or one for each of "
+                f"{len(rows)} rows"
+            )
+        return known.astype(rows.dtype)
 
 
 @cache
@@ -338,6 +269,23 @@ def _classes(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(f"y names {count}; give labels of two or more, and -1 where there is none")
     check_classification_targets(classes)
     return classes, encoded
+
+
+@by_blocks()
+def _codes(
+    objective: ClassObjective, params: ClassParams, key: Array, x: Array, one_hot: Array
+) -> tuple[Array, Array]:
+    del key
+    mean, log_variance = objective.code(params, x, one_hot)
+    return mean, jnp.exp(0.5 * log_variance)
+
+
+@by_blocks()
+def _images(
+    objective: ClassObjective, params: ClassParams, key: Array, codes: Array, one_hot: Array
+) -> Array:
+    del key
+    return objective.likelihood.mean(objective.outputs(params, codes, one_hot))
 
 
 @by_blocks()
