@@ -13,6 +13,7 @@ from scipy import stats
 
 import curvi
 from curvi._core.errors import InputError
+from curvi.glm._report import TOO_NARROW, narrowness
 from curvi.report import (
     Chart,
     Code,
@@ -264,6 +265,24 @@ def test_estimators_report_without_rows_and_with_them(tmp_path):
             model.report(tmp_path / "x.html", X)
 
 
+def test_a_diagonal_covariance_is_too_narrow_by_what_a_full_one_is_wider(key):
+    """Exact for a linear model, whose posterior is Gaussian."""
+    rng = generator(key)
+    X = rng.normal(size=(200, 3)) @ np.array([[1.0, 0.9, 0.0], [0.0, 0.3, 0.0], [0.0, 0.0, 1.0]])
+    y = X @ np.array([1.0, 1.0, 0.5]) + rng.normal(size=200)
+    diagonal = curvi.BayesianLinearRegression(noise_scale=1.0).fit(X, y)
+    full = curvi.BayesianLinearRegression(noise_scale=1.0, covariance="full").fit(X, y)
+    ratio = narrowness(diagonal, X)
+    np.testing.assert_allclose(ratio, full.coef_sd_ / diagonal.coef_sd_, rtol=0.02)
+    assert ratio[0] > 2
+    assert ratio[2] < 1.1
+    assert narrowness(full, X) is None
+    classes = np.digitize(y, np.quantile(y, [0.3, 0.6]))
+    assert narrowness(curvi.BayesianLogisticRegression().fit(X, classes), X)[0] > TOO_NARROW
+    relevant = curvi.BayesianLinearRegression(prior="ard", random_state=0).fit(X, y)
+    assert narrowness(relevant, X).shape == (3,)
+
+
 def test_a_mixed_model_reports_its_groups(tmp_path):
     rng = np.random.default_rng(0)
     g = np.repeat(np.arange(8), 6)
@@ -281,6 +300,7 @@ def test_a_mixed_model_reports_its_groups(tmp_path):
     parsed(page.read_text())
 
 
+@pytest.mark.slow
 def test_an_auto_encoder_shows_pictures_where_rows_are_images(tmp_path):
     rng = np.random.default_rng(0)
     options = {"latent": 2, "hidden": (8,), "max_epochs": 2, "random_state": 0}

@@ -84,11 +84,11 @@ def fit_formula(path: Path, *, separator: str, missing: str, **options: Any) -> 
     cells, facts, notes = handle_missing(cells, names, missing)
     if cells.decimal_comma:
         facts["file"] = "numbers with decimal commas"
-    table = typed_columns(cells, names)
+    table = typed_columns(cells)  # all of them: a message names what there is
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model = MixedModel(**options).fit(table or typed_columns(cells))
+        model = MixedModel(**options).fit(table)
     ours = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
     said = dict.fromkeys(text for text in ours if not text.startswith("MixedModel:"))
     kept = tuple(text for text in said if text not in model.warnings_)

@@ -49,7 +49,13 @@ class PredictCommand:
 
         if self.out is not None and not self.overwrite:
             refuse_existing([self.out])
-        model = load(self.model)
+        try:
+            model = load(self.model)
+        except OSError as error:
+            raise InputError(
+                f"{self.model}: cannot be read ({error.strerror}); give a file that curvi fit "
+                "--save has written"
+            ) from error
         cells = read_cells(self.table, separator=separator_of(self.table, self.separator))
         rows = predictions(model, cells)
         text = json.dumps(rows, indent=1) + "\n" if self.json else as_csv(rows)

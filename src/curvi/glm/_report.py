@@ -107,32 +107,37 @@ def verdict_of(
 def narrowness(model: Any, X: Any) -> np.ndarray | None:
     """Sds that a full covariance would have over those of a diagonal one; None if not known.
 
-    From the curvature at the posterior mean, of models of one predictor and a normal prior:
-    ``sd_full^2 = diag((X'WX + P)^-1)`` beside ``sd^2``.
+    From the curvature H = X'WX + P at the posterior mean: a diagonal covariance has the sds of
+    one coefficient given all others, ``H_jj^(-1/2)``, in place of ``(H^-1)_jj^(1/2)``. Of several
+    classes the largest ratio, each class given the others, which is the least that it can be.
     """
-    posterior = model._posterior
-    known = len(posterior.mean) == 1 and model.prior == "normal" and model.covariance == "diagonal"
-    columns = posterior.columns
+    posterior, columns = model._posterior, model._posterior.columns
     small = columns.count <= _MOST_COLUMNS and np.size(X) <= _MOST_NUMBERS
-    if not known or sparse.issparse(X) or not small:
+    if model.covariance != "diagonal" or sparse.issparse(X) or not small:
         return None
     design = columns.dense(np.asarray(X, float))
-    predictor = design @ posterior.mean[0]
-    weights = _curvature(model, predictor)
-    precision = np.diag(model._precision(columns, np.dtype(float)).astype(float))
-    hessian = (design * weights[:, None]).T @ design + precision
-    sds = np.sqrt(np.diag(np.linalg.inv(hessian)))
-    return np.asarray(sds / np.sqrt(posterior.variance[0]))[: columns.scale.shape[0]]
+    curvature = _curvature(model, design @ posterior.mean.T)
+    precision = np.broadcast_to(model._precision(columns, np.dtype(float)), posterior.mean.shape)
+    if model.prior == "ard":  # each coefficient has the prior variance that maximises the bound
+        precision = 1 / np.maximum(posterior.mean**2 + posterior.variance, np.finfo(float).tiny)
+    ratios = []
+    for weights, prior in zip(curvature.T, precision, strict=True):
+        hessian = (design * weights[:, None]).T @ design + np.diag(prior.astype(float))
+        unit = 1 / np.sqrt(np.diag(hessian))  # of a matrix with ones on its diagonal
+        ratios.append(np.sqrt(np.diag(np.linalg.inv(hessian * np.outer(unit, unit)))))
+    return np.asarray(np.max(ratios, axis=0))[: columns.scale.shape[0]]
 
 
 def _curvature(model: Any, predictor: np.ndarray) -> np.ndarray:
+    """Second derivatives of the negative log likelihood, (rows, predictors)."""
     kind = type(model).__name__
     if kind == "BayesianLogisticRegression":
-        p = special.expit(predictor)
+        several = predictor.shape[1] > 1
+        p = special.softmax(predictor, axis=1) if several else special.expit(predictor)
         return np.asarray(p * (1 - p))
     if kind == "BayesianPoissonRegression":
         return np.asarray(np.exp(np.minimum(predictor, 50.0)))
-    return np.full(len(predictor), 1 / model.result_.noise)
+    return np.full(predictor.shape, 1 / model.result_.noise)
 
 
 def coefficient_forests(model: Any, features: list[str], classes: list[str]) -> list[Forest]:
