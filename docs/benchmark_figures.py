@@ -87,7 +87,7 @@ def conjugate(result: Row) -> Any:
     panel = figure.subplots()
     place = np.arange(len(found))
     mean, sd = (np.array([row[key] for row in found.values()]) for key in ("mean", "sd"))
-    panel.axvspan(8 - 2 * 0.447, 8 + 2 * 0.447, color=COLOURS[5], alpha=0.35, linewidth=0)
+    panel.axvspan(8 - 2 * 0.447, 8 + 2 * 0.447, color=COLOURS[2], alpha=0.35, linewidth=0)
     panel.errorbar(mean, place, xerr=2 * sd, fmt="o", color=COLOURS[0])
     panel.set_yticks(place, list(found))
     panel.set_ylim(len(found) - 0.5, -0.5)
@@ -108,7 +108,7 @@ def cold_start(result: Row) -> Any:
     }
     left = np.zeros(len(families))
     for number, (label, values) in enumerate(parts.items()):
-        panel.barh(families, values, left=left, color=COLOURS[(6, 5, 0)[number]], label=label)
+        panel.barh(families, values, left=left, color=COLOURS[(6, 2, 0)[number]], label=label)
         left += values
     for row, family in enumerate(families):
         text = f"  second fit {result[family]['second_fit']:.2f} s"

@@ -260,8 +260,8 @@ def error_bound(
 
     Examples
     --------
-    >>> bool(error_bound(1.0, 738, 0.05) <= 0.1)
-    True
+    >>> round(error_bound(1.0, 738, 0.05), 3)
+    0.1
     """
     _require_independent(draws)
     validation.positive_integer(num_draws, "num_draws")

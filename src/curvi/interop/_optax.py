@@ -75,8 +75,8 @@ def hessian_free(
     ...     gradient = jax.grad(loss)(params)
     ...     updates, state = optimiser.update(gradient, state, params, value_fn=loss)
     ...     params = optax.apply_updates(params, updates)
-    >>> bool(jnp.abs(jax.grad(loss)(params)).max() < 1e-3)
-    True
+    >>> print(params.round(2))
+    [2. 2.]
     """
     validation.positive_integer(cg_steps, "cg_steps")
     validation.positive_number(initial_damping, "initial_damping")

@@ -114,8 +114,8 @@ def load(path: str | os.PathLike[str], *, target: Any = None) -> Any:
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "fit.safetensors"
     >>> result = curvi.fit(lambda x: -0.5 * jnp.sum((x - 8.0) ** 2), jnp.zeros(3), progress=False)
     >>> result.save(path)
-    >>> curvi.load(path).converged
-    True
+    >>> print(curvi.load(path).outcome)
+    CONVERGED
     """
     place = Path(path)
     document, arrays = read_file(place)

@@ -101,8 +101,8 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
     >>> x = rng.standard_normal(72)
     >>> y = 1.0 + 2.0 * x + rng.standard_normal(12)[group] + 0.5 * rng.standard_normal(72)
     >>> model = curvi.MixedModel("y ~ x + (1 | group)").fit({"y": y, "x": x, "group": group})
-    >>> bool(abs(model.coef_[1] - 2.0) < 0.3)
-    True
+    >>> model.coef_.round(1).tolist()
+    [1.1, 2.0]
     """
 
     def __init__(

@@ -10,8 +10,8 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The palette of Okabe and Ito, in an order of alternating lightness, and a grey.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D4D4D")
+# The palette of Okabe and Ito, so that neighbours differ in grey print, and a grey.
+COLOURS = ("#0072B2", "#D55E00", "#56B4E9", "#CC79A7", "#009E73", "#E69F00", "#4D4D4D")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 INK, QUIET, RULE = "#222222", "#808080", "#D9D9D9"
