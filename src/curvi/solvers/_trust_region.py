@@ -262,12 +262,11 @@ def _acceptable(delivered: Array, predicted: Array, solved: Any, difference: Any
     A step of the right kind may raise that sample by chance. The two samples differ by
     ``difference`` in their gradients, so by its product with the step in what they say about it;
     no more than that is forgiven, nor more than the gain that the model predicts. That gain
-    means nothing along negative curvature, where a step has to lower the sample. Where the gradient
-    is zero there is no step to take, and staying is no rejection.
+    means nothing along negative curvature, where a step has to lower the sample.
     """
     noise = jnp.abs(optax.tree.vdot(difference, solved.solution))
     forgiven = jnp.where(solved.negative_curvature, 0.0, jnp.minimum(predicted, noise))
-    return (delivered > -forgiven) | (solved.length == 0)
+    return delivered > -forgiven
 
 
 def _is_rounding(step: Any, params: Any) -> Array:
