@@ -31,7 +31,7 @@ from curvi.report import (
 )
 from curvi.report._blocks import estimates_of, normal_estimate
 from curvi.report._numbers import plain, rounded, tick_labels, ticks
-from curvi.report._predictive import calibration, coverage, predictive
+from curvi.report._predictive import calibration, coverage, predictive, with_misses
 from curvi.report._text import text_of
 from curvi.vae._report import _picture
 
@@ -185,6 +185,20 @@ def test_calibration_puts_right_probabilities_into_its_band_and_wrong_ones_outsi
 def _inside(chart):
     band, points = chart.layers
     return [low <= y <= high for low, y, high in zip(band.y, points.y, band.top, strict=True)]
+
+
+def test_a_model_that_misses_the_data_is_not_called_good(key):
+    rng = generator(key)
+    good = Verdict("good", "fine", ("s",), ("a", "note"))
+    observed = rng.normal(size=400)
+    right = [predictive(observed, rng.permuted(np.tile(observed, (50, 1)), axis=1), "y")]
+    wrong = [predictive(rng.normal(size=400), rng.normal(1, 2, size=(200, 400)), "y")]
+    assert with_misses(good, right).level == "good"
+    found = with_misses(good, wrong)
+    assert found.level == "caution"
+    assert found.advice[-1] == "note"
+    bad = Verdict("bad", "no")
+    assert with_misses(bad, wrong) is bad
 
 
 def test_a_predictive_check_counts_every_row_once(key):

@@ -15,7 +15,14 @@ from curvi.diagnostics._summary import names_of
 from curvi.report import Facts, Forest, Grid, Prose, Report, Tab, Tile, Verdict
 from curvi.report._common import READ, bound_chart, bound_tile, checked_title, repeat_tab
 from curvi.report._numbers import percent, plain, rounded
-from curvi.report._predictive import calibration, coverage, few_rows, predictive, residuals
+from curvi.report._predictive import (
+    calibration,
+    coverage,
+    few_rows,
+    predictive,
+    residuals,
+    with_misses,
+)
 
 _MOST_ESTIMATES = 500  # of one array
 _MOST_CORRELATED = 400  # parameters whose correlations are looked through
@@ -34,8 +41,11 @@ def report_of(
     draws = drawn(result)
     forests = _forests(result, labels, draws)
     tabs = [Tab("estimates", "Estimates", (Prose(READ), *forests))]
+    verdict = verdict_of(result)
     if observed is not None or replicated is not None:
-        tabs.append(Tab("fit", "Fit to the data", predictive_blocks(observed, replicated)))
+        blocks = predictive_blocks(observed, replicated)
+        tabs.append(Tab("fit", "Fit to the data", blocks))
+        verdict = with_misses(verdict, blocks)
     tabs += [
         Tab("checks", "Checks", _checks(result, labels, draws)),
         Tab("convergence", "Convergence", _convergence(result)),
@@ -46,7 +56,7 @@ def report_of(
         title=checked_title(title, "Posterior of a fit"),
         subtitle=f"{len(labels)} parameters, {type(result.family).__name__} family, "
         f"{plain(result.seconds, 2)} s",
-        verdict=verdict_of(result),
+        verdict=verdict,
         tiles=_tiles(result, forests),
         tabs=tuple(tabs),
     )

@@ -12,7 +12,14 @@ from curvi.report import Facts, Forest, Grid, Prose, Report, Tab, Tile, Verdict
 from curvi.report._blocks import Estimate, normal_estimate
 from curvi.report._common import READ, bound_chart, bound_tile, checked_title, repeat_tab
 from curvi.report._numbers import percent, plain, rounded
-from curvi.report._predictive import calibration, coverage, few_rows, predictive, residuals
+from curvi.report._predictive import (
+    calibration,
+    coverage,
+    few_rows,
+    predictive,
+    residuals,
+    with_misses,
+)
 
 _MOST_ESTIMATES = 500
 _REPLICATES = 200
@@ -44,7 +51,9 @@ def report_of(
     tiles += [bound_tile(model.elbo_), _time(model)]
     tabs = [Tab("estimates", "Coefficients", (Prose(READ), *forests))]
     if X is not None:
-        tabs.append(Tab("fit", "Fit to the data", _fit_blocks(model, X, y, target, classes)))
+        blocks = _fit_blocks(model, X, y, target, classes)
+        tabs.append(Tab("fit", "Fit to the data", blocks))
+        verdict = with_misses(verdict, blocks)
     trace = model.result_.trace
     tabs += [
         Tab("convergence", "Convergence", (bound_chart(trace["step"], trace["elbo"], "step"),)),

@@ -18,7 +18,14 @@ from curvi.report import Facts, Forest, Prose, Report, Tab, Tile, Verdict, write
 from curvi.report._blocks import Estimate, normal_estimate
 from curvi.report._common import READ, READ_PLAIN, checked_title, repeat_tab
 from curvi.report._numbers import percent, plain
-from curvi.report._predictive import calibration, coverage, few_rows, predictive, residuals
+from curvi.report._predictive import (
+    calibration,
+    coverage,
+    few_rows,
+    predictive,
+    residuals,
+    with_misses,
+)
 
 _MOST_LEVELS = 200
 _MOST_FACTORS = 6
@@ -75,10 +82,11 @@ def report_of(
     if seconds is not None:
         tiles.append(Tile("Time", f"{plain(seconds, 2)} s"))
     groups = [f"{len(g.labels)} levels of {g.name}" for g in model.posterior_.groupings]
+    blocks = _fit_blocks(model, response)
     tabs = (
         Tab("estimates", "Estimates", _estimate_blocks(fixed, others)),
         Tab("groups", "Groups", tuple(_group_forests(model))),
-        Tab("fit", "Fit to the data", _fit_blocks(model, response)),
+        Tab("fit", "Fit to the data", blocks),
         Tab("model", "Model and data", _model_blocks(model, response, groups, facts or {})),
         repeat_tab(call or f"curvi.MixedModel({_arguments(model)}).fit(table)",
                    configuration or _parameters(model)),
@@ -92,7 +100,7 @@ def report_of(
                 *groups,
             ]
         ),
-        verdict=verdict_of(model, notes),
+        verdict=with_misses(verdict_of(model, notes), blocks),
         tiles=tuple(tiles),
         tabs=tabs,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ import numpy as np
 from curvi.report._blocks import LEVEL, Grid
 from curvi.report._chart import Chart, Layer, Rule, histogram_bins
 from curvi.report._numbers import plain, rounded
+from curvi.report._page import Verdict
 
 _BINS = 10
 _LEAST_ROWS = 8  # of a group
 _MOST_DRAWN = 400
+_LEAST_OUTSIDE, _SHARE_OUTSIDE = 4, 0.25
 
 
 def calibration(observed: np.ndarray, probability: np.ndarray, what: str) -> Chart:
@@ -162,3 +165,37 @@ def few_rows(
 def coverage(observed: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
     """Share of rows inside their interval."""
     return float(np.mean((observed >= lower) & (observed <= upper)))
+
+
+def missed(blocks: Iterable[Any]) -> str:
+    """What charts say that the model does not explain; empty where it explains the data.
+
+    Of a model that is right one point in ten is outside its band. A quarter, and at least four,
+    are too many: less than one right model in a hundred is called wrong.
+    """
+    for chart in blocks:
+        bands = [layer for layer in getattr(chart, "layers", ()) if layer.kind == "band"]
+        seen = [layer for layer in getattr(chart, "layers", ()) if layer.kind in ("bars", "points")]
+        if not bands or not seen:
+            continue
+        values = seen[0].y if seen[0].kind == "points" else seen[0].top
+        outside = (np.asarray(values) < bands[0].y) | (np.asarray(values) > bands[0].top)
+        if outside.sum() >= _LEAST_OUTSIDE and outside.mean() > _SHARE_OUTSIDE:
+            return (
+                f"{int(outside.sum())} of {len(outside)} parts of the data are outside the range "
+                f"that the model expects: see \u201c{chart.title}\u201d."
+            )
+    return ""
+
+
+def with_misses(verdict: Verdict, blocks: Iterable[Any]) -> Verdict:
+    """A good verdict on the fit, with a warning where the model does not describe the data."""
+    said = missed(blocks)
+    if not said or verdict.level != "good":
+        return verdict
+    headline = "The fit is right, but the model does not describe these data well."
+    advice = (
+        "Estimates are those of the best such model. Try another kind of model, a transformation "
+        "of the response or of a column, or columns that are still left out.",
+    )
+    return Verdict("caution", headline, (*verdict.sentences, said), (*advice, *verdict.advice[1:]))
