@@ -140,8 +140,9 @@ def test_the_examples_of_a_folder_run(folder):
 import runpy, warnings
 import matplotlib
 matplotlib.use("agg")
-# ArviZ announces its next version once a day when it is imported.
-warnings.filterwarnings("ignore", category=FutureWarning, module="arviz")
+# Other libraries announce their next versions to each other; warnings of curvi are errors.
+for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning):
+    warnings.simplefilter("ignore", category)
 for name in {names!r}:
     runpy.run_path(name, run_name="__main__")
 """

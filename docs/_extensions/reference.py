@@ -25,6 +25,12 @@ _ESTIMATOR = (
 )
 
 
+# Data have no docstring of their own.
+_DATA = {
+    "curvi.concentration.ACTIVATION_SLOPES": "The largest slope of each activation function.",
+}
+
+
 def readable(text: str | None) -> str | None:
     """A signature or annotation with the short names of its types."""
     if text is None:
@@ -46,6 +52,8 @@ def add_notes(
     app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
     """List the members of an enumeration, and name what an estimator has from scikit-learn."""
+    if name in _DATA:
+        lines[:] = [_DATA[name]]
     bases = {base.__name__ for base in getattr(thing, "__mro__", ())}
     if what == "class" and "BaseEstimator" in bases:
         lines += ["", _ESTIMATOR, ""]
