@@ -107,3 +107,11 @@ def test_a_misfit_is_announced_at_the_line_of_the_user():
     with pytest.warns(curvi.MisfitWarning, match="q does not match") as caught:
         curvi.fit(narrow, jnp.ones(2), num_draws=32)
     assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.float64_only
+def test_ratios_that_all_but_vanish_beside_the_largest_are_an_infinite_tail():
+    found = smoothed_weights(1e5 * np.linspace(-1.0, 1.0, 1000) ** 3)
+    assert found.khat == float("inf")
+    np.testing.assert_allclose(found.relative_ess, 1 / 1000)
+    np.testing.assert_allclose(found.weights.sum(), 1)

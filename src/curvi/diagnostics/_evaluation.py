@@ -311,7 +311,8 @@ def smoothed_weights(log_ratio: np.ndarray) -> ImportanceWeights:
     """Pareto-smooth the ratios with arviz-stats.
 
     Ratios that are not finite (outside the support) have weight zero. If none is finite, k is
-    infinite and the relative ESS is zero.
+    infinite and the relative ESS is zero; where hardly any is above zero beside the largest, k is
+    infinite and the weights are what they are.
     """
     finite = np.isfinite(log_ratio)
     weights = np.zeros(len(log_ratio))
@@ -324,9 +325,14 @@ def smoothed_weights(log_ratio: np.ndarray) -> ImportanceWeights:
     else:
         from arviz_stats.base.array import array_stats
 
-        logs, shape = array_stats.psislw(-shifted)  # it takes log likelihoods, as for LOO
-        weights[finite] = np.exp(np.asarray(logs))
+        with np.errstate(all="ignore"):  # what it cannot fit is seen in the result
+            logs, shape = array_stats.psislw(-shifted)  # it takes log likelihoods, as for LOO
+            smooth = np.exp(np.asarray(logs))
         khat = float(shape)
+        if not (np.isfinite(smooth).all() and np.isfinite(khat)):
+            # All ratios but a few are zero beside the largest: there is no tail to fit.
+            smooth, khat = np.exp(shifted), float("inf")
+        weights[finite] = smooth
     weights /= weights.sum()
     return ImportanceWeights(weights, khat, float(1 / (len(weights) * np.sum(weights**2))))
 
