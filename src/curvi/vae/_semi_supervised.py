@@ -141,7 +141,7 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         self._check_options()
         validation.positive_number(self.label_weight, "label_weight")
         validation.positive_number(self.beta, "beta")
-        method = _default_method() if self.method is None else as_method(self.method)
+        method = self._chosen_method()
         X = self._rows(X, reset=True)
         validation.refuse_masked(y, "y")
         labels = column_or_1d(np.asarray(y), warn=True)
@@ -157,6 +157,14 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
             trained = self._trained(X, known, encoded, method)
         self._publish(trained)
         return self
+
+    def _chosen_method(self) -> Method:
+        """Those by name need no layers."""
+        if self.method is None:
+            return _default_method()
+        if isinstance(self.method, str):
+            validation.one_of(self.method, ("adam", "adagrad", "lbfgs"), "method")
+        return as_method(self.method)
 
     def _trained(
         self, X: np.ndarray, known: np.ndarray, encoded: np.ndarray, method: Method
