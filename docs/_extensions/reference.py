@@ -15,6 +15,7 @@ _SHAPED = re.compile(
     r"\[(?:[\w.]*\.)?(Array|ndarray)(?: \| [\w.]*)?, '[^']*'\]"
 )
 _PATHS = (
+    (re.compile(r"<module '([\w.]+)' from '[^']*'>"), r"\1"),
     (re.compile(r"jaxlib\._jax\.Array|jax\.Array|jax\._src\.array\.Array"), "Array"),
     (re.compile(r"(?:numpy\.)?ndarray(?:\[[^\[\]]*(?:\[[^\[\]]*\][^\[\]]*)*\])?"), "ndarray"),
     (re.compile(r"\b(?:curvi|jax|jaxtyping|collections|pandas|typing|pathlib)\.(?:\w+\.)*"), ""),
