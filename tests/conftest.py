@@ -20,12 +20,15 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import sys
 import types
 import zlib
 from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+# A shell that starts a job in the background lets it ignore Ctrl-C, which tests raise on purpose.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests compile thousands of tiny functions and run each a few times.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # The simpler emitter of loops compiles in half the time; the slow suite compiles as users do.
