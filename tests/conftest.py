@@ -27,8 +27,6 @@ import zlib
 from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
-# A shell that starts a job in the background lets it ignore Ctrl-C, which tests raise on purpose.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tests compile thousands of tiny functions and run each a few times.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # The simpler emitter of loops compiles in half the time; the slow suite compiles as users do.
@@ -44,6 +42,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import install_import_hook
+
+# A shell that starts a job in the background lets it ignore Ctrl-C, which tests raise on purpose.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DTYPE = os.environ.get("CURVI_TEST_DTYPE", "float64")
 SEED = int(os.environ["CURVI_TEST_SEED"])
