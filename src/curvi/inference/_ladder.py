@@ -152,6 +152,7 @@ class Ladder:
 
     def _climb(self, result: FitResult) -> FitResult:
         self._began, self._counted = self.budget.began, 0
+        self._spent = result.steps
         first = _Candidate(
             result.family,
             result.params,
@@ -207,7 +208,7 @@ class Ladder:
         moved = place.forward(noise)
         _, gradients = self.density(moved.positions)
         found, _ = find_globals(place, moved.positions, gradients)
-        if not found or len(found) >= dimension:
+        if not found or len(found) >= dimension or self._spent >= self.budget.max_steps:
             return first
         family = Conditional(found).on(self.target.position)
         order = np.asarray(family.order)
@@ -236,10 +237,13 @@ class Ladder:
         noise = whiten(self._noise(draws, 1))
         resources = self.resources._replace(noise=jnp.asarray(noise, self.target.dtype))
         method = _method(self.target.dimension)
-        budget = self.budget
+        budget, spent = self.budget, self._spent
         if most is not None:
-            budget = replace(budget, max_steps=min(most, budget.max_steps))
-        ended = run(problem, method, params, resources, budget, execution=self.execution)
+            budget = replace(budget, max_steps=min(spent + most, budget.max_steps))
+        ended = run(
+            problem, method, params, resources, budget, execution=self.execution, spent=spent
+        )
+        self._spent += ended.steps
         if ended.outcome is Outcome.INTERRUPTED:  # Ctrl-C ends the fit, not this run alone
             raise KeyboardInterrupt
         return ended
@@ -329,7 +333,7 @@ class Ladder:
         start = np.asarray(self.target.start, np.float64)
         others = []
         for _ in range(_OTHER_STARTS):
-            if self.budget.left() <= 0:
+            if self.budget.left() <= 0 or self._spent >= self.budget.max_steps:
                 break
             place = start + rng.normal(size=len(start))
             params = FullRank().init(jnp.asarray(place, self.target.dtype), 0.3)
@@ -350,7 +354,7 @@ class Ladder:
         low, high = np.quantile(draws, _OUTSIDE, axis=0)
         found = [first]
         for place in self._far_places(draws):
-            if self.budget.left() <= 0:
+            if self.budget.left() <= 0 or self._spent >= self.budget.max_steps:
                 break
             start = FullRank().init(jnp.asarray(place, self.target.dtype), 1.0)
             ended = self._run(FullRank(), start, _STEPS_AROUND)
