@@ -100,6 +100,29 @@ def test_a_mode_that_no_draw_came_near_is_not_silent(key):
     np.testing.assert_allclose([mode.weight for mode in result.modes], 0.5, atol=0.05)
 
 
+def test_modes_that_the_starts_have_found_are_not_forgotten(monkeypatch):
+    """Starts find three modes; the look from far away comes to one of them."""
+    places = 5.0 * jnp.asarray([[1.0, 0.0], [-0.5, 0.866], [-0.5, -0.866]])
+
+    def log_density(x):
+        return jax.nn.logsumexp(-0.5 * jnp.sum((x[None] - places) ** 2, axis=1))
+
+    def others(self, draws):
+        at = np.asarray(places)
+        return [at[np.argmax(np.linalg.norm(at - draws.mean(axis=0), axis=1))]]
+
+    starts = {"num_starts": 24, "progress": False}
+    monkeypatch.setattr(Ladder, "_far_places", lambda self, draws: [])
+    with pytest.warns(curvi.MisfitWarning, match="different optima"):
+        alone = curvi.fit(log_density, jnp.zeros(2), **starts)
+    monkeypatch.setattr(Ladder, "_far_places", others)
+    with pytest.warns(curvi.MisfitWarning, match="different optima"):
+        result = curvi.fit(log_density, jnp.zeros(2), **starts)
+    assert sum(mode.weight > 0.25 for mode in result.modes) == len(places)
+    counts = [sum(mode.num_starts for mode in one.modes) for one in (alone, result)]
+    assert counts[1] == counts[0] + 1
+
+
 def test_a_time_budget_that_ends_during_the_correction_is_no_convergence(monkeypatch):
     moved = Ladder._moved
 

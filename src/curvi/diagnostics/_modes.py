@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -48,40 +49,46 @@ def modes_of(
     Two ends belong together where no coordinate of their means is more than one sd apart.
     Parameters are not compared: different ones can be the same q.
     """
-    order = [int(i) for i in np.argsort(-elbos) if np.isfinite(elbos[i])]
-    means = {i: np.asarray(ends[i].mean, np.float64) for i in order}
-    sds = {i: np.asarray(family.sd(ends[i]), np.float64) for i in order}
-    groups: list[list[int]] = []
-    for i in order:
-        near = (g for g in groups if _distance(means, sds, i, g[0]).max() < _APART)
+    unravel = target.density.unravel
+    found = (
+        Mode(unravel(end.mean), unravel(family.sd(end)), float(elbo), float("nan"), 1)
+        for end, elbo in zip(ends, elbos, strict=True)
+        if np.isfinite(elbo)
+    )
+    return joined_modes(found)
+
+
+def joined_modes(modes: Iterable[Mode]) -> tuple[Mode, ...]:
+    """The optima of several searches together, best first, weighted by all their bounds."""
+    groups: list[list[Mode]] = []
+    for mode in sorted(modes, key=lambda one: -one.elbo):
+        near = (group for group in groups if _distance(mode, group[0]).max() < _APART)
         group = next(near, None)
         if group is None:
-            groups.append([i])
+            groups.append([mode])
         else:
-            group.append(i)
-    best = np.asarray([elbos[group[0]] for group in groups])
+            group.append(mode)
+    best = np.asarray([group[0].elbo for group in groups])
     weights = np.exp(best - best.max(initial=-np.inf))
     kept = weights >= _NOTICEABLE * weights.sum()
-    unravel = target.density.unravel
     return tuple(
-        Mode(
-            unravel(ends[group[0]].mean),
-            unravel(family.sd(ends[group[0]])),
-            float(elbos[group[0]]),
-            float(weight / weights[kept].sum()),
-            len(group),
+        group[0]._replace(
+            weight=float(weight / weights[kept].sum()),
+            num_starts=sum(mode.num_starts for mode in group),
         )
         for group, weight, keep in zip(groups, weights, kept, strict=True)
         if keep
     )
 
 
-def _distance(
-    means: dict[int, np.ndarray], sds: dict[int, np.ndarray], one: int, other: int
-) -> np.ndarray:
+def _distance(one: Mode, other: Mode) -> np.ndarray:
     """Distance of the means in every coordinate, in sds of both together."""
-    pooled = np.sqrt(0.5 * (sds[one] ** 2 + sds[other] ** 2))
-    return np.abs(means[one] - means[other]) / np.maximum(pooled, np.finfo(np.float64).tiny)
+    means, sds = (
+        [flat_numbers(getattr(mode, name)).astype(np.float64) for mode in (one, other)]
+        for name in ("position", "sd")
+    )
+    pooled = np.sqrt(0.5 * (sds[0] ** 2 + sds[1] ** 2))
+    return np.abs(means[0] - means[1]) / np.maximum(pooled, np.finfo(np.float64).tiny)
 
 
 def modes_sentence(modes: tuple[Mode, ...]) -> str:

@@ -20,7 +20,7 @@ from curvi._core.trees import coordinate_names, precision_of
 from curvi.diagnostics import FitResult
 from curvi.diagnostics._correction import Correction, Rung
 from curvi.diagnostics._evaluation import evaluate, raw_relative_ess
-from curvi.diagnostics._modes import Mode, modes_of
+from curvi.diagnostics._modes import Mode, joined_modes, modes_of
 from curvi.diagnostics._moments import user_columns, user_space
 from curvi.diagnostics._transitions import Effort, Transitions, run_transitions
 from curvi.engine import Budget, Execution, Resources, RunResult, VariationalProblem, run
@@ -153,6 +153,7 @@ class Ladder:
     def _climb(self, result: FitResult) -> FitResult:
         self._began, self._counted = self.budget.began, 0
         self._spent = result.steps
+        self._modes = result.modes
         first = _Candidate(
             result.family,
             result.params,
@@ -186,7 +187,7 @@ class Ladder:
             log_ratio=best.log_ratio,
             correction=self._correction,
             rungs=tuple(self.rungs),
-            modes=self._modes or result.modes,
+            modes=self._modes,
             seconds=time.perf_counter() - self.budget.began,
         )
 
@@ -365,7 +366,10 @@ class Ladder:
         if len(found) == 1:
             return
         ends, bounds = [one.params for one in found], np.asarray([one.elbo for one in found])
-        self._modes = modes_of(self.target, FullRank(), ends, bounds)
+        # Those that the starts of the fit have found stay, with the first run among them.
+        skipped = 1 if self._modes else 0
+        others = modes_of(self.target, FullRank(), ends[skipped:], bounds[skipped:])
+        self._modes = joined_modes((*self._modes, *others))
         top = found[int(np.argmax(bounds))]
         self._note("full rank from far away", top, f"{len(self._modes)} modes")
         if top.elbo > self._best.elbo + _BETTER:
