@@ -345,3 +345,18 @@ def test_a_standard_form_is_the_same_posterior():
         own = -potential_energy(seeded, (y,), {}, sites)
     derivative = 9 * 0.3 + 3 * np.log(0.8)
     np.testing.assert_allclose(target.log_density(place), own + derivative, rtol=1e-5)
+
+
+def test_a_site_with_the_name_that_noise_would_have_is_kept():
+    def model():
+        sd = numpyro.sample("sd", dist.HalfNormal(1.0))
+        numpyro.sample("effect", dist.Normal(0.0, sd))
+        numpyro.sample("effect_standardised", dist.Normal(3.0, 0.5))
+
+    target = curvi.from_numpyro(model)
+    assert sorted(target.position) == ["effect", "effect_standardised", "sd"]
+    place = {name: jnp.asarray(0.3) for name in target.position}
+    with usual_promotion():
+        seeded = numpyro.handlers.seed(model, jax.random.key(0))
+        expected = -potential_energy(seeded, (), {}, place)
+    np.testing.assert_allclose(target.log_density(place), expected, rtol=1e-5)

@@ -210,3 +210,17 @@ def test_a_latent_scale_is_inferred_as_noise_and_the_variable_is_what_the_answer
     assert set(ours) == {"spread", "level", "effect", "both"}
     for name, value in ours.items():
         np.testing.assert_allclose(value, theirs[name], rtol=1e-9)
+
+
+@pytest.mark.float64_only
+def test_a_variable_with_the_name_that_noise_would_have_is_kept(key):
+    with pm.Model() as model:
+        spread = pm.HalfNormal("spread", 1.0)
+        pm.Normal("effect", 0.0, spread)
+        pm.Normal("effect_standardised", 3.0, 0.5)
+    target = curvi.from_pymc(model)
+    flat = jax.random.normal(key, target.start.shape)
+    position = target.density.unravel(flat)
+    assert len(position) == 3
+    expected = model.compile_logp()({name: np.asarray(v) for name, v in position.items()})
+    np.testing.assert_allclose(target.log_prob(flat), expected, rtol=1e-9)

@@ -138,7 +138,8 @@ class _Call(NamedTuple):
 def _standardised(call: _Call, latent: list[str], trace: Trace) -> tuple[_Call, list[str], Trace]:
     """The model with standard noise where the scale of a site is latent, and its sites.
 
-    A site that cannot be rewritten, such as one inside ``scan``, stays as it is.
+    A site that cannot be rewritten, such as one inside ``scan``, stays as it is, and so does one
+    whose noise would have the name of another site.
     """
     from numpyro.infer.initialization import init_to_feasible
 
@@ -154,7 +155,8 @@ def _standardised(call: _Call, latent: list[str], trace: Trace) -> tuple[_Call, 
         return found
 
     try:
-        model, names = standardised_model(call.model, latent_scales(run, sites), traced)
+        wanted = [name for name in latent_scales(run, sites) if f"{name}{SUFFIX}" not in trace]
+        model, names = standardised_model(call.model, wanted, traced)
     except (TypeError, ValueError, NotImplementedError, jax.errors.JAXTypeError):
         return call, latent, trace  # a model that cannot be run on tracers alone
     if not names:

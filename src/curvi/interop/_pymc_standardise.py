@@ -80,21 +80,27 @@ class StandardSites(NamedTuple):
 
 
 def standard_sites(model: Any) -> StandardSites:
-    """The variables of a known location-scale family whose scale depends on another variable."""
+    """The variables of a known location-scale family whose scale depends on another variable.
+
+    One whose noise would have the name of another variable keeps its own form.
+    """
     from pytensor.graph.traversal import ancestors
 
     sites = []
+    names = tuple(value.name for value in model.value_vars)
     for variable in model.free_RVs:
         found = _location_and_scale(variable)
         if found is None or model.rvs_to_transforms.get(variable) is not None:
+            continue
+        name = model.rvs_to_values[variable].name
+        if name + SUFFIX in names:
             continue
         others = set(model.free_RVs) - {variable}
         if others.isdisjoint(ancestors([found[1]])):
             continue
         graph = translated(model, model.replace_rvs_by_values(list(found)))
-        name = model.rvs_to_values[variable].name
         sites.append(_Site(name, _kind(variable) == "MvNormalRV", graph))
-    return StandardSites(tuple(v.name for v in model.value_vars), tuple(sites))
+    return StandardSites(names, tuple(sites))
 
 
 def _kind(variable: Any) -> str:
