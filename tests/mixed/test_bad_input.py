@@ -68,6 +68,19 @@ def test_a_refused_fit_leaves_the_earlier_one_as_it_was(frame):
     assert model.formula_ == "y ~ x + (1 | g)"
 
 
+def test_an_interrupted_fit_leaves_the_earlier_one_as_it_was(frame, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    model = MixedModel("y ~ x + (1 | g)").fit(frame)
+    before, text = model.predict(frame), model.summary()
+    monkeypatch.setattr("curvi.mixed._report.cautions", interrupt)  # late, half of it is there
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(frame.assign(y=2 * frame["y"]))
+    np.testing.assert_array_equal(model.predict(frame), before)
+    assert model.summary() == text
+
+
 def test_missing_values_are_refused_with_their_column_and_row(frame):
     gap = frame.assign(g=frame["g"].where(frame.index != 7))
     refused(gap, "y ~ x + (1 | g)", "group column 'g' is missing in row 7")

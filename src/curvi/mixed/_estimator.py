@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -154,7 +153,7 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         try:
             other._fit(design, layout)
         finally:
-            if hasattr(other, "posterior_"):
+            if hasattr(other, "warnings_"):  # the last of what a fit leaves
                 self._become(other)
         return self
 
@@ -304,7 +303,7 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         )
         self.warnings_ = (*fitted.warnings, *alarms)
         if not self.converged_:
-            warnings.warn(f"MixedModel: {self.message_}", ConvergenceWarning, stacklevel=3)
+            warn_user(f"MixedModel: {self.message_}", ConvergenceWarning)
         for sentence in alarms:
             warn_user(MisfitWarning(sentence, None))
 
