@@ -12,6 +12,7 @@ import pytest
 
 import curvi
 from curvi._core.errors import InputError
+from curvi.solvers._averaging import average_towards
 from tests.solvers.problems import PRIOR_SD, generator, linear, variational
 
 PLAN = curvi.Draws("iid", 4, fresh=True)
@@ -106,3 +107,14 @@ def test_what_is_no_transformation_or_no_rate_is_refused():
         curvi.DSVI(learning_rate=-1)
     with pytest.raises(InputError, match="decay_steps is 0"):
         curvi.DSVI(decay_steps=0)
+
+
+def test_an_average_over_few_steps_takes_each_of_them(key, dtype):
+    """Also after the first hundred, where long averages leave most steps out."""
+    places = np.asarray(jax.random.normal(key, (20, 3), dtype))
+    average = expected = places[0]
+    for count, place in enumerate(places[1:], 101):
+        window, step = jnp.asarray(2.0, dtype), jnp.asarray(count, jnp.int32)
+        average = average_towards(jnp.asarray(average), jnp.asarray(place), window, step)
+        expected = expected + (place - expected) / 3
+    np.testing.assert_allclose(average, expected, **close(dtype))

@@ -21,8 +21,9 @@ def average_towards(average: Any, params: Any, window: Array, step: Array) -> An
 
     Neighbours among hundreds of steps hardly differ: later on every eighth one is enough, with a
     weight eight times as large. A pass over the weights is a part of a step that can be felt.
+    A window of a few steps takes each of them.
     """
-    early = step < _EVERY
+    early = (step < _EVERY) | (window < _THINNED)
     count = jnp.where(early, 1, _THINNED).astype(window.dtype)
     rate = 1 / (1 + window / count)
 
