@@ -85,6 +85,14 @@ def test_numbers_with_commas_and_with_points_are_refused_together(tmp_path):
         read_cells(tmp_path / "t.csv", separator=";")
 
 
+def test_levels_of_a_text_column_have_the_sds_of_a_full_covariance(tmp_path, capsys):
+    """Indicators exclude each other: their sds given the others are a fifth too small."""
+    path = write(tmp_path / "t.csv", comma=False)
+    assert main(["fit", str(path), "--target", "price", "--no-report", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert "full covariance" in json.dumps(facts)
+
+
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_the_separator_is_found_although_cells_quote_others(separator):
     lines = [["a", "b", "c"], ["1", '"x,y;z"', "3"], ["4", '"u;v\t,"', "6"]]

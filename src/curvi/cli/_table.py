@@ -20,6 +20,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,15}(\.0*)?", re.ASCII)
 _MOST_INTEGER_CLASSES = 10
 _MOST_CLASSES = 100
 _MOST_COMPARED = 200  # columns up to which a diagonal covariance gives way to a full one
+_NARROW = 1.05  # ratio of sds from which it does: less than is warned of, for it costs little
 
 
 @dataclass(frozen=True)
@@ -166,12 +167,12 @@ def _fitted(
 
 def _needs_full(estimator: Any, X: np.ndarray) -> bool:
     """Whether the sds of a diagonal covariance are too small, and a full one can be afforded."""
-    from curvi.glm._report import TOO_NARROW, narrowness
+    from curvi.glm._report import narrowness
 
     if not estimator.converged_ or X.shape[1] > _MOST_COMPARED:
         return False
     ratio = narrowness(estimator, X)
-    return ratio is not None and bool(ratio.max() > TOO_NARROW)
+    return ratio is not None and bool(ratio.max() > _NARROW)
 
 
 def estimator_of(model: str, options: dict[str, Any]) -> Any:
