@@ -33,6 +33,7 @@ def test_a_formula_is_fitted_reported_and_saved(path, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "Fixed effects" in printed
     assert "How much groups differ" in printed
+    assert "1 of 1, fixed effects" in printed  # the intercept has no direction of interest
     rows = list(csv.DictReader((out / "groups.csv").read_text().splitlines()))
     assert len(rows) == 8
     page = (out / "report.html").read_text()

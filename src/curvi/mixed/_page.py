@@ -72,9 +72,10 @@ def report_of(
     """What a page says about a fitted mixed model."""
     response = parse(model.formula_).response
     fixed, others = _estimates(model.posterior_)
-    clear = sum(e.tone != "open" for e in fixed)
+    shown = _slopes(fixed) or fixed
+    clear = sum(e.tone != "open" for e in shown)
     tiles = [
-        Tile("Clear direction", f"{clear} of {len(fixed)}", "fixed effects with a 90 % interval "
+        Tile("Clear direction", f"{clear} of {len(shown)}", "fixed effects with a 90 % interval "
              "on one side of zero"),
         Tile("Effective points", percent(model.relative_ess_), "of importance sampling"),
         Tile("Log evidence", plain(model.log_evidence_, 5), "nats, to compare models"),
@@ -142,10 +143,14 @@ def _estimates(posterior: MixedPosterior) -> tuple[list[Estimate], dict[str, lis
     return fixed, others
 
 
+def _slopes(fixed: list[Estimate]) -> list[Estimate]:
+    return [e for e in fixed if e.name != "Intercept"]
+
+
 def _estimate_blocks(fixed: list[Estimate], others: dict[str, list[Estimate]]) -> tuple[Any, ...]:
     blocks: list[Any] = [Prose(READ)]
     intercept = [e for e in fixed if e.name == "Intercept"]
-    slopes = [e for e in fixed if e.name != "Intercept"]
+    slopes = _slopes(fixed)
     if slopes:
         note = "In the units of the table, for an average group."
         if intercept:
