@@ -173,6 +173,13 @@ def test_estimates_of_normal_draws_agree_with_the_normal_distribution(key):
     assert sampled.direction == pytest.approx(exact.direction, abs=0.01)
 
 
+def test_a_constant_has_no_direction(key):
+    draws = np.column_stack([np.zeros(50), np.ones(50), generator(key).normal(3, 1, 50)])
+    zero, one, moving = estimates_of(["zero", "one", "moving"], draws)
+    assert zero.sign == one.sign == ""
+    assert moving.sign.endswith("positive")
+
+
 def test_calibration_puts_right_probabilities_into_its_band_and_wrong_ones_outside(key):
     rng = generator(key)
     chance = rng.random(4000)

@@ -176,7 +176,8 @@ def _forest(
 
 
 def _tiles(result: Any, forests: list[Forest]) -> tuple[Tile, ...]:
-    signed = [e for forest in forests if forest.signs for e in forest.estimates]
+    shown = [e for forest in forests if forest.signs for e in forest.estimates]
+    signed = [e for e in shown if np.isfinite(e.direction)]  # without constants
     tiles = []
     if signed:
         clear = sum(e.tone != "open" for e in signed)

@@ -214,6 +214,7 @@ def estimates_of(
     sds = draws.std(axis=0) if sds is None else np.asarray(sds)
     above = np.mean(draws > 0, axis=0)
     direction = np.where(means > 0, above, 1 - above)
+    direction[np.ptp(draws, axis=0) == 0] = np.nan  # a constant, of which the data say nothing
     columns = zip(names, means, sds, *ends, direction, strict=True)
     return [Estimate(str(n), float(m), float(s), float(a), float(b), float(d))
             for n, m, s, a, b, d in columns]  # fmt: skip
