@@ -178,7 +178,8 @@ def handle_missing(
         note = f"{len(rows)} of {len(cells.lines)} rows have a missing cell and were left out"
         return cells.kept(kept), {"missing cells": f"{note} ({said})"}, (f"{note} ({said}).",)
     if missing == "mean":
-        note = f"{sum(counts.values())} missing cells were filled in with column means ({said})"
+        note = f"{sum(counts.values())} missing cells were filled in, with column means in numbers "
+        note += f"and a level of their own in text ({said})"
         more = "; intervals do not know that, and are a little too narrow."
         return cells, {"missing cells": note}, (note + more,)
     first = min(rows)

@@ -282,12 +282,13 @@ def _of_classes(
 def _model(
     model: Any, features: list[str], target: str, classes: list[str], more: dict[str, str] | None
 ) -> tuple[Any, ...]:
+    response = " and response" if type(model).__name__ == "BayesianLinearRegression" else ""
     prior = (
         "every coefficient has a prior variance of its own, chosen to maximise the bound "
         "(relevance prior)"
         if model.prior == "ard"
         else f"coefficients ~ N(0, {plain(model.prior_scale)}\N{SUPERSCRIPT TWO})"
-        + (" of standardised features" if model.standardize else "")
+        + (f" of standardised features{response}" if model.standardize else "")
     )
     facts = {
         "model": _KINDS.get(type(model).__name__, type(model).__name__),

@@ -89,8 +89,9 @@ def report_of(
     rows = None if X is None else model._rows(X, gaps=True)[:_MOST_ROWS]
     shape = _picture(model, image_shape)
     tabs = [Tab("history", "Training", (history_chart(model.history_),))]
+    held_out = "held-out" if np.isfinite(model.history_["validation_elbo"]).any() else "the"
     tiles = [
-        Tile("ELBO per row", plain(model.elbo_, 4), "nats, on held-out rows if there were any"),
+        Tile("ELBO per row", plain(model.elbo_, 4), f"nats, on {held_out} rows of the fit"),
         Tile("Epochs", plain(float(model.history_["epoch"][-1]), 3), f"{model.n_iter_} steps"),
         Tile("Time", f"{plain(model.result_.seconds, 2)} s", "compilation included"),
     ]
