@@ -79,7 +79,7 @@ def read_file(path: Path) -> Content:
         begin = stream.read(_LENGTH)
         length = int.from_bytes(begin, "little")
         if len(begin) < _LENGTH or length > size - _LENGTH:
-            raise _broken(path, "it ends before its header does")
+            raise _broken(path, "it is of another kind, or ends before its header does")
         if length > _MOST_HEADER:
             raise _broken(path, f"its header claims {length} bytes, more than {_MOST_HEADER}")
         table = _parsed(stream.read(length), path)
