@@ -31,7 +31,7 @@ from curvi.report import (
 )
 from curvi.report._blocks import estimates_of, normal_estimate
 from curvi.report._numbers import plain, rounded, tick_labels, ticks
-from curvi.report._predictive import calibration, coverage, predictive, with_misses
+from curvi.report._predictive import calibration, central, coverage, predictive, with_misses
 from curvi.report._text import text_of
 from curvi.vae._report import _picture
 
@@ -206,6 +206,13 @@ def test_a_model_that_misses_the_data_is_not_called_good(key):
     assert found.advice[-1] == "note"
     bad = Verdict("bad", "no")
     assert with_misses(bad, wrong) is bad
+
+
+@pytest.mark.parametrize("count", [20, 200])
+def test_nine_of_ten_rows_are_inside_an_interval_of_however_few_draws(key, count):
+    rng = generator(key)
+    lower, upper = central(rng.normal(size=(count, 20_000)))
+    assert abs(coverage(rng.normal(size=20_000), lower, upper) - 0.9) < 0.01
 
 
 def test_a_predictive_check_counts_every_row_once(key):

@@ -20,6 +20,7 @@ from curvi.report._common import READ, READ_PLAIN, checked_title, repeat_tab
 from curvi.report._numbers import percent, plain
 from curvi.report._predictive import (
     calibration,
+    central,
     coverage,
     few_rows,
     predictive,
@@ -200,7 +201,7 @@ def _fit_blocks(model: Any, response: str) -> tuple[Any, ...]:
         label = model.classes_[1]
         return (calibration(y > 0, expected, label), _few_classes(model, y, expected, response))
     drawn = replicated(model, frame)
-    lower, upper = np.quantile(drawn, [0.05, 0.95], axis=0)
+    lower, upper = central(drawn)
     blocks: list[Any] = [
         Prose(
             f"{percent(coverage(y, lower, upper))} of the rows are inside their 90 % interval. "

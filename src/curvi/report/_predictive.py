@@ -93,8 +93,7 @@ def predictive(observed: np.ndarray, replicated: np.ndarray, what: str) -> Chart
     edges = histogram_bins(observed, whole=whole)
     simulated = np.array([np.histogram(draw, edges)[0] for draw in replicated])
     counts = np.histogram(observed, edges)[0]
-    tail = 0.5 - LEVEL / 2
-    low, middle, high = np.quantile(simulated, [tail, 0.5, 1 - tail], axis=0)
+    (low, high), middle = central(simulated), np.median(simulated, axis=0)
     centre, width = 0.5 * (edges[1:] + edges[:-1]), float(edges[1] - edges[0])
     inside = int(np.sum((counts >= low) & (counts <= high)))
     names = [plain(c, 3) if whole and width == 1 else f"{plain(a, 3)} to {plain(b, 3)}"
@@ -160,6 +159,16 @@ def few_rows(
         tuple(rows),
         numeric=frozenset({0, 1, 2, 3}),
     )
+
+
+def central(draws: np.ndarray) -> np.ndarray:
+    """Lower and upper ends between which one more draw is with a probability of 90 %.
+
+    Between the ranks ``p (n + 1)``: interpolation within the range of the draws is too narrow by a
+    tenth where they are 20.
+    """
+    tail = 0.5 - LEVEL / 2
+    return np.quantile(draws, [tail, 1 - tail], axis=0, method="weibull")
 
 
 def coverage(observed: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
