@@ -38,7 +38,8 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
     prior_scale : float
         Prior sd of coefficients, in sds of y per sd of a feature if ``standardize``.
     covariance : {"diagonal", "full", "low-rank"}
-        Structure of the posterior covariance.
+        Structure of the posterior covariance. A diagonal one takes the least time; its sds are too
+        small where features are correlated, and :meth:`report` says by how much.
     method : {"newton", "hfsgvi", "lbfgs", "dsvi"}
         Exact Newton steps, or one of the paper's stochastic methods, whose result is judged by
         the exact ELBO.
@@ -182,7 +183,8 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
     prior_scale : float
         Prior sd of coefficients, in standardised units if ``standardize``.
     covariance : {"diagonal", "full", "low-rank"}
-        Structure of the posterior covariance.
+        Structure of the posterior covariance. A diagonal one takes the least time; its sds are too
+        small where features are correlated, and :meth:`report` says by how much.
     method : {"newton", "hfsgvi", "lbfgs", "dsvi"}
         Exact Newton steps, or one of the paper's stochastic methods, whose result is judged by
         the exact ELBO.
