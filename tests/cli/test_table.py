@@ -114,7 +114,7 @@ def test_the_same_seed_gives_the_same_files(tmp_path, capsys):
 
 
 REFUSED = {
-    "missing file": ("nope.csv", "", ["--target", "y"], "cannot be read"),
+    "missing file": ("nope.csv", "", ["--target", "y"], "cannot be read (No such file or dir"),
     "no target": ("t.csv", "a,y\n1,2\n", [], "--target is missing"),
     "unknown target": ("t.csv", "a,y\n1,2\n", ["--target", "z"], "the columns of"),
     "unknown column": ("t.csv", "a,y\n1,2\n", ["--target", "y", "--ignore", "b"], "--ignore is"),

@@ -99,8 +99,8 @@ def refuse_existing(paths: Iterable[Path]) -> None:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         verb = "exist" if more else "exists"
         raise InputError(
-            f"{found[0]}{more} {verb} already; choose another folder with --out, or replace "
-            "files with --overwrite"
+            f"{found[0]}{more} {verb} already; choose another place with --out, or replace "
+            "what is there with --overwrite"
         )
 
 

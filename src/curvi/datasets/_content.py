@@ -83,7 +83,8 @@ def read_content(path: Path, name: str, *, max_bytes: int = MAX_BYTES) -> bytes:
             is_file = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
             raw = stream.read(max_bytes + 1) if is_file else b""
     except (OSError, ValueError) as error:  # a zero byte in a path is a ValueError
-        raise format_error(name, "", f"cannot be read ({error})", "check the file") from error
+        why = getattr(error, "strerror", None) or error
+        raise format_error(name, "", f"cannot be read ({why})", "check the file") from error
     if not is_file:
         raise format_error(name, "", "is a pipe or a device", "save what it holds as a file")
     if len(raw) > max_bytes:
