@@ -98,9 +98,15 @@ def numpyro_run(X, y, rate, batch, goal, budget):
     }
 
 
+def rows_of(name, quick):
+    """Training and test rows; few of them in a quick run."""
+    (X, y), test = load_rows(name)
+    return ((X[:2000], y[:2000]), test) if quick else ((X, y), test)
+
+
 def normal_prior(quick, budget=None):
     """(a) a9a, normal prior of scale 1 on all columns, the intercept included."""
-    (X, y), _ = load_rows("a9a", quick=quick)
+    (X, y), _ = rows_of("a9a", quick)
     model, seconds = timed_fit(X, y)
     goal = (model.elbo_ if quick else REFERENCE) - NORMAL_NATS
     grid = [(0.05, None)] if quick else [(r, b) for r in (0.05, 0.01, 0.003) for b in (None, 1000)]
@@ -189,7 +195,7 @@ def one_hot(quick, budget=None):
 
 def relevance_prior(name, nats, quick, seeds=10, budget=None):
     """(c) The relevance prior, ours against the best DSVI setting."""
-    (X, y), test = load_rows(name, quick=quick)
+    (X, y), test = rows_of(name, quick)
     seeds = range(2 if quick else seeds)
     newton_run(X, y, seed=0, num_starts=1)  # compiles
     ours = []
@@ -231,7 +237,7 @@ def first_time(run, goal):
 
 def hfsgvi_iterations(name, quick):
     """Steps until HFSGVI stays within two nats of where it ends, with every candidate setting."""
-    (X, y), _ = load_rows(name, quick=quick)
+    (X, y), _ = rows_of(name, quick)
     table = []
     for setting in SMALL["HFSGVI"][: 1 if quick else None]:
         runs = [run_setting(setting, X, y, seed=s, seconds=3.0) for s in range(1 if quick else 5)]
