@@ -194,6 +194,17 @@ def test_one_interruption_ends_the_climb_and_keeps_what_it_has(monkeypatch):
     assert np.isfinite(result.mean["tau"])
 
 
+def test_an_interrupted_search_for_other_modes_keeps_the_corrected_answer(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Ladder, "_far_places", interrupted)
+    with pytest.warns(curvi.NotConvergedWarning, match="INTERRUPTED: .*other modes"):
+        result = curvi.fit(lambda x: -0.5 * jnp.sum(x**2), jnp.ones(2), progress=False)
+    assert result.interrupted
+    assert result.correction.trusted
+
+
 def test_a_file_keeps_the_summary_of_a_corrected_answer(tmp_path):
     result = curvi.fit(schools(False), progress=False, mc_tolerance=0.02)
     assert result.correction is not None
@@ -212,12 +223,12 @@ def test_a_fit_that_goes_on_from_a_climb_climbs_again():
 
 def test_weights_without_a_variance_are_not_enough(key):
     """Ratios with a Pareto tail of shape one, rare enough to leave a high relative ESS."""
-    from curvi.inference._ladder import _Candidate
+    from curvi.inference._candidate import Candidate
 
     rng = np.random.default_rng(seed_of(key))
     even = rng.normal(size=16384) * 0.1
     heavy = np.where(np.arange(16384) < 400, rng.exponential(size=16384), even)
-    one, other = (_Candidate(curvi.FullRank(), None, 0.0, 0.0, logs) for logs in (even, heavy))
+    one, other = (Candidate(curvi.FullRank(), None, 0.0, 0.0, logs) for logs in (even, heavy))
     assert one.close
     assert other.tail_shape > 0.5
     assert not other.close

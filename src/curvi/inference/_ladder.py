@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,13 +19,14 @@ from curvi._core.threads import one_blas_thread
 from curvi._core.trees import coordinate_names, precision_of
 from curvi.diagnostics import FitResult
 from curvi.diagnostics._correction import Correction, Rung
-from curvi.diagnostics._evaluation import evaluate, raw_relative_ess
+from curvi.diagnostics._evaluation import evaluate
 from curvi.diagnostics._modes import Mode, joined_modes, modes_of
 from curvi.diagnostics._moments import user_columns, user_space
 from curvi.diagnostics._transitions import Effort, Transitions, run_transitions
 from curvi.engine import Budget, Execution, Resources, RunResult, VariationalProblem, run
 from curvi.families import Conditional, Family, FullRank, Params
 from curvi.families._host import HostMap
+from curvi.inference._candidate import CLOSE, Candidate
 from curvi.inference._dependence import find_globals
 from curvi.inference._tails import has_light_tails
 from curvi.objective import Draws, whiten
@@ -41,8 +42,6 @@ _FEWEST_DRAWS, _DRAWS_PER_DIMENSION = 128, 1.15
 _FEW_DIMENSIONS = 30  # up to which a run goes on to the end
 _LEAST_PROGRESS = 0.02  # nats per step and root of a dimension that are worth going on for
 _STUDIED = 1024  # draws that show who governs whom, and that are weighted
-_CLOSE = 0.8  # relative ESS from which weights are enough
-_HEAVIEST, _TAIL = 0.5, 64  # shape of the tail of weights, and the share of draws that are it
 _MOST_WEIGHTED = 1e8  # numbers that the log density at weighted draws computes
 _BETTER = 0.2  # nats that make a richer family worth its name
 _MOST_EVALUATIONS = 400_000
@@ -56,6 +55,10 @@ _MOST_NUMBERS_AROUND = 3e4  # of one log density, for other starts where the ans
 _CUT_SHORT = (
     "Interrupted while the answer was corrected: the best q so far is returned, and result.rungs "
     "tells how well it fits."
+)
+_NO_SEARCH = (
+    "Interrupted while other modes were looked for: the answer is corrected, but modes that no "
+    "draw came near may have been missed."
 )
 _OUT_OF_TIME = (
     "The time budget ended while the answer was corrected: means and sds may be wrong, and "
@@ -89,38 +92,6 @@ def _method(dimension: int) -> NaturalGradient:
     return NaturalGradient(0.0 if patient else _LEAST_PROGRESS * dimension**0.5)
 
 
-class _Candidate(NamedTuple):
-    """A fitted q, and how it compares with the target."""
-
-    family: Family
-    params: Params
-    elbo: float
-    elbo_se: float
-    log_ratio: np.ndarray
-
-    @property
-    def relative_ess(self) -> float:
-        """Of the raw ratios: Pareto smoothing needs a library that takes seconds to import."""
-        return raw_relative_ess(self.log_ratio)
-
-    @property
-    def close(self) -> bool:
-        """Whether importance weights make up for the rest."""
-        return self.relative_ess >= _CLOSE and self.tail_shape <= _HEAVIEST
-
-    @property
-    def tail_shape(self) -> float:
-        """Hill's estimate of k: from 1/2 on weights have no variance, and their ESS deceives."""
-        logs = np.sort(self.log_ratio[np.isfinite(self.log_ratio)])
-        tail = max(len(logs) // _TAIL, 8)
-        return float(np.mean(logs[-tail:] - logs[-tail - 1])) if len(logs) > tail else np.inf
-
-    @property
-    def map(self) -> HostMap:
-        """On the host."""
-        return HostMap.of(self.family, self.params)
-
-
 @dataclass(eq=False)
 class Ladder:
     """The rungs after a first fit of full rank.
@@ -145,7 +116,7 @@ class Ladder:
     def climb(self, result: FitResult) -> FitResult:
         """The result with the answer of the first rung that fits.
 
-        Ctrl-C ends the climb with the best q so far, uncorrected.
+        Ctrl-C ends the climb with the best q so far, uncorrected unless a correction was found.
         """
         with one_blas_thread():  # all products are small: threads would wait for each other
             return self._climb(result)
@@ -154,7 +125,7 @@ class Ladder:
         self._began, self._counted = self.budget.began, 0
         self._spent = result.steps
         self._modes = result.modes
-        first = _Candidate(
+        first = Candidate(
             result.family,
             result.params,
             result.elbo,
@@ -164,17 +135,23 @@ class Ladder:
         self._note("full rank", first, "fits" if first.close else "does not fit")
         try:
             self._answer(first)
-            if self._correction is None or not self._correction.trusted:
-                self._elsewhere()
-            else:
+            if self._trusted:
                 self._look_around(first)
+            else:
+                self._elsewhere()
         except KeyboardInterrupt:
+            message = _NO_SEARCH if self._trusted else _CUT_SHORT
             found, ended = self._answered(result), Outcome.INTERRUPTED
-            return replace(found, outcome=ended, message=_CUT_SHORT, interrupted=True)
+            return replace(found, outcome=ended, message=message, interrupted=True)
         found = self._answered(result)
-        if (self._correction is not None and self._correction.trusted) or self.budget.left() > 0:
+        if self._trusted or self.budget.left() > 0:
             return found
         return replace(found, outcome=Outcome.BUDGET, message=_OUT_OF_TIME)
+
+    @property
+    def _trusted(self) -> bool:
+        """Whether there is a correction that can be used."""
+        return self._correction is not None and self._correction.trusted
 
     def _answered(self, result: FitResult) -> FitResult:
         best = self._best
@@ -191,9 +168,9 @@ class Ladder:
             seconds=time.perf_counter() - self.budget.began,
         )
 
-    def _answer(self, first: _Candidate) -> None:
+    def _answer(self, first: Candidate) -> None:
         """The correction of a q, or of one that is conditional on the globals it shows."""
-        self._best: _Candidate = first
+        self._best: Candidate = first
         self._correction: Correction | None = None
         if not first.close:
             self._best = self._conditional(first)
@@ -202,7 +179,7 @@ class Ladder:
         weighted = self._weighted(self._best) if weighable else None
         self._correction = weighted or self._moved(self._best)
 
-    def _conditional(self, first: _Candidate) -> _Candidate:
+    def _conditional(self, first: Candidate) -> Candidate:
         """A family that is conditional on globals, where there are any and it fits better."""
         place, dimension = first.map, self.target.dimension
         noise = self._noise(_STUDIED, 0)
@@ -249,13 +226,13 @@ class Ladder:
             raise KeyboardInterrupt
         return ended
 
-    def _judged(self, family: Family, params: Params) -> _Candidate | None:
+    def _judged(self, family: Family, params: Params) -> Candidate | None:
         found = evaluate(self.target, family, params, self.resources.key, self.budget.left)
         if not np.isfinite(found.elbo):
             return None
-        return _Candidate(family, params, found.elbo, found.elbo_se, found.log_ratio)
+        return Candidate(family, params, found.elbo, found.elbo_se, found.log_ratio)
 
-    def _weighted(self, best: _Candidate) -> Correction | None:
+    def _weighted(self, best: Candidate) -> Correction | None:
         """Importance weights for draws with exact moments: only the weights have an error.
 
         None where a few of them carry the rest: more draws found what those before had missed.
@@ -273,7 +250,7 @@ class Ladder:
         logs = np.where(np.isfinite(values), values - log_q, -np.inf)  # no weight off the support
         weights = np.exp(logs - logs.max())
         weights /= weights.sum()
-        if 1 / np.sum(weights**2) < _CLOSE * count:
+        if 1 / np.sum(weights**2) < CLOSE * count:
             self._note("importance weights", best, "a few carry the rest")
             return None
         self._note("importance weights", best, "corrected")
@@ -285,7 +262,7 @@ class Ladder:
             trusted=True,
         )
 
-    def _moved(self, best: _Candidate) -> Correction:
+    def _moved(self, best: Candidate) -> Correction:
         """Draws of the target by transitions from draws of q."""
         affordable = _MOST_NUMBERS / max(self.target.density.cost.numbers, 1.0)
         wanted = _WANTED_ESS
@@ -312,7 +289,7 @@ class Ladder:
             worst=worst,
         )
 
-    def _worst(self, best: _Candidate, found: Transitions) -> str:
+    def _worst(self, best: Candidate, found: Transitions) -> str:
         """What q had wrong most."""
         place, names = best.map, coordinate_names(self.target.position)
         mean, sd = found.positions.mean(axis=0), found.positions.std(axis=0)
@@ -346,7 +323,7 @@ class Ladder:
         if top is not None and top.elbo >= self._best.elbo + _BETTER:
             self._answer(top)
 
-    def _look_around(self, first: _Candidate) -> None:
+    def _look_around(self, first: Candidate) -> None:
         """Start from far away, where that is cheap: a mode that no draw came near is not silent."""
         cheap = self.target.density.cost.numbers <= _MOST_NUMBERS_AROUND
         if not cheap or self.target.dimension > _FEW_DIMENSIONS or self._correction is None:
