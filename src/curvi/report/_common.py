@@ -54,7 +54,7 @@ def bound_tile(elbo: float, note: str = "nats") -> Tile:
 
 def repeat_tab(call: str, configuration: dict[str, Any]) -> Tab:
     """The card: the call, its configuration, and the versions that the numbers depend on."""
-    shown = json.dumps(configuration, indent=2, default=str)
+    shown = json.dumps(configuration, indent=2, default=str, ensure_ascii=False)
     return Tab(
         "repeat",
         "Repeat it",

@@ -187,7 +187,8 @@ def _reconstructions(
     active = int(np.sum(variance > _ACTIVE))
     said = Prose(
         f"Root mean square error {plain(error, 3)}; {plain(plain_error, 3)} for the mean of all "
-        f"rows. {active} of {len(variance)} codes are used: the others stay at the prior."
+        f"rows. {active} of {len(variance)} codes are used"
+        + (": the others stay at the prior." if active < len(variance) else ".")
     )
     used = Chart(
         title="Use of the codes",
