@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from curvi.mixed._formula import parse
 from curvi.mixed._posterior import MixedPosterior
-from curvi.mixed._prediction import predictor
+from curvi.mixed._prediction import drawn_responses
 from curvi.mixed._report import rows_of_summary, table_of
 from curvi.mixed._training import restored_frame
 from curvi.report import Facts, Forest, Prose, Report, Tab, Tile, Verdict, write_report
@@ -238,13 +238,9 @@ def replicated(model: Any, frame: Any) -> np.ndarray:
     rows, posterior = model._rows(frame), model.posterior_
     count = max(20, min(_REPLICATES, int(_MOST_NUMBERS / max(len(rows.X), 1))))
     chosen = posterior.resampled(count, rng)
-    extra = posterior.layout.extra_values(posterior.theta)[chosen]
     out = np.empty((count, len(rows.X)))
     for part in rows.blocks(len(posterior.weights)):
-        mean, variance = predictor(posterior, rows, part)
-        noise = rng.standard_normal((count, mean.shape[1]))
-        t = mean[chosen] + np.sqrt(variance[chosen]) * noise
-        out[:, part] = model._likelihood().sample(t, rows.trials[part], extra[:, None, :], rng)
+        out[:, part] = drawn_responses(posterior, model._likelihood(), rows, part, chosen, rng)
     return out
 
 

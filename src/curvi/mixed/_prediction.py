@@ -91,6 +91,21 @@ def intervals(
     return ends[0], ends[1], ends[2]
 
 
+def drawn_responses(
+    posterior: MixedPosterior,
+    likelihood: Likelihood,
+    rows: NewRows,
+    part: slice,
+    chosen: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """New responses of a part of the rows, one of each from every chosen point: (points, rows)."""
+    mean, variance = predictor(posterior, rows, part)
+    t = mean[chosen] + np.sqrt(variance)[chosen] * rng.standard_normal(mean[chosen].shape)
+    extra = posterior.layout.extra_values(posterior.theta)[chosen]
+    return np.asarray(likelihood.sample(t, rows.trials[part], extra[:, None, :], rng))
+
+
 def response_intervals(
     posterior: MixedPosterior,
     likelihood: Likelihood,
@@ -101,11 +116,8 @@ def response_intervals(
     """Lower and upper ends for new responses, from draws."""
     low, high = np.empty(len(rows.X)), np.empty(len(rows.X))
     chosen = posterior.resampled(_DRAWS, rng)
-    extra = posterior.layout.extra_values(posterior.theta)[chosen]
     for part in rows.blocks(_DRAWS):
-        mean, variance = predictor(posterior, rows, part)
-        t = mean[chosen] + np.sqrt(variance)[chosen] * rng.standard_normal(mean[chosen].shape)
-        y = likelihood.sample(t, rows.trials[part], extra[:, None, :], rng)
+        y = drawn_responses(posterior, likelihood, rows, part, chosen, rng)
         equal = np.full(_DRAWS, 1 / _DRAWS)
         low[part] = weighted_quantile(y, equal, 0.5 - level / 2)
         high[part] = weighted_quantile(y, equal, 0.5 + level / 2)
