@@ -67,8 +67,8 @@ def checked(formula: Formula, frame: Any, *, response: bool, groups_may_miss: bo
         if len(missing) and not (groups_may_miss and name in groups):
             kind = "group column" if name in groups else "column"
             raise InputError(
-                f"{kind} {quoted(name)} is missing in row {missing[0]} ({len(missing)} rows in "
-                "all); drop these rows, or fill them"
+                f"{kind} {quoted(name)} is missing in row {missing[0]}, in {len(missing)} of "
+                f"{len(part)} rows; drop these rows, or fill them"
             )
     return part
 
