@@ -158,6 +158,9 @@ def test_intervals_of_responses_cover_new_responses(dtype):
     y = 10 + 3 * X[:, 0] + 2 * random.normal(size=2000)
     model = curvi.BayesianLinearRegression().fit(X[:500], y[:500])
     low, high = model.predict_interval(X[500:])
+    mean, sd = model.predict(X[500:], return_std=True)
+    np.testing.assert_array_equal(mean, model.predict(X[500:]))
+    np.testing.assert_allclose(high - low, 2 * special.ndtri(0.95) * sd, rtol=1e-5)
     assert 0.87 < np.mean((y[500:] >= low) & (y[500:] <= high)) < 0.93
     assert model.noise_sd_ == pytest.approx(2, rel=0.1)
     assert model.intercept_ == pytest.approx(10, abs=0.4)

@@ -99,17 +99,27 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
 
     noise_scale: float | None = None
 
-    def predict(self, X: Any) -> np.ndarray:
-        """Posterior mean of the response of each row."""
-        mean, _ = self._predictor(X)
-        return mean[:, 0].astype(self.coef_.dtype)
+    def predict(
+        self, X: Any, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Posterior mean of the response of each row.
+
+        With ``return_std=True`` also the sd of a new response, noise included.
+        """
+        mean, sd = self._new_responses(X)
+        return (mean, sd) if return_std else mean
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Central interval of new responses: posterior predictive, noise included."""
+        mean, sd = self._new_responses(X)
+        half = special.ndtri(0.5 + checked_level(level) / 2) * sd
+        return (mean - half).astype(mean.dtype), (mean + half).astype(mean.dtype)
+
+    def _new_responses(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and sd of the predictive distribution of each row."""
         mean, sd = (part[:, 0] for part in self._predictor(X))
-        half = special.ndtri(0.5 + checked_level(level) / 2) * np.hypot(sd, self.noise_sd_)
         dtype = self.coef_.dtype
-        return (mean - half).astype(dtype), (mean + half).astype(dtype)
+        return mean.astype(dtype), np.hypot(sd, self.noise_sd_).astype(dtype)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()

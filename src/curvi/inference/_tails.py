@@ -16,7 +16,7 @@ def has_light_tails(density: BatchedDensity, place: HostMap, rng: np.random.Gene
     """Whether little of the target's variance lies where q has no draws.
 
     Along coordinates of the noise through its centre, the share of the second moment of the target
-    that is beyond 3.5 sds of q; a normal target has 0.7 percent there.
+    that is beyond 3.5 sds of q; a normal target has a quarter of a percent there.
 
     Parameters
     ----------
