@@ -181,7 +181,7 @@ def mixed(result: Row) -> Any:
         "NUTS, 400 effective draws": [row["nuts"]["seconds"] for row in models.values()],
     })  # fmt: skip
     right.set(xscale="log", xlabel="processor seconds")
-    right.legend()
+    _legend_above(figure, 2)
     return figure
 
 
