@@ -34,7 +34,7 @@ _ROUNDING = 1e-10  # relative, of a bound
 _ACCURACY = (
     1e-6  # of means and variances of predictors, in posterior sds; that of the bound is its square
 )
-_GAP_DRAWS = 64
+_GAP_DRAWS = 512
 _NUMBERS_AT_ONCE = 2e7  # entries of blocks that are factorised together
 _LOG_CHI_SQUARE = -1.27  # the mean of the logarithm of a squared standard normal variable
 _BETA = (20.0, 1.5)  # prior of (1 + phi) / 2
