@@ -29,7 +29,10 @@ def dots(panel: Any, rows: list[str], series: dict[str, list[float | None]]) -> 
 
 
 def _legend_above(figure: Any, columns: int) -> None:
-    figure.legend(loc="outside upper left", ncols=columns)
+    """One legend for all panels, with each label once."""
+    found = [panel.get_legend_handles_labels() for panel in figure.axes]
+    handles = {label: handle for pair in found for handle, label in zip(*pair, strict=True)}
+    figure.legend(handles.values(), handles, loc="outside upper left", ncols=columns)
 
 
 @house_style

@@ -12,6 +12,7 @@ from curvi._core.text import printable
 from curvi._core.trees import flat_numbers
 from curvi.diagnostics._summary import names_of
 from curvi.plots import house_style, literal, new_figure, plot_fit
+from curvi.plots._curves import draw_run
 from curvi.plots._style import COLOURS, QUIET, RULE
 from curvi.report._blocks import Estimate, Forest, estimates_of, normal_estimate
 from curvi.report._notebook import notebook_html
@@ -192,20 +193,8 @@ def plot_pairs(draws: np.ndarray, names: list[str]) -> Any:
 def plot_convergence(trace: dict[str, np.ndarray], title: str = "") -> Any:
     """The ELBO, and the norm of its gradient, against steps."""
     figure = new_figure(7, 4.6)
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    finite = np.isfinite(trace["elbo"])
-    step, elbo = trace["step"][finite], trace["elbo"][finite]
-    upper.plot(step, elbo, ".-", color=_PLUS)
-    if len(elbo):  # the first steps may start thousands of nats below the rest
-        low, top = np.quantile(elbo, 0.25), elbo.max()
-        margin = 0.1 * (top - low) + 1e-6 * max(abs(top), 1.0)
-        upper.set_ylim(max(low - 5 * margin, elbo.min() - margin), top + margin)
+    upper, lower = draw_run(figure, trace["step"], trace["elbo"], trace["grad_norm"], True)
     upper.set_ylabel("ELBO on the\nstep's sample [nats]")
-    norms = np.where(trace["grad_norm"] > 0, trace["grad_norm"], np.nan)
-    lower.plot(trace["step"], norms, ".-", color=_MINUS)
-    if np.isfinite(norms).any():
-        lower.set_yscale("log")
-    lower.set_ylabel("norm of the gradient")
     lower.set_xlabel("step")
     figure.suptitle(title)
     return figure

@@ -111,7 +111,6 @@ class Ladder:
     def __post_init__(self) -> None:
         self.density = BatchedDensity.of(self.target)
         self.rungs: list[Rung] = []
-        self._modes: tuple[Mode, ...] = ()
 
     def climb(self, result: FitResult) -> FitResult:
         """The result with the answer of the first rung that fits.
@@ -124,7 +123,7 @@ class Ladder:
     def _climb(self, result: FitResult) -> FitResult:
         self._began, self._counted = self.budget.began, 0
         self._spent = result.steps
-        self._modes = result.modes
+        self._modes: tuple[Mode, ...] = result.modes
         first = Candidate(
             result.family,
             result.params,
@@ -152,6 +151,11 @@ class Ladder:
     def _trusted(self) -> bool:
         """Whether there is a correction that can be used."""
         return self._correction is not None and self._correction.trusted
+
+    @property
+    def _exhausted(self) -> bool:
+        """Whether no further run may begin."""
+        return self.budget.left() <= 0 or self._spent >= self.budget.max_steps
 
     def _answered(self, result: FitResult) -> FitResult:
         best = self._best
@@ -305,13 +309,11 @@ class Ladder:
 
     def _elsewhere(self) -> None:
         """Start again from other places, where the chains have not settled."""
-        if self.budget.left() <= 0:
-            return
         rng = host_generator(self.resources.key, _STREAM, 4)
         start = np.asarray(self.target.start, np.float64)
         others = []
         for _ in range(_OTHER_STARTS):
-            if self.budget.left() <= 0 or self._spent >= self.budget.max_steps:
+            if self._exhausted:
                 break
             place = start + rng.normal(size=len(start))
             params = FullRank().init(jnp.asarray(place, self.target.dtype), 0.3)
@@ -332,7 +334,7 @@ class Ladder:
         low, high = np.quantile(draws, _OUTSIDE, axis=0)
         found = [first]
         for place in self._far_places(draws):
-            if self.budget.left() <= 0 or self._spent >= self.budget.max_steps:
+            if self._exhausted:
                 break
             start = FullRank().init(jnp.asarray(place, self.target.dtype), 1.0)
             ended = self._run(FullRank(), start, _STEPS_AROUND)

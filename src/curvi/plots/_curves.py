@@ -25,6 +25,20 @@ def draw_curve(panel: Any, place: np.ndarray, values: np.ndarray, *, climbs: boo
     panel.set_ylim(*limits)
 
 
+def draw_run(
+    figure: Any, place: np.ndarray, values: np.ndarray, norms: np.ndarray, climbs: bool
+) -> tuple[Any, Any]:
+    """An objective above the norm of its gradient; the two panels."""
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    draw_curve(upper, place, values, climbs=climbs)
+    norms = np.where(norms > 0, norms, np.nan)
+    lower.plot(place, norms, marker=".", markersize=4, color=COLOURS[1], linestyle="-")
+    if np.isfinite(norms).any():
+        lower.set_yscale("log")
+    lower.set_ylabel("norm of the gradient")
+    return upper, lower
+
+
 @house_style
 def plot_training(histories: dict[str, dict[str, np.ndarray]], *, title: str = "") -> Any:
     """Draw the ELBO per row against seconds and against epochs, one line per method.
@@ -83,14 +97,8 @@ def plot_trace(trace: dict[str, np.ndarray], *, title: str = "") -> Any:
         Two panels with a shared horizontal axis.
     """
     figure = new_figure(8, 5)
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    draw_curve(upper, trace["seconds"], trace["value"], climbs=False)
+    upper, lower = draw_run(figure, trace["seconds"], trace["value"], trace["grad_norm"], False)
     upper.set_ylabel("objective on the step's sample")
-    norms = np.where(trace["grad_norm"] > 0, trace["grad_norm"], np.nan)
-    lower.plot(trace["seconds"], norms, marker=".", markersize=4, color=COLOURS[1], linestyle="-")
-    if np.isfinite(norms).any():
-        lower.set_yscale("log")
-    lower.set_ylabel("norm of the gradient")
     lower.set_xlabel("wall-clock time [s], without compilation")
     figure.suptitle(title)
     return figure
