@@ -207,6 +207,9 @@ def relevance_prior(name, nats, quick, seeds=10, budget=None):
     goal = float(np.median(bounds)) - nats
     settings = (LARGE if len(X) > 1000 else SMALL)["DSVI"]
     seconds = float(np.median([t for t, _ in ours]))
+    # Like is compared with like: our seconds until the bound is as good as what DSVI is asked for.
+    arrived = [first_time(fitted, goal) for _, fitted in ours]
+    to_goal = float(np.median([np.inf if t is None else t for t in arrived]))
     times = 6 if name == "a9a" else 11  # enough to see whether DSVI needs 5 or 10 times as long
     limit = budget or (2.0 if quick else max(25.0, times * seconds))
     dsvi = [run_setting(s, X, y, seed=0, seconds=limit) for s in settings[: 1 if quick else None]]
@@ -218,13 +221,14 @@ def relevance_prior(name, nats, quick, seeds=10, budget=None):
         "train_errors": [errors(fitted.mean, X, y) for _, fitted in ours],
         "test_errors": [errors(fitted.mean, *test) for _, fitted in ours],
         "seconds": seconds,
+        "seconds_to_goal": to_goal,
         "dsvi": [
             {"setting": str(s), "best_bound": float(np.nanmax(r.bound)), "seconds": t}
             for s, r, t in zip(settings, dsvi, reached, strict=False)
         ],
         "dsvi_seconds": best,
         "dsvi_budget": limit,
-        "speedup": (limit if best is None else best) / seconds,
+        "speedup": (limit if best is None else best) / to_goal,
         "at_least": best is None,
     }
 
@@ -280,8 +284,8 @@ def main(options: Sequence[str] = ()) -> dict:
 def short(part: dict) -> dict:
     """What is printed of a part."""
     names = (
-        "elbo", "seconds", "seconds_warm", "cpu_seconds", "numpyro_seconds", "dsvi_seconds",
-        "scipy_cpu_seconds", "speedup", "at_least",
+        "elbo", "seconds", "seconds_to_goal", "seconds_warm", "cpu_seconds", "numpyro_seconds",
+        "dsvi_seconds", "scipy_cpu_seconds", "speedup", "at_least",
     )  # fmt: skip
     return {name: part[name] for name in names if name in part}
 

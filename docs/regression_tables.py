@@ -67,7 +67,7 @@ def regression_table(result: Row) -> str:
             {
                 "problem": f"{name}, relevance prior, {len(found['elbo'])} seeds",
                 "ELBO [nats]": f"{low:.2f} to {high:.2f}",
-                "curvi [s]": found["seconds"],
+                "curvi [s]": f"{found['seconds']:.3g}{_to_goal(found)}",
                 "peer [s]": _seconds(found["dsvi_seconds"], peer, found.get("dsvi_budget")),
                 "train / test errors": f"{train[0]} to {train[-1]} / {test[0]} to {test[-1]}",
             }
@@ -85,6 +85,12 @@ def _seconds(value: float | None, peer: str, budget: float | None) -> str:
     if value is not None:
         return f"{value:.3g} ({peer})"
     return f"more than {budget:.3g} ({peer})" if budget else f"never ({peer})"
+
+
+def _to_goal(found: Row) -> str:
+    """Our own seconds to what the peer is asked for."""
+    value = found.get("seconds_to_goal")
+    return "" if value is None else f" ({value:.3g} to within the same nats)"
 
 
 def _bound(value: float | None) -> str:

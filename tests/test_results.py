@@ -90,7 +90,9 @@ def test_a_record_describes_this_process():
     assert record["versions"]["jax"]
     assert record["command"].startswith("python")
     assert provenance("make it")["command"] == "make it"
-    assert sentence({**record, "commit": None, "seeds": [3, 4]}).endswith(" with seeds 3, 4.")
+    said = sentence({**record, "commit": None, "seeds": [3, 4], "cores": 1})
+    assert said.endswith(" with seeds 3, 4 on 1 core.")
+    assert record["cores"] >= 1
 
 
 @pytest.mark.parametrize(

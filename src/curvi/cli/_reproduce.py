@@ -19,8 +19,11 @@ from curvi.cli._terminal import say
 class ReproduceCommand:
     """Reproduce tables and figures of the paper, its numbers beside ours."""
 
-    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
-    """table1, logistic, coefficients, cg_steps, frey, olivetti, mnist, concentration, or all."""
+    names: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME [NAME ...]")
+    ]
+    """table1, logistic, coefficients, cg_steps, frey, olivetti, mnist, concentration, or all.
+    The first three show the same runs, made once if they are named together."""
     seeds: int | None = None
     """Number of seeds per method, 5 or with --quick 2; medians and ranges are reported."""
     seed: int = 0
@@ -42,14 +45,19 @@ class ReproduceCommand:
         """Run the experiments one after the other."""
         from curvi import reproduction as experiments
         from curvi._core import validation
+        from curvi._core.errors import InputError
         from curvi.cli._fit import check_seed
         from curvi.engine import checkpointed
 
-        chosen = validation.one_of(self.name, (*experiments.REGISTRY, "all"), "name")
+        if not self.names:
+            raise InputError(f"name what to reproduce: {', '.join(experiments.REGISTRY)}, or all")
+        for name in self.names:
+            validation.one_of(name, (*experiments.REGISTRY, "all"), "name")
         first = check_seed(self.seed)
         count = (2 if self.quick else 5) if self.seeds is None else self.seeds
         seeds = range(first, first + validation.positive_integer(count, "--seeds"))
-        names = list(experiments.REGISTRY) if chosen == "all" else [chosen]
+        everything = "all" in self.names
+        names = list(experiments.REGISTRY) if everything else list(dict.fromkeys(self.names))
         earlier = [path for name in names for path in _files(self.out, name)]
         output_folder(self.out, earlier, overwrite=self.overwrite)
         for name in names:
@@ -62,8 +70,8 @@ class ReproduceCommand:
                     seeds=seeds,
                     quick=self.quick,
                     report=report,
-                    seconds=self.seconds if chosen == name or name in experiments.TIMED else None,
-                    steps=self.steps if chosen == name or name in experiments.STEPPED else None,
+                    seconds=None if everything and name not in experiments.TIMED else self.seconds,
+                    steps=None if everything and name not in experiments.STEPPED else self.steps,
                 )
             if kept is not None:
                 kept.unlink()

@@ -131,7 +131,7 @@ class Options:
     """The seeds of a comparison, whether it is quick, and how long a stochastic run may be.
 
     ``seconds`` ends a run instead of the usual number of them; ``steps`` are taken whatever the
-    time, unless ``seconds`` are given too.
+    time, unless ``seconds`` are given too. Pilot runs, which are many, take no more than usual.
     """
 
     seeds: tuple[int, ...]
@@ -145,6 +145,13 @@ class Options:
             return self.seconds
         if self.steps is not None:
             return float("inf")
+        return self._usual(name)
+
+    def pilot_seconds(self, name: str) -> float:
+        """Seconds of a run that chooses a setting."""
+        return min(self.seconds_for(name), self._usual(name))
+
+    def _usual(self, name: str) -> float:
         small, large = (1.0, 2.0) if self.quick else (4.0, 16.0)
         return large if name == "a9a" else small
 
@@ -174,7 +181,7 @@ def pilots(name: str, method: str, options: Options, report: Callable[[str], Non
     if len(settings) == 1:
         return [Pilot(settings[0], float("nan"))]
     report(f"{name}: choosing the settings of {method}")
-    seconds = options.seconds_for(name)
+    seconds = options.pilot_seconds(name)
     ends = [run_setting(s, X, y, seed=_PILOT_SEED, seconds=seconds).last for s in settings]
     return [Pilot(setting, end) for setting, end in zip(settings, ends, strict=True)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -36,7 +37,8 @@ def provenance(command: str | None = None) -> dict[str, Any]:
     dict
         ``command``, ``commit`` (None where curvi does not run from its repository), ``modified``
         (whether a file of that commit was changed and not committed), ``curvi``, ``python``,
-        ``versions`` of the libraries that are installed, ``date``.
+        ``versions`` of the libraries that are installed, ``cores`` that the process may use,
+        ``date``.
     """
     commit, modified = _checkout()
     return {
@@ -46,6 +48,7 @@ def provenance(command: str | None = None) -> dict[str, Any]:
         "curvi": importlib.metadata.version("curvi"),
         "python": platform.python_version(),
         "versions": _versions(),
+        "cores": _cores(),
         "date": datetime.now(UTC).date().isoformat(),
     }
 
@@ -68,6 +71,8 @@ def sentence(record: dict[str, Any]) -> str:
         words.append("(by the history of its file)")
     if seeds:
         words.append(f"with seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}")
+    if cores := record.get("cores"):
+        words.append(f"on {cores} core{'s' * (cores > 1)}")
     return " ".join(words) + "."
 
 
@@ -75,6 +80,13 @@ def write_provenance(path: Path, record: dict[str, Any]) -> Path:
     """Write a record beside files that cannot hold it, figures and tables."""
     write_atomically(path, json.dumps(record, indent=2, sort_keys=True) + "\n")
     return path
+
+
+def _cores() -> int:
+    """The cores that this process may use, which can be fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _versions() -> dict[str, str]:
