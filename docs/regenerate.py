@@ -150,7 +150,7 @@ EXPERIMENTS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("table1", "reproduction.md", {}),
     ("logistic", "reproduction.md", {
         "reproduction_logistic.png":
-            "Nats below the best bound against running time and epochs, three data sets",
+            "Nats below the best bound against processor time and epochs, three data sets",
     }),
     ("cg_steps", "reproduction.md", {}),
     ("coefficients", "reproduction.md", {

@@ -89,7 +89,7 @@ def test_a_stochastic_run_stays_below_the_exact_optimum():
 def curve(*bound):
     values = np.array(bound)
     place = np.arange(len(values))
-    return Run(place, place, values, np.zeros(1), np.ones(1), Outcome.BUDGET, 0.0)
+    return Run(place, place, values, np.zeros(1), np.ones(1), Outcome.BUDGET)
 
 
 def test_steps_count_from_where_the_elbo_stays_good():
@@ -111,7 +111,7 @@ def recorded(monkeypatch):
     def some_runs(seeds):
         return [
             Run(np.arange(3), np.arange(3.0), np.array([-19.0, -3.0, -2.0 - s]), np.ones(4),
-                np.ones(4), Outcome.BUDGET, 0.0)
+                np.ones(4), Outcome.BUDGET)
             for s in seeds
         ]  # fmt: skip
 
@@ -166,9 +166,9 @@ def test_a_quick_run_gives_no_verdict(tmp_path, capsys, recorded):
 def test_a_run_that_diverges_stays_inside_the_axes():
     """In the figures of regressions and of auto-encoders."""
     bounds = np.array([-100.0, -1e30, -np.inf, np.nan])
-    lost = Run(np.arange(4), np.arange(4.0), bounds, np.ones(1), np.ones(1), Outcome.BUDGET, 0.0)
+    lost = Run(np.arange(4), np.arange(4.0), bounds, np.ones(1), np.ones(1), Outcome.BUDGET)
     good = Run(np.arange(3), np.arange(3.0), np.array([-100.0, -3.0, -2.0]), *[np.ones(1)] * 2,
-               Outcome.BUDGET, 0.0)  # fmt: skip
+               Outcome.BUDGET)  # fmt: skip
     rows = (np.ones((5, 1)), np.ones(5))
     one = Comparison("duke", (0,), rows, rows, {"DSVI": [lost], "HFSGVI": [good]},
                      {"DSVI": SMALL["DSVI"][0]})  # fmt: skip

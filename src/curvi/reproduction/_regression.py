@@ -187,7 +187,7 @@ def _convergence_summary(one: Comparison) -> list[Row]:
             "data": one.name,
             "method": method,
             "bound at the end [nats]": median_and_range([r.last for r in runs], 2),
-            "time [s]": median_and_range([float(r.seconds[-1]) for r in runs], 2),
+            "processor time [s]": median_and_range([float(r.seconds[-1]) for r in runs], 2),
             "steps": median_and_range([int(r.step[-1]) for r in runs]),
             "diverged seeds": str(sum(r.diverged for r in runs)),
         }

@@ -19,7 +19,7 @@ _SMALLEST_TIME = 1e-2  # seconds
 
 @house_style
 def draw_convergence(found: list[Comparison]) -> Any:
-    """Nats below the best bound of all runs, against running time and against epochs.
+    """Nats below the best bound of all runs, against processor time and against epochs.
 
     Both axes are logarithmic: on the scale of the bound itself all ends look alike.
     """
@@ -45,7 +45,7 @@ def draw_convergence(found: list[Comparison]) -> Any:
                 gap = np.clip(gap, _SMALLEST_GAP, top)
                 upper.plot(np.maximum(run.seconds, _SMALLEST_TIME), gap, **style)
                 lower.plot(np.maximum(_epochs(one, method, run), 0.5), gap, **style)
-        for panel, label in ((upper, "running time [s], without compilation"),
+        for panel, label in ((upper, "processor time [s], without compilation"),
                              (lower, "epochs (gradients of all rows)")):  # fmt: skip
             panel.set(xscale="log", yscale="log", xlabel=label)
             panel.set_ylim(0.8 * _SMALLEST_GAP, 1.25 * top)
