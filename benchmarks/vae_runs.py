@@ -1,8 +1,8 @@
 """Training runs with a clock that can be continued: what the auto-encoder benchmark and the choice
 of settings share.
 
-The clock runs while steps run: compilation and evaluation do not count, the principal coordinates
-of KFAC do.
+The clock counts processor seconds while steps run: compilation and evaluation do not count, the
+principal coordinates of KFAC do. On one idle core they are those of the wall clock.
 """
 
 from __future__ import annotations
@@ -74,29 +74,32 @@ class Run:
     """A run on images as probabilities, 784-500-20-500-784 for MNIST, that can be continued.
 
     ``rate`` sets the rate of a :func:`rated` method; ``like`` is a run of the same kind and seed
-    whose images are shared; ``principal`` gives the encoder principal coordinates, as (directions,
-    damping), whether or not the method asks for them.
+    whose images are shared; ``prepared`` is the method whose coordinates and gradients are used,
+    where it is not the method itself.
     """
 
     def __init__(
         self, method, X, held, *, batch=100, scale=None, seed=0, rate=None, like=None,
-        principal=None,
+        prepared=None,
     ):  # fmt: skip
-        began = time.perf_counter()
         generator = np.random.default_rng(seed)
         params = initial_params(generator, inputs=X.shape[1], hidden=(500,), latent=20, scale=scale)
         self.restore, self.seconds = lambda p: p, 0.0
-        principal = principal or method.principal
-        objective = MLPObjective(decoder_l2=L2, white=principal is not None)
+        prepared = prepared or method
+        principal = prepared.principal
+        objective = MLPObjective(
+            decoder_l2=L2, white=principal is not None, path_derivative=prepared.path_derivative
+        )
         self.resources = None if like is None else like.resources
         if self.resources is None:
             X = X[generator.permutation(len(X))]
             rows = jnp.asarray(X)
             if objective.white:
+                began = time.process_time()
                 rotation = principal_rotation(X, directions=principal[0], damping=principal[1])
                 rows = (jnp.asarray(rotation.features(X)), rows)
                 params, self.restore = rotation.rotated(params), rotation.restored
-                self.seconds = time.perf_counter() - began
+                self.seconds = time.process_time() - began
             multipliers = jnp.asarray(shuffling_multipliers(len(X), generator))
             self.resources = Resources(jax.random.key(seed), ShuffledRows(rows, multipliers), None)
         self.held = held
@@ -139,9 +142,9 @@ class Run:
     def _advance(self, steps, left):
         """A chunk of steps that is not longer than the time to the next look, by what is known."""
         count = int(min(self.chunk, steps - self.step, self.driver.most_steps))
-        began = time.perf_counter()
+        began = time.process_time()
         self.driver.advance(max(1, count), TOLERANCE, np.inf)
-        spent = time.perf_counter() - began
+        spent = time.process_time() - began
         self.seconds += spent
         each = spent / max(1, count)
         self.chunk = max(1, min(2 * self.chunk, int((left - spent) / each) if spent < left else

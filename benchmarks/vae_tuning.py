@@ -25,11 +25,12 @@ import curvi
 from benchmarks.common import RESULTS, keep
 from benchmarks.vae_runs import AVERAGED_IMAGES, Run, rated, reached, splits
 
-RUNGS = ((2.0, 0.25), (7.0, 0.34), (25.0, 1.0))  # seconds, and the part that goes on
+RUNGS = ((2.0, 0.25), (7.0, 0.34), (35.0, 1.0))  # seconds, and the part that goes on
 RACED = (-110.0, -105.0, -102.0)
 SCHEDULES = ("constant", "cosine 5", "cosine 15", "cosine 30")  # epochs until the rate is zero
 ADAM_RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
-ADAM = tuple(itertools.product(ADAM_RATES, (100, 200, 500), (None, 0.01), SCHEDULES))
+# An earlier grid had batches of 500 too: after seven seconds they were four nats behind.
+ADAM = tuple(itertools.product(ADAM_RATES, (100, 200), (None, 0.01), SCHEDULES))
 ADAGRAD_RATES = (0.003, 0.01, 0.03, 0.1)
 ADAGRAD = tuple(itertools.product(ADAGRAD_RATES, (100,), (None, 0.01), ("constant",)))
 KFAC_TARGETS = (-115.0, -110.0, -107.0, -105.0)

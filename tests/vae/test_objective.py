@@ -1,5 +1,7 @@
 """The bound and its curvature."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,7 @@ from curvi.vae import Bernoulli, Gaussian, MLPObjective, VAEObjective, initial_p
 from curvi.vae._class_objective import ClassObjective
 from curvi.vae._likelihoods import bounded
 from curvi.vae._networks import principal_rotation
-from curvi.vae._objective import kl_divergence
+from curvi.vae._objective import kl_divergence, reparameterise
 from curvi.vae._training import EpochProblem, ShuffledRows, shuffling_multipliers
 
 
@@ -158,3 +160,63 @@ def test_the_bounds_of_all_classes_are_those_of_each_class(key):
     repeated, classes = jnp.repeat(X, 3, axis=0), jnp.tile(jnp.eye(3), (6, 1))
     each = jax.jit(objective.elbos)(params, repeated, classes, noise.reshape(18, 2))
     np.testing.assert_allclose(every, each.reshape(6, 3), rtol=1e-12)
+
+
+def linear_gaussian(key):
+    """Objective, rows, and parameters at which q is the posterior.
+
+    With orthogonal loadings W and noise of variance v the precision 1 + |w_k|^2 / v is diagonal.
+    """
+    generator, variance = generator_of(key), 0.3
+    loadings = np.linalg.qr(generator.standard_normal((5, 2)))[0] * [2.0, 0.7]
+    precision = 1 + np.sum(loadings**2, axis=0) / variance
+    params = {
+        "encoder": jnp.asarray(loadings / (variance * precision)),
+        "log_variance": jnp.asarray(-np.log(precision)),
+        "decoder": jnp.asarray(loadings.T),
+    }
+    rows = jnp.asarray(generator.standard_normal((7, 5)))
+
+    def encode(p, x):
+        mean = x @ p["encoder"]
+        return mean, jnp.broadcast_to(p["log_variance"], mean.shape)
+
+    objective = VAEObjective(
+        encode, lambda p, z: z @ p["decoder"], Gaussian(variance), num_draws=2, beta=1.0
+    )
+    return objective, rows, params
+
+
+@pytest.mark.float64_only
+def test_path_derivatives_of_the_encoder_vanish_draw_by_draw_where_q_is_the_posterior(key):
+    objective, rows, params = linear_gaussian(key)
+    path = jax.grad(replace(objective, path_derivative=True))(params, rows, key)
+    plain = jax.grad(objective)(params, rows, key)
+    for name in ("encoder", "log_variance"):
+        np.testing.assert_allclose(path[name], 0.0, atol=1e-4)  # log variances are softly bounded
+        assert jnp.max(jnp.abs(plain[name])) > 1e-2
+    np.testing.assert_allclose(path["decoder"], plain["decoder"], rtol=1e-12)
+
+
+@pytest.mark.float64_only
+def test_path_derivatives_have_the_mean_of_the_gradient_and_leave_values_alone(key):
+    """What is taken away is linear in the draws and their squares: two signs have both right."""
+    objective, rows, params = linear_gaussian(key)
+    params = jax.tree.map(lambda leaf: 1.3 * leaf + 0.1, params)  # not at the posterior
+    objective = replace(objective, beta=1.7)
+    path = replace(objective, path_derivative=True)
+    np.testing.assert_allclose(path(params, rows, key), objective(params, rows, key), rtol=1e-12)
+
+    def gradient(objective, noise):
+        def value(params):
+            mean, log_variance = objective.code(params, rows)
+            decoded = objective.decoded(params, reparameterise(mean, log_variance, noise))
+            seen = objective.seen(mean, log_variance, noise, decoded, rows)
+            return objective.loss(seen, rows)
+
+        return jax.grad(value)(params)
+
+    sign = jax.random.rademacher(key, (7, 2)).astype(float)
+    signs = jnp.stack([sign, -sign])
+    both = gradient(path, signs), gradient(objective, signs)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), *both)

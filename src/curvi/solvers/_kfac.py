@@ -18,7 +18,7 @@ from curvi.solvers._averaging import average_towards
 from curvi.solvers._method import CheapSteps, Info, Layer, Layered, Problem, make_info
 
 _AVERAGED = 0.3  # part of the run so far that is averaged
-_LONGEST_PERIOD = 10  # steps between pulls of the penalty
+_LONGEST_PERIOD = 50  # steps between pulls of the penalty
 _GENTLE = 0.1  # part of a weight that one pull may take
 
 
@@ -91,6 +91,9 @@ class KFAC(CheapSteps):
     directions : int, optional
         For ``curvi.VAE``, whose images are rotated to principal coordinates: the encoder reads at
         most so many of the leading ones. None keeps all. Other objectives do not use it.
+    path_derivative : bool
+        For auto-encoders: leave the score of q out of the gradient, which makes the encoder's less
+        noisy the closer q is to the posterior.
     """
 
     step_size: float = 0.05
@@ -105,6 +108,7 @@ class KFAC(CheapSteps):
     average_window: int = 1800
     horizon: int | None = None
     directions: int | None = 200
+    path_derivative: bool = True
 
     def __post_init__(self) -> None:
         """Validate the options."""
@@ -357,7 +361,6 @@ def _both_sides(left: Array, matrix: Array, right: Array) -> Array:
 def _preconditioned(layer: Layer, roots: tuple[Array, Array], rows: Array, deltas: Array) -> Array:
     """The preconditioned gradient of one layer, the roots applied to the thin side."""
     left, right = roots
-    if not layer.white_input:
-        rows = rows @ left
     deltas = deltas * right if right.shape[0] == 1 else deltas @ right
-    return rows.T @ deltas
+    # The root is symmetric: from this side the outer product needs no transposed copy.
+    return (rows.T if layer.white_input else left @ rows.T) @ deltas

@@ -285,6 +285,14 @@ class Method(abc.ABC):
         return 100
 
     @property
+    def path_derivative(self) -> bool:
+        """Whether an auto-encoder is to leave the score of q out of its gradients.
+
+        They are then less noisy, but not those of the values on the same draws.
+        """
+        return False
+
+    @property
     def decomposes(self) -> bool:
         """Whether compiled steps decompose matrices of some hundred rows.
 

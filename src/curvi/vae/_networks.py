@@ -162,7 +162,7 @@ class MLPObjective(VAEObjective):
     penalised : callable, optional
         Pytree of arrays under the L2 penalty; the weights of the decoder, without biases, by
         default.
-    beta, importance_weighted, conditional, missing
+    beta, importance_weighted, path_derivative, conditional, missing
         As for :class:`VAEObjective`; a condition is appended to what each network reads.
     activation : str
         Name of the nonlinearity of hidden layers.

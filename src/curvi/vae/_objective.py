@@ -50,7 +50,7 @@ class Rows(NamedTuple):
 class Outputs(NamedTuple):
     """What the networks compute for a batch: q(z | x), and the decoder at its draws.
 
-    ``noise`` are the draws, where the loss needs them: for importance weights.
+    ``noise`` are the draws, where the loss needs them: for importance weights and path derivatives.
     """
 
     mean: Array
@@ -69,6 +69,26 @@ def kl_divergence(
 ) -> Float[Array, " rows"]:
     """KL(q(z | x) || N(0, I)) of each row, exactly."""
     return 0.5 * over_pixels(mean**2 + jnp.exp(log_variance) - log_variance - 1)
+
+
+def without_score(outputs: Outputs) -> Float[Array, " rows"]:
+    r"""Zeros whose gradient turns that of the KL term into its path derivative.
+
+    Along the path of a draw, with log q held fixed, log q(z | x) - log p(z) changes with the mean
+    by :math:`d = z - \epsilon / \sigma` and with the log variance by
+    :math:`\tfrac12 d \sigma \epsilon`; the exact KL by :math:`\mu` and
+    :math:`\tfrac12 (\sigma^2 - 1)`. The differences have mean zero.
+    """
+    mean, log_variance, noise = outputs.mean, outputs.log_variance, outputs.noise
+    sd = jnp.exp(0.5 * log_variance)
+    along = sd[None] * noise
+    path = mean[None] + along - noise / sd[None]
+    for_mean = jnp.mean(path, axis=0) - mean
+    for_log_variance = 0.5 * (jnp.mean(path * along, axis=0) - sd**2 + 1)
+    hold = jax.lax.stop_gradient
+    zeros = hold(for_mean) * (mean - hold(mean))
+    zeros += hold(for_log_variance) * (log_variance - hold(log_variance))
+    return over_pixels(zeros)
 
 
 def reparameterise(
@@ -117,6 +137,11 @@ class VAEObjective:
     importance_weighted : bool
         Maximise the importance-weighted bound over the M draws, which is the ELBO for M = 1 and
         rises to log p(x) with M. Curvature stays that of the ELBO.
+    path_derivative : bool
+        Leave the score of q out of the gradient (Roeder, Wu and Duvenaud 2017): its mean is zero,
+        and where q is the posterior what is left is zero for every draw. Values stay the same, so
+        that a gradient is not that of its value: for methods that compare no values. Importance
+        weights are not changed by it.
     conditional : bool
         Both functions take a third argument, the condition; batches are
         :class:`~curvi.vae.Rows`.
@@ -142,6 +167,7 @@ class VAEObjective:
     penalised: Callable[[PyTree], PyTree] | None = None
     beta: float = 1.0
     importance_weighted: bool = False
+    path_derivative: bool = False
     conditional: bool = False
     missing: bool = False
 
@@ -206,7 +232,8 @@ class VAEObjective:
         if self.missing:
             gaps = repeated(jnp.isnan(x), self.num_draws)
             decoded = jax.tree.map(lambda part: jnp.where(gaps, 0.0, part), decoded)
-        kept = jax.lax.stop_gradient(noise) if self.importance_weighted else None
+        needed = self.importance_weighted or self.path_derivative
+        kept = jax.lax.stop_gradient(noise) if needed else None
         return Outputs(mean, log_variance, decoded, kept)
 
     def row_losses(self, outputs: Outputs, batch: Any) -> Float[Array, " rows"]:
@@ -231,7 +258,10 @@ class VAEObjective:
 
     def loss(self, outputs: Outputs, batch: Any) -> Float[Array, ""]:
         """The negative bound per row, without the penalty."""
-        return jnp.mean(self.row_losses(outputs, batch))
+        value = jnp.mean(self.row_losses(outputs, batch))
+        if not self.path_derivative or self.importance_weighted:
+            return value
+        return value + self.beta * jnp.mean(without_score(outputs))
 
     def penalty(self, params: PyTree) -> Float[Array, ""]:
         """The L2 term."""

@@ -24,7 +24,7 @@ from curvi.engine._problems import traced_objective
 from curvi.solvers import Method
 from curvi.vae._epochs import EpochProblem, ShuffledRows, shuffling_multipliers, stored_rows
 from curvi.vae._networks import MLPObjective, Rotation, principal_rotation
-from curvi.vae._objective import Rows, split
+from curvi.vae._objective import Rows, VAEObjective, split
 from curvi.vae._stopping import EarlyStopping, Evaluator
 from curvi.vae._use import evaluation_work
 from curvi.vae._variance import best_num_draws
@@ -218,14 +218,18 @@ def train(
     Trained
     """
     began = time.perf_counter()
+    used = objective
+    if method.path_derivative and isinstance(objective, VAEObjective):
+        used = replace(objective, path_derivative=True)
     principal = method.principal if isinstance(objective, MLPObjective) else None
     if principal is None or objective.white:
-        return _trained(objective, params, X, validation, method, schedule)
+        found = _trained(used, params, X, validation, method, schedule)
+        return replace(found, objective=objective)
     with one_blas_thread():
         rotation = principal_rotation(
             encoder_input(X), directions=principal[0], damping=principal[1]
         )
-    white, rows = replace(objective, white=True), _rotated(rotation, X)
+    white, rows = replace(used, white=True), _rotated(rotation, X)
     validation = None if validation is None else _rotated(rotation, validation)
     spent = time.perf_counter() - began  # part of the training time, and of its budget
     schedule = replace(schedule, time_budget=_remaining(schedule.time_budget, spent))
