@@ -169,6 +169,7 @@ def test_the_kronecker_metric_is_the_damped_product_of_the_factors(key, likeliho
 
 METHODS = {
     "kfac": curvi.KFAC(),
+    "kfac-full": curvi.KFAC(output_factors="full"),
     "hessian-free": curvi.HessianFree(preconditioner="diagonal"),
     "hessian-free-kronecker": curvi.HessianFree(preconditioner="kronecker", cg_steps=10),
     "hessian-free-hessian": curvi.HessianFree(curvature="hessian", preconditioner=None),
@@ -180,6 +181,7 @@ METHODS = {
     "name",
     [
         "kfac",
+        "kfac-full",
         pytest.param("hessian-free", marks=pytest.mark.float64_only),
         pytest.param("hessian-free-kronecker", marks=pytest.mark.slow),
         pytest.param("hessian-free-hessian", marks=pytest.mark.slow),
@@ -203,9 +205,11 @@ def test_every_method_raises_the_bound(key, dtype, name):
 
 
 @pytest.mark.float64_only
-def test_factors_without_memory_are_the_last_estimate_and_values_hold_the_penalty(key):
+@pytest.mark.parametrize("kept", ["diagonal", "full"])
+def test_factors_without_memory_are_the_last_estimate_and_values_hold_the_penalty(key, kept):
     objective, params, X = problem_of(key, np.float64, decoder_l2=1.0)
-    method, problem = curvi.KFAC(factor_memory=0.0, factor_every=1), EpochProblem(objective, 50)
+    method = curvi.KFAC(factor_memory=0.0, factor_every=1, output_factors=kept)
+    problem = EpochProblem(objective, 50)
     resources = Resources(key, ShuffledRows(X, jnp.ones(1, jnp.uint32)), None)
     state = method.init(problem, params, resources)
     zero = jnp.asarray(0.0)
@@ -220,8 +224,11 @@ def test_factors_without_memory_are_the_last_estimate_and_values_hold_the_penalt
         sample = problem.sample(resources, now, 1, method.factor_rows)
         return value, layer_factors(objective, params, *sample)
 
-    value, expected = references(before.params)
+    value, (inputs, outputs) = references(before.params)
     np.testing.assert_allclose(info.value, value, rtol=1e-12)
+    if kept == "diagonal":
+        outputs = tuple(g if g.shape[0] == 1 else jnp.diagonal(g)[None] for g in outputs)
+    expected = inputs, outputs
     found = (state.curvature.input_factors, state.curvature.output_factors)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), found, expected)
 
@@ -253,6 +260,7 @@ def test_an_objective_without_layers_is_refused_by_kfac(key):
         lambda: curvi.KFAC(momentum=1.0),
         lambda: curvi.KFAC(average_window=-1),
         lambda: curvi.KFAC(average_window=1.5),
+        lambda: curvi.KFAC(output_factors="other"),
         lambda: curvi.HessianFree(curvature="other"),
         lambda: curvi.HessianFree(preconditioner="other"),
         lambda: curvi.Averaged(curvi.KFAC(), window=0),

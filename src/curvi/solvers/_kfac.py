@@ -46,9 +46,9 @@ class KFAC(CheapSteps):
 
     The Gauss-Newton matrix of layer l is approximated by :math:`A_l \otimes G_l`, with
     :math:`A_l = E[a a^\top]` of the rows that enter it (ones included) and
-    :math:`G_l = E[\delta \delta^\top]` of what a random sign times the square root of the output
-    curvature becomes when it is propagated back. All outputs are probed together, so that for an
-    auto-encoder both heads are joined and the KL term is part of the curvature. A step is
+    :math:`G_l = E[\delta \delta^\top]`, or its diagonal, of what a random sign times the square
+    root of the output curvature becomes when it is propagated back. All outputs are probed
+    together, so that for an auto-encoder the KL term is part of the curvature. A step is
 
     .. math:: W \leftarrow W - \eta_t m, \qquad m \leftarrow 0.9\, m + 0.1\,
         (A + \rho \bar\lambda_A)^{-1/2} \, \nabla_W F \, (G + \rho \bar\lambda_G)^{-1/2}.
@@ -91,6 +91,9 @@ class KFAC(CheapSteps):
     directions : int, optional
         For ``curvi.VAE``, whose images are rotated to principal coordinates: the encoder reads at
         most so many of the leading ones. None keeps all. Other objectives do not use it.
+    output_factors : {"diagonal", "full"}
+        What is kept of :math:`G_l`. With the diagonal a step costs a sixth less on MNIST, and as
+        many are needed.
     path_derivative : bool
         For auto-encoders: leave the score of q out of the gradient, which makes the encoder's less
         noisy the closer q is to the posterior.
@@ -108,6 +111,7 @@ class KFAC(CheapSteps):
     average_window: int = 1800
     horizon: int | None = None
     directions: int | None = 200
+    output_factors: str = "diagonal"
     path_derivative: bool = True
 
     def __post_init__(self) -> None:
@@ -123,6 +127,7 @@ class KFAC(CheapSteps):
                 raise InputError(f"{name} is {getattr(self, name)!r}; it must be in [0, 1)")
         if self.directions is not None:
             validation.positive_integer(self.directions, "directions")
+        validation.one_of(self.output_factors, ("diagonal", "full"), "output_factors")
         if self.average_window != 0:
             validation.positive_integer(self.average_window, "average_window")
 
@@ -139,7 +144,7 @@ class KFAC(CheapSteps):
     def init(self, problem: Problem, params: Any, resources: Any) -> KFACState:
         """Identity roots; the first step estimates the factors."""
         objective = problem.layered()
-        matrices, layers = objective.matrices(params), objective.layers(params)
+        matrices, layers = objective.matrices(params), self._layers(objective, params)
         inputs = tuple(
             jnp.zeros((0, 0), m.dtype) if layer.white_input else jnp.eye(m.shape[0], dtype=m.dtype)
             for m, layer in zip(matrices, layers, strict=True)
@@ -170,13 +175,13 @@ class KFAC(CheapSteps):
         matrices = objective.matrices(state.params)
         roots = list(zip(curvature.input_roots, curvature.output_roots, strict=True))
         updates = []
-        for index, layer in enumerate(objective.layers(state.params)):
+        for index, layer in enumerate(self._layers(objective, state.params)):
             updates.append(_preconditioned(layer, roots[index], inputs[index], deltas[index]))
         norms = [jnp.sqrt(jnp.sum(update * update)) for update in updates]
         # A norm is finite only if every entry is: one pass over the updates serves both.
         finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(rate * jnp.stack(norms)))
         momentum, moved = [], []
-        for index, layer in enumerate(objective.layers(state.params)):
+        for index, layer in enumerate(self._layers(objective, state.params)):
             matrix, past = matrices[index], state.momentum[index]
             clip = self._clipped(updates[index], norms[index], _num_rows(objective, batch, inputs))
             update = self._decayed(layer, roots[index], matrix, updates[index], (step, rate, clip))
@@ -192,6 +197,13 @@ class KFAC(CheapSteps):
         norm = optax.tree.norm(norms)
         info = make_info(value, grad_norm=norm, accepted=finite, finite=finite)
         return KFACState(params, tuple(momentum), curvature, average), info
+
+    def _layers(self, objective: Layered, params: Any) -> tuple[Layer, ...]:
+        """The layers, with as much of their output factors as is asked for."""
+        layers = objective.layers(params)
+        if self.output_factors == "full":
+            return layers
+        return tuple(layer._replace(diagonal_output=True) for layer in layers)
 
     def _rate(self, now: Array) -> Array:
         """Step size of a step."""
@@ -248,7 +260,8 @@ class KFAC(CheapSteps):
 
         def estimate() -> tuple[Any, Any]:
             batch, key = problem.sample(resources, step, 1, self.factor_rows)
-            new_in, new_out = layer_factors(objective, state.params, batch, key)
+            layers = self._layers(objective, state.params)
+            new_in, new_out = layer_factors(objective, state.params, batch, key, layers=layers)
             keep = memory.astype(new_out[0].dtype)
             old = (curvature.input_factors, curvature.output_factors)
             return jax.tree.map(lambda a, b: keep * a + (1 - keep) * b, old, (new_in, new_out))
@@ -291,12 +304,20 @@ def _backward(objective: Layered, params: Any, batch: Any, key: Any) -> tuple[Ar
 
 
 def layer_factors(
-    objective: Layered, params: Any, batch: Any, key: Any, *, white: bool = False
+    objective: Layered,
+    params: Any,
+    batch: Any,
+    key: Any,
+    *,
+    layers: tuple[Layer, ...] | None = None,
+    white: bool = False,
 ) -> tuple[Any, Any]:
     """One estimate of both factors of every layer, from one random sign per output.
 
-    The input factor of a white layer is empty, or with ``white`` its diagonal as a row.
+    The input factor of a white layer is empty, or with ``white`` its diagonal as a row. ``layers``
+    are those of the objective unless others are given.
     """
+    layers = objective.layers(params) if layers is None else layers
     outputs, pull, inputs = _forward(objective, params, batch, key)
     weights, structure = jax.tree.flatten(objective.curvature(outputs))
     signs = _random_signs(jax.random.fold_in(key, 2), weights)
@@ -304,7 +325,7 @@ def layer_factors(
     (deltas,) = pull(structure.unflatten(probe))
     first, second = [], []
     count = _num_rows(objective, batch, inputs)
-    for layer, rows, delta in zip(objective.layers(params), inputs, deltas, strict=True):
+    for layer, rows, delta in zip(layers, inputs, deltas, strict=True):
         if layer.white_input:
             squares = jnp.mean(rows * rows, axis=0, keepdims=True)
             first.append(squares if white else jnp.zeros((0, 0), rows.dtype))
