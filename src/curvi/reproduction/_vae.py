@@ -195,7 +195,8 @@ def _summary(
             f"{model.hidden} hidden units.\n\n{as_markdown(lines)}"
         )
     seeds = len(experiment.seeds)
-    said = f"{experiment.seconds:g} s of training each, {seeds} seed{'s' * (seeds > 1)}, medians. "
+    said = f"{experiment.seconds:g} processor seconds of training each, {seeds} "
+    said += f"seed{'s' * (seeds > 1)}, medians. "
     said += _QUICK if experiment.quick else _TUNED
     return "\n\n".join([*parts, said]) + "\n"
 

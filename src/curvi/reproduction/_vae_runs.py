@@ -1,8 +1,8 @@
 """Timed training runs of auto-encoders: settings, tuning on a pilot seed, runs that are kept.
 
-Evaluations come by the clock and do not count as time, so that methods with cheap and with dear
-steps are seen equally often. A finished run is written to a file at once: an experiment that was
-interrupted goes on where it stopped.
+Evaluations come by the clock of the processor and do not count as time, so that methods with cheap
+and with dear steps are seen equally often, whatever else the machine does. A finished run is
+written to a file at once: an experiment that was interrupted goes on where it stopped.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -27,8 +28,8 @@ class EarlyStopping:
     every : int
         Steps between evaluations.
     clock : pair of float, optional
-        Seconds between evaluations instead, and seconds after which the run ends; the time of
-        evaluations does not count.
+        Processor seconds between evaluations instead, and after which the run ends: what else the
+        machine does has no part in them, and neither have evaluations.
     early : tuple of int
         Steps of other evaluations.
     """
@@ -47,6 +48,8 @@ class EarlyStopping:
         self.early = early
         self.best: Any = None
         self.table: list[tuple[int, float, float, float]] = []
+        self.since: float | None = None  # processor time at the end of the last call
+        self.spent = 0.0
 
     def next_call(self, step: int) -> int | None:
         """The next multiple of ``every``, or an early one; by the clock, the end of a chunk."""
@@ -55,13 +58,27 @@ class EarlyStopping:
 
     def __call__(self, progress: Progress) -> Outcome | None:
         """One evaluation; the run has converged after ``patience`` of them without a new best."""
+        seconds = self._seconds(progress)
+        outcome = self._judged(progress, seconds)
+        self.since = time.process_time()
+        return outcome
+
+    def _seconds(self, progress: Progress) -> float:
+        """What the run has taken; by the clock, of the processor and from the first call on."""
+        if self.clock is None:
+            return progress.seconds
+        since = self.since
+        self.spent += progress.seconds if since is None else time.process_time() - since
+        return self.spent
+
+    def _judged(self, progress: Progress, seconds: float) -> Outcome | None:
         pause, limit = self.clock or (0.0, np.inf)
-        late = progress.seconds >= limit
+        late = seconds >= limit
         last = self.table[-1][1] if self.table else 0.0
-        if progress.seconds < last + pause and not (late or progress.ended):
+        if seconds < last + pause and not (late or progress.ended):
             return None
         params = progress.params(0)
-        self.evaluate(progress.step, progress.seconds, params)
+        self.evaluate(progress.step, seconds, params)
         if self.held_out_elbo is None:
             return Outcome.BUDGET if late else None
         # The first weights are evaluated, but never the best: a diverged run must not end there.

@@ -61,7 +61,8 @@ class Schedule:
     progress : bool
         Draw a bar on a terminal.
     seconds_between : float, optional
-        Seconds between evaluations, whose time then does not count; by default they go by steps.
+        Processor seconds between evaluations; the budget then is one of processor seconds too, and
+        evaluations do not count. By default they go by steps.
     on_step : callable, optional
         Called with a :class:`~curvi.engine.StepInfo` for every step.
     """
@@ -217,21 +218,21 @@ def train(
     -------
     Trained
     """
-    began = time.perf_counter()
+    clock = time.process_time if schedule.seconds_between else time.perf_counter
+    began = clock()
     used = objective
     if method.path_derivative and isinstance(objective, VAEObjective):
         used = replace(objective, path_derivative=True)
     principal = method.principal if isinstance(objective, MLPObjective) else None
     if principal is None or objective.white:
-        found = _trained(used, params, X, validation, method, schedule)
-        return replace(found, objective=objective)
+        return replace(_trained(used, params, X, validation, method, schedule), objective=objective)
     with one_blas_thread():
         rotation = principal_rotation(
             encoder_input(X), directions=principal[0], damping=principal[1]
         )
     white, rows = replace(used, white=True), _rotated(rotation, X)
     validation = None if validation is None else _rotated(rotation, validation)
-    spent = time.perf_counter() - began  # part of the training time, and of its budget
+    spent = clock() - began  # part of the training time, and of its budget
     schedule = replace(schedule, time_budget=_remaining(schedule.time_budget, spent))
     found = _trained(white, rotation.rotated(params), rows, validation, method, schedule)
     return replace(
