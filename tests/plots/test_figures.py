@@ -57,6 +57,16 @@ def test_the_sheet_of_a_plane_has_quantiles_on_its_axes_the_second_from_below():
     np.testing.assert_allclose(down, across[::-1], atol=0.01)
 
 
+def test_rolls_run_to_the_right_and_leave_out_what_is_blank_in_all():
+    notes = np.zeros((7, 20))
+    notes[:, 9], notes[0, 12] = 1, 1
+    figure = plots.plot_rolls([notes, notes[:3], notes], ["a", "$b$", "c"])
+    np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), notes.T)
+    assert figure.axes[0].get_ylim() == (7.5, 13.5)
+    assert figure.axes[1].get_title() == r"\$b\$"
+    assert not figure.axes[3].axison
+
+
 def test_pictures_have_a_transparent_ground_and_drawings_a_white_one():
     pictures = plots.plot_images({"rows": np.zeros((2, 4))}, (2, 2))
     drawing = plots.plot_coefficients(np.ones((1, 3)))

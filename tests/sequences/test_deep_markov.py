@@ -178,6 +178,47 @@ def test_a_trained_model_samples_forecasts_smooths_and_fills_gaps(trained):
     assert further.bound(found) > -1.9
 
 
+@pytest.mark.slow
+def test_a_padded_array_with_lengths_is_the_list_of_its_sequences(trained):
+    model, found = trained
+    batch = padded(found, np.float64)
+    given = {"sequences": batch.x, "lengths": batch.length}
+    assert model.bound(**given) == model.bound(found)
+    for one, other in zip(model.smooth(**given), model.smooth(found), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_resumes_to_the_same_weights(tmp_path):
+    found = tunes(np.random.default_rng(0), 12)
+    path = tmp_path / "run"
+
+    def model(epochs=60):
+        return curvi.DeepMarkovModel(LATENT, 4, max_epochs=epochs, annealing=2, patience=100)
+
+    with jax.numpy_dtype_promotion("standard"):
+        whole = model().fit(found)
+        first = model().fit(found, checkpoint=path)
+        again = model().fit(found, checkpoint=path)
+    for one in (first, again):
+        for a, b in zip(jax.tree.leaves(one.params_), jax.tree.leaves(whole.params_), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+def test_the_gradient_of_a_batch_that_is_cut_off_is_that_of_the_whole(key):
+    """Steps behind the last one of every sequence are masked: the same noise, the same slope."""
+    rng = generator(key)
+    params, found = weights(rng), tunes(rng, 4)
+    batch = Batch(*map(jnp.asarray, padded(found, np.float64)))
+    objective = MarkovObjective(lengths=(batch.x.shape[1] + 5,))
+    for one in (objective, MarkovObjective()):
+        slope = jax.grad(one)(params, batch, key)
+        expected = jax.grad(one._mean)(params, batch, key)
+        for a, b in zip(jax.tree.leaves(slope), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-12)
+
+
 REFUSED = {
     "none": (lambda: curvi.DeepMarkovModel().fit([]), "no sequences"),
     "flat": (lambda: curvi.DeepMarkovModel().fit([np.ones(3)]), "shape \\(steps, width\\)"),

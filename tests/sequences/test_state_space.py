@@ -192,6 +192,19 @@ def test_what_nobody_has_seen_changes_nothing(key):
     assert (np.abs(ahead.mean(axis=0) - rate) < error + 0.02 * rate).all()
 
 
+@pytest.mark.parametrize("counted", [0, 1])
+def test_a_series_of_zeros_says_that_rates_are_low(counted):
+    """Steps far too long once passed for good ones: the bound was rounding."""
+    y = np.zeros(50)
+    y[20] = counted
+    model = curvi.StateSpace(likelihood="poisson").fit(y)
+    mean, sd = model.hyperparameters_["level"]
+    assert 0.1 < sd < 1  # hardly more than the half-normal prior of scale one is known
+    assert mean < 1
+    assert model.smooth(response=True).mean.max() < 0.3
+    assert model.forecast(2).upper.max() <= 1
+
+
 def test_the_unit_of_a_series_does_not_matter(key):
     rng = generator(key)
     y = np.cumsum(rng.normal(size=50)) + rng.normal(size=50)
@@ -244,6 +257,9 @@ REFUSED = {
     "likelihood": (lambda: curvi.StateSpace(likelihood="cauchy").fit(Y), "choose one of"),
     "slope": (lambda: curvi.StateSpace("ar", trend=True).fit(Y), "needs level='walk'"),
     "season": (lambda: curvi.StateSpace(season=1).fit(Y), "at least 2 steps"),
+    "part of a season": (lambda: curvi.StateSpace(season=7).fit(Y), "no period was seen whole"),
+    "a long season": (
+        lambda: curvi.StateSpace(season=365).fit(np.arange(400.0)), "sines and cosines"),
     "nothing": (lambda: curvi.StateSpace(None).fit(Y), "no process left"),
     "regressors": (lambda: curvi.StateSpace().fit(Y, np.ones((5, 1))), "one row per step"),
     "a constant": (lambda: curvi.StateSpace().fit(Y, np.ones((6, 1))), "is constant"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from curvi.plots._curves import plot_bands, plot_trace, plot_training
-from curvi.plots._images import plot_codes, plot_images, plot_sheet
+from curvi.plots._images import plot_codes, plot_images, plot_rolls, plot_sheet
 from curvi.plots._intervals import plot_coefficients, plot_effects, plot_fit
 from curvi.plots._style import house_style as house_style
 from curvi.plots._style import literal as literal
@@ -12,5 +12,5 @@ from curvi.plots._style import png_bytes as png_bytes
 
 __all__ = [
     "plot_bands", "plot_codes", "plot_coefficients", "plot_effects", "plot_fit", "plot_images",
-    "plot_sheet", "plot_trace", "plot_training",
+    "plot_rolls", "plot_sheet", "plot_trace", "plot_training",
 ]  # fmt: skip

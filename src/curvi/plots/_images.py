@@ -132,3 +132,42 @@ def plot_sheet(images: np.ndarray, image_shape: tuple[int, int], *, quantiles: b
     axis.set_ylabel("quantile of the second code", color=QUIET)
     axis.tick_params(colors=QUIET)
     return figure
+
+
+@house_style
+def plot_rolls(sequences: list[np.ndarray], titles: list[str]) -> Any:
+    """Draw sequences of vectors as sheets of grey: time to the right, coordinates upwards.
+
+    Parameters
+    ----------
+    sequences : list of arrays, shape (steps, width)
+        What is drawn, for example notes that sound; columns that are blank in all are left out at
+        both ends.
+    titles : list of str
+        One for each.
+
+    Returns
+    -------
+    matplotlib Figure
+        One panel per sequence, two in a row.
+    """
+    used = np.flatnonzero(sum(np.abs(s).sum(axis=0) for s in sequences))
+    low, high = (used[0], used[-1]) if len(used) else (0, sequences[0].shape[1] - 1)
+    rows = -(-len(sequences) // 2)
+    figure = new_figure(9, 0.6 + 1.9 * rows)
+    panels = np.ravel(figure.subplots(rows, min(2, len(sequences)), sharey=True))
+    top = max(float(s.max()) for s in sequences)
+    bottom = min(float(s.min()) for s in sequences)
+    for axis, sequence, title in zip(panels, sequences, titles, strict=False):
+        axis.imshow(
+            sequence.T, origin="lower", aspect="auto", cmap="Greys", interpolation="none",
+            vmin=bottom, vmax=top,
+        )  # fmt: skip
+        axis.set_ylim(low - 1.5, high + 1.5)
+        axis.set_title(literal([title])[0])
+        axis.grid(visible=False)
+    for axis in panels[len(sequences) :]:
+        axis.set_axis_off()
+    figure.supxlabel("step")
+    figure.supylabel("coordinate")
+    return figure

@@ -9,6 +9,8 @@ from scipy import special
 
 from curvi._core import validation
 from curvi._core.errors import InputError
+from curvi.sequences._latent import LatentModel, Posterior
+from curvi.sequences._nested import Lattice
 
 _ROUNDS = 34  # of bisection: quantiles to a billionth of an sd
 RESPONSES = {
@@ -84,3 +86,20 @@ def observed(
     if likelihood == "bernoulli":
         return (rng.uniform(size=predictor.shape) < special.expit(predictor)).astype(float)
     return np.exp(0.5 * predictor) * rng.normal(size=predictor.shape)
+
+
+def replicated(
+    model: LatentModel, lattice: Lattice, posterior: Posterior, num_draws: int, rng: Any
+) -> np.ndarray:
+    """Draws of hyperparameters, states and observations at every step: (num_draws, times)."""
+    counts = rng.multinomial(num_draws, lattice.weights)
+    drawn = []
+    for index in np.flatnonzero(counts):
+        one = slice(index, index + 1)
+        part = Posterior(*(column[one] for column in posterior))
+        states = model.draw(lattice.points[one], part, rng, int(counts[index]))[0].T
+        natural = model.natural(lattice.points[one])
+        drawn.append(observed(rng, states, model.likelihood, natural))
+    stacked = np.concatenate(drawn)
+    rng.shuffle(stacked)
+    return stacked

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from sklearn.base import BaseEstimator
 
 from curvi._core import validation
 from curvi._core.errors import (
@@ -18,8 +19,10 @@ from curvi._core.errors import (
     Outcome,
     warn_user,
 )
+from curvi.engine import resumable
 from curvi.io._objects import SavedEstimator
 from curvi.sequences._markov import MarkovObjective, initial_weights
+from curvi.sequences._markov_page import Reported
 from curvi.sequences._markov_training import (
     as_sequences,
     cut_lengths,
@@ -46,7 +49,7 @@ def _method_named(name: str, learning_rate: float) -> Method:
     return Averaged(FirstOrder(steps), window=500)
 
 
-class DeepMarkovModel(SavedEstimator):
+class DeepMarkovModel(Reported, SavedEstimator, BaseEstimator):
     r"""A nonlinear state-space model with a structured recognition network.
 
     .. math::
@@ -71,7 +74,7 @@ class DeepMarkovModel(SavedEstimator):
     annealing : int
         Epochs until the divergence counts in full.
     dropout : float
-        Share of units of the emission that a step leaves out.
+        Share of units of the emission and of the recognition model that a step leaves out.
     method : {"adam", "hessian_free"} or Method
         What takes the steps; ``"adam"`` averages its weights.
     learning_rate : float
@@ -162,14 +165,11 @@ class DeepMarkovModel(SavedEstimator):
                 )
         return found
 
+    @resumable
     def fit(
-        self,
-        sequences: Any,
-        *,
-        lengths: Any = None,
-        validation_sequences: Any = None,
-        start: Any = None,
-    ) -> DeepMarkovModel:
+        self, sequences: Any, *, lengths: Any = None, validation_sequences: Any = None,
+        start: Any = None, checkpoint: Any = None,
+    ) -> DeepMarkovModel:  # fmt: skip
         """Train on sequences of different lengths.
 
         Parameters
@@ -182,6 +182,8 @@ class DeepMarkovModel(SavedEstimator):
             Held-out sequences for early stopping.
         start : dict, optional
             ``params_`` of an earlier fit, to go on from.
+        checkpoint : path or Checkpoint, optional
+            A file from which the same call resumes.
 
         Returns
         -------

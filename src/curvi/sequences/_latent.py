@@ -30,11 +30,13 @@ from curvi.sequences._system import Solved, State, System
 
 _MOST_ROUNDS = 200
 _SHORTEST = 1e-8  # step
+_LARGEST_LOSS = 1e-2  # of a bound through rounding, in nats
 _ROUNDING = 1e-10  # relative, of a bound
-_ACCURACY = (
-    1e-6  # of means and variances of predictors, in posterior sds; that of the bound is its square
-)
+# Of means and variances of predictors, in posterior sds; that of the bound is its square.
+_ACCURACY = 1e-6
+_NEAR = 1e-3  # of the end, in the same unit: what is missing of the bound is its square
 _GAP_DRAWS = 512
+_QUARTILES = 1.349  # the distance of the quartiles of a normal variable, in sds
 _NUMBERS_AT_ONCE = 2e7  # entries of blocks that are factorised together
 _LOG_CHI_SQUARE = -1.27  # the mean of the logarithm of a squared standard normal variable
 _BETA = (20.0, 1.5)  # prior of (1 + phi) / 2
@@ -212,7 +214,7 @@ class LatentModel:
         """Natural gradient steps, accelerated, and plain or shorter where the bound would fall."""
         now = self._state(system, sites[0], sites[1], natural)
         memory = Anderson()
-        length = np.ones(len(now.bound))
+        length, done = np.ones(len(now.bound)), np.zeros(len(now.bound), bool)
         for _ in range(_MOST_ROUNDS):
             terms = self.rows(now.solved.mean + self.offset, now.solved.variance, natural)
             wanted = -terms.mean_mean
@@ -227,7 +229,9 @@ class LatentModel:
             size = np.abs(step_w) * now.solved.variance + np.abs(
                 step_r + step_w * -now.solved.mean
             ) * np.sqrt(now.solved.variance)
-            done = size.max(axis=1) < _ACCURACY
+            left = size.max(axis=1)
+            # Where the bound no longer rises so near to the end, rounding is all that is left.
+            done |= (left < _ACCURACY) | (~better & (left < _NEAR))
             plain = ~memory.used
             length = np.where(
                 plain, np.where(better, np.minimum(1.0, 1.5 * length), 0.3 * length), length
@@ -241,7 +245,11 @@ class LatentModel:
 
     def _state(self, system: System, w: np.ndarray, r: np.ndarray, natural: Any) -> _Sites:
         solved = system.solve(w, r)
-        return _Sites(w, r, solved, self._bound(system, solved, w, r, natural))
+        bound = self._bound(system, solved, w, r, natural)
+        # A step far too long has sites of 1e16, and what is left of the bound is rounding.
+        size = w * (solved.variance + solved.mean**2) + np.abs(r * solved.mean)
+        lost = np.finfo(float).eps * size.sum(axis=1)
+        return _Sites(w, r, solved, np.where(lost < _LARGEST_LOSS, bound, -np.inf))
 
     def rows(self, mean: np.ndarray, variance: np.ndarray, natural: Any) -> RowTerms:
         """Expected log likelihoods and their derivatives, (points, times); zero where unseen."""
@@ -307,7 +315,8 @@ class LatentModel:
 
         with :math:`g = \sum_t \ell_t(\eta_t) - (r_t \eta_t - \tfrac12 w_t \eta_t^2)`: the prior
         cancels. The variance is estimated on the same draws for all points, because what matters
-        are differences between them.
+        are differences between them. A few draws far out, where a Gaussian q has mass and the
+        likelihood none, would be all of it: they are drawn in to four sds of the others.
         """
         structure = Structure(self.components, len(self.y))
         seen = np.isfinite(self.y)
@@ -321,7 +330,7 @@ class LatentModel:
             eta = (drawn + part.mean[:, :, None] - self.offset)[:, seen]
             site = part.linear[:, seen, None] * eta - 0.5 * part.precision[:, seen, None] * eta**2
             total = (self._log_likelihood(eta + self.offset, y) - site).sum(axis=1)
-            gaps[some] = 0.5 * total.var(axis=1)
+            gaps[some] = 0.5 * _bulk(total).var(axis=1)
         return gaps
 
     def _log_likelihood(self, predictor: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -331,3 +340,10 @@ class LatentModel:
         if self.likelihood == "bernoulli":
             return -np.logaddexp(0, -y * predictor)
         return -0.5 * (predictor + y**2 * np.exp(-predictor))
+
+
+def _bulk(values: np.ndarray) -> np.ndarray:
+    """Rows without their outliers: those are moved to four sds of what lies between quartiles."""
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75], axis=1)[..., None]
+    reach = 4 * (high - low) / _QUARTILES
+    return np.clip(values, middle - reach, middle + reach)

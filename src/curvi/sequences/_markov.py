@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -178,7 +179,8 @@ class MarkovObjective:
     num_draws : int
         M, draws of every sequence of latent states.
     dropout : float
-        Share of units of the last hidden layer of the emission that a step leaves out.
+        Share of units that a step leaves out, of the last hidden layer of the emission and of what
+        was read.
     lengths : tuple of int
         Lengths at which a batch may be cut off: the shortest that holds all its sequences is
         taken. Empty for the whole width of the padding.
@@ -202,7 +204,10 @@ class MarkovObjective:
         latent = params["start"]["mean"].shape[0]
         noise = jax.random.normal(key, (*x.shape[:2], latent), x.dtype)
         read = read_backwards(params["recognition"], x, mask)
-        kept = self._kept(jax.random.fold_in(key, 1), read) if self.dropout > 0 else None
+        kept = None
+        if self.dropout > 0:
+            first, second = jax.random.split(jax.random.fold_in(key, 1))
+            read, kept = read * self._kept(first, read), self._kept(second, read)
         z, *rest = sample_posterior(params, read, noise)
         return Terms(emission(params["emission"], z, kept), *rest)
 
@@ -228,22 +233,17 @@ class MarkovObjective:
         total = jnp.sum(jnp.where(mask, step, 0), axis=0)
         return jnp.mean(total.reshape(-1, self.num_draws), axis=1)
 
-    def _cut(self, fn: Callable[[Batch], Any], batch: Batch) -> Any:
-        """``fn`` of a batch that is cut off behind its longest sequence: one branch is run."""
-        lengths = sorted({min(n, batch.x.shape[1]) for n in self.lengths})
-        if not lengths:
-            return fn(batch)
-        if lengths[-1] < batch.x.shape[1]:
-            lengths.append(batch.x.shape[1])
-        longest = jnp.max(batch.length)
-        index = jnp.sum(longest > jnp.asarray(lengths[:-1], longest.dtype))
-        branches = [(lambda b, n=n: fn(b._replace(x=b.x[:, :n]))) for n in lengths]
-        return jax.lax.switch(index, branches, batch)
+    def _lengths(self, width: int) -> list[int]:
+        """Where a batch of that width may be cut off."""
+        return sorted({*(min(n, width) for n in self.lengths), width})
+
+    def _mean(self, params: PyTree, batch: Batch, key: PRNGKeyArray) -> Array:
+        total = jnp.sum(self.per_sequence(params, batch, key))
+        return total / jnp.sum(batch.length).astype(total.dtype)
 
     def __call__(self, params: PyTree, batch: Batch, key: PRNGKeyArray) -> Float[Array, ""]:
-        """The objective on a batch."""
-        total = self._cut(lambda b: jnp.sum(self.per_sequence(params, b, key)), batch)
-        return total / jnp.sum(batch.length).astype(total.dtype)
+        """The objective on a batch, which is cut off behind its longest sequence."""
+        return _cut_off(self, params, batch, key)
 
     def gauss_newton(
         self, params: PyTree, batch: Batch, key: PRNGKeyArray
@@ -286,6 +286,38 @@ class MarkovObjective:
             return result
 
         return value, gradient, FunctionMap(product, params, Definiteness.POSITIVE_SEMI)
+
+
+def _shortest(objective: MarkovObjective, fn: Callable[[Batch], Any], batch: Batch) -> Any:
+    """``fn`` of a batch cut off at the shortest length that holds all of it."""
+    lengths = objective._lengths(batch.x.shape[1])
+    longest = jnp.max(batch.length)
+    index = jnp.sum(longest > jnp.asarray(lengths[:-1], longest.dtype))
+    branches = [(lambda b, n=n: fn(b._replace(x=b.x[:, :n]))) for n in lengths]
+    return jax.lax.switch(index, branches, batch)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _cut_off(
+    objective: MarkovObjective, params: PyTree, batch: Batch, key: PRNGKeyArray
+) -> Float[Array, ""]:
+    return _shortest(objective, lambda b: objective._mean(params, b, key), batch)
+
+
+def _cut_off_forward(
+    objective: MarkovObjective, params: PyTree, batch: Batch, key: PRNGKeyArray
+) -> tuple[Array, PyTree]:
+    """Value and gradient in one branch: what a branch keeps for a later one, all others pad."""
+    return _shortest(
+        objective, lambda b: jax.value_and_grad(objective._mean)(params, b, key), batch
+    )
+
+
+def _cut_off_backward(_: Any, gradient: PyTree, slope: Array) -> tuple[PyTree, None, None]:
+    return jax.tree.map(lambda leaf: slope * leaf, gradient), None, None
+
+
+_cut_off.defvjp(_cut_off_forward, _cut_off_backward)
 
 
 def divergence(terms: Terms) -> Array:

@@ -24,7 +24,7 @@ from curvi.vae._stopping import EarlyStopping
 from curvi.vae._training import Schedule, Trained
 
 _FIRST_WEIGHT = 0.02  # of the divergence, at the first step
-_LENGTHS = 5  # at which batches are cut off; each is compiled
+_LENGTHS = 3  # at which batches are cut off; each is compiled
 _ROWS_AT_ONCE = 100  # of an evaluation
 
 

@@ -6,22 +6,25 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from curvi._core import validation
 from curvi._core.errors import InputError, NotConvergedWarning, warn_user
 from curvi.io._objects import SavedEstimator
-from curvi.sequences._bands import RESPONSES, Band, check_interval, mixture_band, observed
+from curvi.sequences._bands import RESPONSES, Band, check_interval, mixture_band, replicated
 from curvi.sequences._latent import LIKELIHOODS, LatentModel, Posterior
 from curvi.sequences._nested import Lattice, integrate
-from curvi.sequences._series import as_series, model_for
+from curvi.sequences._page import Reported
+from curvi.sequences._series import Series, as_series, model_for
 from curvi.sequences._structure import Components
 from curvi.sequences._system import State
 
 # Spacing, cutoff and most points of the lattice, for one to four hyperparameters.
 _LATTICES = ((1.0, 7.0, 100), (1.25, 6.0, 400), (1.25, 6.0, 600), (1.5, 5.0, 800))
+_LONGEST_SEASON = 104
 
 
-class StateSpace(SavedEstimator):
+class StateSpace(Reported, SavedEstimator, BaseEstimator):
     r"""A structural time series: level, slope, season and regression behind a likelihood.
 
     .. math::
@@ -43,7 +46,7 @@ class StateSpace(SavedEstimator):
     trend : bool
         Give a walking level a slope, which is a random walk itself.
     season : int, optional
-        Steps of a period, at least 2; the effects of a period sum to about zero.
+        Steps of a period, 2 to 104; the effects of a period sum to about zero.
     likelihood : {"gaussian", "poisson", "bernoulli", "volatility"}
         Real values with noise; counts with a log link; labels 0 and 1 with a logit link; returns
         whose log variance is the predictor (stochastic volatility).
@@ -99,8 +102,9 @@ class StateSpace(SavedEstimator):
         options = f"level={self.level!r}, trend={self.trend!r}, season={self.season!r}"
         return f"StateSpace({options}, likelihood={self.likelihood!r})"
 
-    def _components(self, scale: float) -> Components:
+    def _components(self, series: Series) -> Components:
         """Validate the options."""
+        scale = series.scale
         validation.one_of(self.likelihood, tuple(LIKELIHOODS), "likelihood")
         level = self.level
         if level == "auto":
@@ -113,6 +117,7 @@ class StateSpace(SavedEstimator):
             validation.positive_integer(self.season, "season")
             if self.season < 2:
                 raise InputError("season is 1; a period has at least 2 steps, or use season=None")
+            _check_season(self.season, len(series.y))
         if level is None and self.season is None:
             raise InputError("there is no process left; use level='walk' or season")
         return Components(level, bool(self.trend), self.season or 0, scale)
@@ -143,7 +148,7 @@ class StateSpace(SavedEstimator):
             If the tails of the hyperparameters were cut off for want of points.
         """
         series = as_series(y, X, self.likelihood)
-        components = self._components(series.scale)
+        components = self._components(series)
         own = 0 if components.level == "walk" else 1
         self._series = replace(series, num_own=own)
         self._model = model_for(series, components, self.likelihood, self.prior_scales)
@@ -194,7 +199,7 @@ class StateSpace(SavedEstimator):
         found = super()._from_state(state)
         if lattice is not None:
             series = replace(found._series, num_own=0)
-            components = found._components(series.scale)
+            components = found._components(series)
             found._model = model_for(series, components, found.likelihood, found.prior_scales)
             found._publish(lattice)
         return found
@@ -245,7 +250,7 @@ class StateSpace(SavedEstimator):
         transform = RESPONSES[self.likelihood] if response else None
         return mixture_band(mean, variance, self.lattice_.weights, interval, transform)
 
-    def _extended(self, h: int, X: Any) -> tuple[LatentModel, np.ndarray, Posterior]:
+    def _extended(self, h: int, X: Any) -> tuple[LatentModel, Posterior]:
         """The model with h more steps, and its posterior: new steps are missing observations."""
         validation.positive_integer(h, "h")
         model = self._fitted()
@@ -255,7 +260,7 @@ class StateSpace(SavedEstimator):
         kept: Posterior = self.lattice_.kept
         pad = ((0, 0), (0, h))
         sites = np.pad(kept.precision, pad), np.pad(kept.linear, pad)
-        return longer, self.lattice_.points, longer.at(self.lattice_.points, sites)
+        return longer, longer.at(self.lattice_.points, sites)
 
     def forecast(self, h: int, *, interval: float = 0.9, X: Any = None, seed: int = 0) -> Band:
         """Predict the next observations.
@@ -312,18 +317,9 @@ class StateSpace(SavedEstimator):
             If the model is not fitted, or X does not have h rows.
         """
         validation.positive_integer(num_draws, "num_draws")
+        model, posterior = self._extended(h, X)
         rng = np.random.default_rng(seed)
-        model, points, posterior = self._extended(h, X)
-        counts = rng.multinomial(num_draws, self.lattice_.weights)
-        futures = []
-        for index in np.flatnonzero(counts):
-            one = slice(index, index + 1)
-            part = Posterior(*(column[one] for column in posterior))
-            drawn = model.draw(points[one], part, rng, int(counts[index]))[0, -h:].T
-            futures.append(observed(rng, drawn, self.likelihood, model.natural(points[one])))
-        stacked = np.concatenate(futures)
-        rng.shuffle(stacked)
-        return stacked
+        return replicated(model, self.lattice_, posterior, num_draws, rng)[:, -h:]
 
     def plot(self, h: int = 0, *, interval: float = 0.9, X: Any = None) -> Any:
         """Draw the series with the band of its signal, and a fan of forecasts.
@@ -350,6 +346,21 @@ class StateSpace(SavedEstimator):
         ahead = [self.forecast(h, interval=p, X=X) for p in (interval, inner)] if h else []
         seen = self._series.shown
         return plot_bands(seen, wide, ahead, absolute=self.likelihood == "volatility")
+
+
+def _check_season(season: int, steps: int) -> None:
+    """Refuse a period that was never seen whole, and one whose blocks would be too wide."""
+    if season > steps:
+        raise InputError(
+            f"season is {season} but y has {steps} step(s): no period was seen whole; use a longer "
+            "series or season=None"
+        )
+    if season > _LONGEST_SEASON:
+        raise InputError(
+            f"season is {season}, and the time of a fit grows with its square; at most "
+            f"{_LONGEST_SEASON} steps: give sines and cosines of a longer period as columns of X, "
+            "or add the series up to fewer steps"
+        )
 
 
 class _Evaluation:

@@ -57,9 +57,15 @@ class System:
         return flat[:, : self.structure.length]
 
     def _factor(self, w: np.ndarray) -> Factor:
-        read = self.structure.read
         blocked = self._blocked(w[:, :, None])[..., 0]
-        return Factor(self.diagonal + np.einsum("gi,kng,gj->knij", read, blocked, read), self.below)
+        seen = (blocked @ self._squares()).reshape(self.diagonal.shape)
+        return Factor(self.diagonal + seen, self.below)
+
+    def _squares(self) -> np.ndarray:
+        """(group, width * width): the outer product of each row of the reading with itself."""
+        read = self.structure.read
+        squares: np.ndarray = (read[:, :, None] * read[:, None, :]).reshape(len(read), -1)
+        return squares
 
     def _border(self, w: np.ndarray, r: np.ndarray) -> tuple[Any, ...]:
         """Factor of the chain, its solutions, and the system of the coefficients."""
@@ -77,10 +83,11 @@ class System:
     def solve(self, w: np.ndarray, r: np.ndarray) -> Solved:
         """Means and variances of the predictors, and the log determinant of the precision."""
         factor, _, predictors, schur, inverse, coef = self._border(w, r)
-        read, X = self.structure.read, self.design
+        X = self.design
         rest = X[None] - predictors[:, :, 1:]
         mean = predictors[:, :, 0] + np.einsum("ktp,kp->kt", rest, coef)
-        blocks = np.einsum("gi,knij,gj->kng", read, factor.selected_inverse(), read)
+        inverses = factor.selected_inverse()
+        blocks = inverses.reshape(*inverses.shape[:2], -1) @ self._squares().T
         variance = self._times(blocks[..., None])[..., 0]
         variance = variance + np.einsum("ktp,kpq,ktq->kt", rest, inverse, rest)
         log_det = factor.log_det + (np.linalg.slogdet(schur)[1] if X.shape[1] else 0.0)

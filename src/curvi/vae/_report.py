@@ -122,7 +122,7 @@ def verdict_of(model: Any) -> Verdict:
     """How the training ended, and what to do."""
     if model.outcome_.is_failure:
         return Verdict("bad", "Do not use these networks: the training failed.", (model.message_,))
-    rising = _still_rising(model.history_)
+    rising = still_rising(model.history_)
     if model.outcome_ is Outcome.CONVERGED or not rising:
         advice = ("Look at reconstructions and samples: the bound says how well pixels are "
                   "predicted, not whether pictures please the eye.",)  # fmt: skip
@@ -133,7 +133,7 @@ def verdict_of(model: Any) -> Verdict:
     return Verdict("caution", headline, (model.message_,), advice)
 
 
-def _still_rising(history: dict[str, np.ndarray]) -> bool:
+def still_rising(history: dict[str, np.ndarray]) -> bool:
     """Whether the last fifth of the evaluations has gained more than 1 % of all that was gained."""
     elbo = history["validation_elbo"]
     elbo = history["elbo"] if np.all(np.isnan(elbo)) else elbo
@@ -145,13 +145,13 @@ def _still_rising(history: dict[str, np.ndarray]) -> bool:
     return bool(known[-last:].max() - known[:-last].max() > 0.01 * max(total, 1e-12))
 
 
-def history_chart(history: dict[str, np.ndarray]) -> Chart:
-    """The bound against epochs, of training and of held-out rows."""
+def history_chart(history: dict[str, np.ndarray], unit: str = "row", rows: str = "rows") -> Chart:
+    """The bound against epochs, of training and of held-out rows, per row or another unit."""
     epoch = history["epoch"]
-    layers = [Layer("line", epoch, history["elbo"], "training rows", tone="second")]
+    layers = [Layer("line", epoch, history["elbo"], f"training {rows}", tone="second")]
     values = [history["elbo"]]
     if np.isfinite(history["validation_elbo"]).any():
-        layers.append(Layer("line", epoch, history["validation_elbo"], "held-out rows"))
+        layers.append(Layer("line", epoch, history["validation_elbo"], f"held-out {rows}"))
         values.append(history["validation_elbo"])
     every = np.concatenate(values)
     every = every[np.isfinite(every)]
@@ -159,11 +159,11 @@ def history_chart(history: dict[str, np.ndarray]) -> Chart:
     margin = 0.1 * (high - low) + 1e-6 * max(abs(high), 1.0)
     return Chart(
         title="History",
-        sentence=f"The bound per row rose to {plain(float(high))} nats.",
+        sentence=f"The bound per {unit} rose to {plain(float(high))} nats.",
         x_label="epoch",
-        y_label="ELBO per row [nats]",
+        y_label=f"ELBO per {unit} [nats]",
         layers=tuple(layers),
-        note="Held-out rows fall behind training rows where the networks learn by heart.",
+        note=f"Held-out {rows} fall behind training {rows} where the networks learn by heart.",
         y_ends=(float(low - 4 * margin), float(high + margin)),
     )
 

@@ -1,0 +1,283 @@
+"""The report of a state-space model: the series and its forecast, components, estimates, fit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from curvi.report import (
+    Chart,
+    Estimate,
+    Facts,
+    Forest,
+    Grid,
+    Layer,
+    Prose,
+    Report,
+    Tab,
+    Tile,
+    Verdict,
+    write_report,
+)
+from curvi.report._blocks import LEVEL, normal_estimate
+from curvi.report._common import READ, READ_PLAIN, checked_title, repeat_tab
+from curvi.report._numbers import percent, plain, rounded
+from curvi.report._predictive import calibration, central, coverage, predictive, with_misses
+from curvi.sequences._bands import Band, replicated
+
+_REPLICATES = 200
+_LONGEST_FORECAST = 12
+_LISTED = 24
+_NAMES = {
+    "level": "sd of a step of the level",
+    "trend": "sd of a step of the slope",
+    "season": "sd of a step of the season",
+    "noise": "sd of the noise of an observation",
+    "phi": "autocorrelation of the level (phi)",
+}
+_SIGNALS = {
+    "gaussian": "expected value",
+    "poisson": "expected count",
+    "bernoulli": "probability",
+    "volatility": "sd of a return",
+}
+
+
+class Reported:
+    """The method of a fitted series that writes its report."""
+
+    def report(
+        self: Any,
+        path: str | os.PathLike[str],
+        h: int | None = None,
+        *,
+        X: Any = None,
+        title: str | None = None,
+    ) -> Path:
+        """Write a page for a browser that stands alone, and its numbers as JSON beside it.
+
+        The verdict in plain words; the series with its smoothed signal and a forecast; the
+        components; sds of innovations and regression coefficients with intervals; how the model
+        describes the series; and how to repeat the fit.
+
+        Parameters
+        ----------
+        path : path
+            The page, as in ``report.html``; an earlier report of that name is replaced.
+        h : int, optional
+            Steps of the forecast; by default a season or twelve, and none where regressors of the
+            future are needed and not given.
+        X : array, shape (h, columns), optional
+            Regressors of those steps, where the model has some.
+        title : str, optional
+            Title of the page.
+
+        Returns
+        -------
+        Path
+            The page.
+
+        Raises
+        ------
+        InputError
+            If the model is not fitted, X does not have h rows, or the file is there and is no
+            report.
+        """
+        self._fitted()
+        return write_report(report_of(self, h, X, title=title), path)
+
+
+def report_of(model: Any, h: int | None, X: Any, *, title: str | None = None) -> Report:
+    """What a page says about a fitted series."""
+    y = model._series.shown
+    seen = np.isfinite(y)
+    if h is None:
+        h = 0 if model._series.X.shape[1] and X is None else (model.season or _LONGEST_FORECAST)
+    ahead = model.forecast(h, interval=LEVEL, X=X) if h else None
+    fit = _fit_blocks(model, y, seen)
+    tiles = [
+        Tile("Observations", f"{int(seen.sum()):,}", f"{int((~seen).sum())} missing"),
+        Tile("Log evidence", plain(model.log_evidence_, 5), "nats, to compare models of the "
+             "same series"),
+    ]  # fmt: skip
+    if ahead is not None:
+        note = f"90 % between {plain(ahead.lower[0], 4)} and {plain(ahead.upper[0], 4)}"
+        tiles.insert(0, Tile("Next step", plain(ahead.mean[0], 4), note))
+    call = f"curvi.{model!r}.fit(y{', X' if model._series.X.shape[1] else ''})"
+    tabs = (
+        Tab("series", "Series", _series_blocks(model, y, ahead)),
+        Tab("components", "Components", _component_blocks(model)),
+        Tab("estimates", "Estimates", _estimate_blocks(model)),
+        Tab("fit", "Fit to the data", fit),
+        Tab("model", "Model and data", (_facts(model, y, seen),)),
+        repeat_tab(call, model.get_params()),
+    )
+    return Report(
+        title=checked_title(title, "A series and its forecast"),
+        subtitle=f"State-space model, {model.likelihood}, {len(y):,} steps",
+        verdict=with_misses(verdict_of(model), fit),
+        tiles=tuple(tiles),
+        tabs=tabs,
+    )
+
+
+def verdict_of(model: Any) -> Verdict:
+    """Whether to trust the numbers, in words, and what to do."""
+    count = len(model.lattice_.weights)
+    if not model.lattice_.complete:
+        return Verdict(
+            "caution",
+            "The series says little about some of the sds: their uncertainty is understated.",
+            (f"They have tails longer than a lattice of {count} points.",),
+            ("Give prior_scales that say more, or leave out a component.",),
+        )
+    exact = model.likelihood == "gaussian"
+    states = "exact given the sds" if exact else "the best Gaussian given the sds"
+    return Verdict(
+        "good",
+        "The numbers can be used.",
+        (f"States are {states}, and these were integrated over {count} points.",),
+        ("A forecast holds as long as the series goes on as it did: look at the fit first.",),
+    )
+
+
+def _band(x: np.ndarray, band: Band, label: str, tone: Any) -> list[Layer]:
+    return [
+        Layer("band", x, band.lower, f"{label}, 90 % interval", band.upper, tone=tone),
+        Layer("line", x, band.mean, label, tone=tone),
+    ]
+
+
+def _series_blocks(model: Any, y: np.ndarray, ahead: Band | None) -> tuple[Any, ...]:
+    steps = np.arange(1, len(y) + 1)
+    volatile = model.likelihood == "volatility"
+    shown = np.abs(y) if volatile else y
+    signal = model.smooth(interval=LEVEL, response=True)
+    layers = [Layer("points", steps, shown, "observed", tone="muted")]
+    layers += _band(steps, signal, _SIGNALS[model.likelihood], "first")
+    blocks: list[Any] = []
+    future = np.arange(len(y) + 1, len(y) + 1 + (0 if ahead is None else len(ahead.mean)))
+    if ahead is not None and not volatile:
+        layers += _band(future, ahead, "forecast", "second")
+    blocks.append(
+        Chart(
+            title="The series",
+            sentence=f"{len(y)} steps with the smoothed signal and its 90 % interval"
+            + ("." if ahead is None else f", and a forecast of {len(ahead.mean)} steps."),
+            x_label="step",
+            y_label="absolute value" if volatile else "value",
+            layers=tuple(layers),
+            note="The band of the past is that of the signal; the band of the forecast holds "
+            "observations, noise included, with 90 % probability.",
+        )
+    )
+    if ahead is not None:
+        whole = model.likelihood in ("poisson", "bernoulli")
+        rows = tuple(
+            (str(t), rounded(m, s), rounded(s, s),
+             f"{low:.0f} to {up:.0f}" if whole else f"{rounded(low, s)} to {rounded(up, s)}")
+            for t, m, s, low, up in zip(future[:_LISTED], *ahead, strict=False)
+        )  # fmt: skip
+        blocks.append(Grid("The forecast in numbers", ("Step", "Mean", "Sd", "90 % interval"), rows,
+                           numeric=frozenset({0, 1, 2, 3})))  # fmt: skip
+    return tuple(blocks)
+
+
+def _component_blocks(model: Any) -> tuple[Any, ...]:
+    said = {
+        "level": "Where the series stands, without season and regression.",
+        "slope": "What the level gains in a step.",
+        "season": "What repeats with the period.",
+    }
+    charts = []
+    for name in model._model.components.names:
+        band = model.smooth(name, interval=LEVEL)
+        steps = np.arange(1, len(band.mean) + 1)
+        charts.append(
+            Chart(
+                title=name.capitalize(),
+                sentence=f"The {name} between {plain(band.mean.min(), 3)} and "
+                f"{plain(band.mean.max(), 3)}.",
+                x_label="step",
+                y_label=name,
+                layers=tuple(_band(steps, band, name, "first")),
+                note=said[name] + " In the units of the predictor.",
+            )
+        )
+    return tuple(charts)
+
+
+def _weighted(values: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """Ends of the central interval of points with weights."""
+    order = np.argsort(values)
+    middle = np.cumsum(weights[order]) - 0.5 * weights[order]
+    tail = 0.5 * (1 - LEVEL)
+    low, high = np.interp([tail, 1 - tail], middle, values[order])
+    return float(low), float(high)
+
+
+def _estimate(name: str, moments: tuple[float, float], ends: tuple[float, float]) -> Estimate:
+    return Estimate(name, moments[0], moments[1], ends[0], ends[1])
+
+
+def _estimate_blocks(model: Any) -> tuple[Any, ...]:
+    weights = model.lattice_.weights
+    natural = model._model.natural(model.lattice_.points)
+    rows = [
+        _estimate(_NAMES[name], model.hyperparameters_[name], _weighted(values, weights))
+        for name, values in natural.items()
+    ]
+    spreads = [row for row in rows if row.name != _NAMES["phi"]]
+    blocks: list[Any] = [Prose(READ if len(model.coef_) else READ_PLAIN)]
+    blocks.append(Forest("How much the states move", tuple(spreads), signs=False,
+                         note="Standard deviations, in the units of the predictor."))  # fmt: skip
+    if len(spreads) < len(rows):
+        phi = next(row for row in rows if row.name == _NAMES["phi"])
+        blocks.append(Forest("How long a deviation lasts", (phi,), signs=False))
+    if len(model.coef_):
+        names = [f"x{i + 1}" for i in range(len(model.coef_))]
+        found = [
+            normal_estimate(name, float(m), float(s))
+            for name, m, s in zip(names, model.coef_, model.coef_sd_, strict=True)
+        ]
+        blocks.append(Forest("Regression coefficients", tuple(found)))
+    return tuple(blocks)
+
+
+def _fit_blocks(model: Any, y: np.ndarray, seen: np.ndarray) -> tuple[Any, ...]:
+    if model.likelihood == "bernoulli":
+        chance = model.smooth(response=True).mean
+        return (calibration(y[seen] > 0, chance[seen], "1"),)
+    rng = np.random.default_rng(0)
+    lattice = model.lattice_
+    drawn = replicated(model._model, lattice, lattice.kept, _REPLICATES, rng)[:, seen]
+    lower, upper = central(drawn)
+    said = (
+        f"{percent(coverage(y[seen], lower, upper))} of the observations are inside their 90 % "
+        "interval. These are steps of the fit, whose states have seen them: a forecast is wider."
+    )
+    return (Prose(said), predictive(y[seen], drawn, "y"))
+
+
+def _facts(model: Any, y: np.ndarray, seen: np.ndarray) -> Facts:
+    components = model._model.components
+    level = {"walk": "a random walk", "ar": "an autoregression around a mean"}
+    parts = [level[components.level]] if components.level else []
+    parts += ["a slope"] * components.trend
+    parts += [f"a season of {components.season} steps"] * bool(components.season)
+    parts += [f"{model._series.X.shape[1]} regressor(s)"] * bool(model._series.X.shape[1])
+    scales = {n: plain(s, 3) for n, s in model._model.prior_scales.items() if n in
+              model._model.names}  # fmt: skip
+    return Facts(
+        "What was fitted",
+        {
+            "states": ", ".join(parts),
+            "likelihood": model.likelihood,
+            "steps": f"{len(y):,}, {int((~seen).sum())} of them without an observation",
+            "scales of the half-normal priors": ", ".join(f"{n} {s}" for n, s in scales.items()),
+            "points of the integral over sds": str(len(model.lattice_.weights)),
+        },
+    )
