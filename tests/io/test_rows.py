@@ -77,10 +77,10 @@ def test_files_of_other_kinds_and_damaged_text_are_refused(tmp_path):
     with pytest.raises(curvi.InputError, match="num_features"):
         rows(tmp_path / "t.svm")
     with pytest.raises(curvi.InputError, match="target= is missing"):
-        rows(tmp_path / "t.npy")
+        rows(tmp_path / "t.parquet")
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     np.save(tmp_path / "y.npy", np.zeros(4))
-    with pytest.raises(curvi.InputError, match="one row each"):
+    with pytest.raises(curvi.InputError, match="one response to each"):
         rows(tmp_path / "x.npy", target=tmp_path / "y.npy")
     for line, message in (("1 9:1", "no feature 9"), ("1 a:1", "line 1"), ("1 1:x", "line 1")):
         (tmp_path / "t.svm").write_text(line, encoding="utf-8")

@@ -97,7 +97,7 @@ def replicates(
     only the values of the draws differ. The optimum itself is one more replicate. A budget of time
     that ends leaves the rest out; Ctrl-C raises ``Interrupted`` with those that are done.
     """
-    count = _number_of_sets(problem, resources)
+    count = _number_of_sets(problem)
     rows = np.full((1 + count, params.mean.size), np.nan)
     rows[0] = np.asarray(params.mean)
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -183,8 +183,8 @@ def descend_from_saddle(
     return None
 
 
-def _number_of_sets(problem: VariationalProblem, resources: Resources) -> int:
-    num_rows = 1 if resources.rows is None else jax.tree.leaves(resources.rows)[0].shape[0]
+def _number_of_sets(problem: VariationalProblem) -> int:
+    num_rows = max(problem.density.num_rows, 1)
     touched = problem.plan.num_draws * problem.dimension * num_rows
     return _MANY if touched <= _CHEAP else _FEW
 

@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from curvi._core.errors import InputError
 from curvi._core.trees import leaf_names
+from curvi.io._streams import Stream
 from curvi.solvers import Method, Problem
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
@@ -47,7 +49,7 @@ class Identities:
     def arrays(self, tree: Any) -> str:
         """Of the leaves of a tree: shapes, dtypes and numbers."""
         total = hashlib.sha256()
-        for leaf in jax.tree.leaves(tree):
+        for leaf in jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, Stream)):
             total.update(self._once(leaf).encode())
         return total.hexdigest()[:_SHORT]
 
@@ -64,7 +66,8 @@ class Identities:
     def _once(self, leaf: Any) -> str:
         if id(leaf) not in self._known:
             self._alive.append(leaf)
-            self._known[id(leaf)] = array_digest(leaf)
+            digest = stream_digest if isinstance(leaf, Stream) else array_digest
+            self._known[id(leaf)] = digest(leaf)
         return self._known[id(leaf)]
 
     def _program(self, problem: Problem, method: Method, params: Any, resources: Any) -> str:
@@ -105,10 +108,24 @@ def array_digest(array: Any) -> str:
     here = not isinstance(array, jax.Array) or array.is_fully_addressable
     if not here and not array.is_fully_replicated:  # rows of other processes
         return f"{array.dtype}{array.shape}"
-    values = np.asarray(array)
+    # What is on disk is read as far as its digest needs it.
+    on_disk = not isinstance(array, jax.Array) and hasattr(array, "nbytes")
+    values = array if on_disk else np.asarray(array)
     total = hashlib.sha256(f"{values.dtype.str}{values.shape}".encode())
     for piece in _pieces(values):
-        total.update(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
+        total.update(np.ascontiguousarray(np.asarray(piece)).reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
+
+
+def stream_digest(rows: Stream) -> str:
+    """Of rows on the host: of their arrays, or of their blocks in one pass."""
+    total, host = hashlib.sha256(), rows.host
+    if host is None:
+        raise InputError("these rows are not known to this process any more")
+    parts = [host.arrays] if host.blocks is None or host.arrays is not None else host.blocks()
+    for part in parts:
+        for array in jax.tree.leaves(part):
+            total.update(array_digest(array).encode())
     return total.hexdigest()
 
 

@@ -16,6 +16,7 @@ from curvi._core.compilation import Cost, cost_of
 from curvi._core.meshes import split_batch
 from curvi._core.programs import Program, read_by, trace
 from curvi.families import Family, Params
+from curvi.io._streams import Stream
 from curvi.linalg import LinearMap, Metric
 from curvi.objective import Draws, draw_noise, neg_elbo
 from curvi.solvers import Problem
@@ -56,10 +57,24 @@ def step_key(resources: Resources, step: Array, stream: int) -> PRNGKeyArray:
     return jax.random.fold_in(jax.random.fold_in(resources.key, stream), step)
 
 
-def pick_rows(key: PRNGKeyArray, rows: PyTree, size: int, num_rows: int | None = None) -> PyTree:
-    """``size`` rows drawn at random, with replacement, from the first ``num_rows`` or all."""
+def row_keys(resources: Resources, step: Array, stream: int) -> tuple[PRNGKeyArray, PRNGKeyArray]:
+    """The key of a step's rows, and that of the next step's."""
+    now, later = (step_key(resources, at, stream) for at in (step, step + 1))
+    return jax.random.fold_in(now, 1), jax.random.fold_in(later, 1)
+
+
+def pick_rows(
+    keys: tuple[PRNGKeyArray, PRNGKeyArray], rows: PyTree, size: int, num_rows: int | None = None
+) -> PyTree:
+    """``size`` rows drawn at random, with replacement, from the first ``num_rows`` or all.
+
+    Of a stream, those that the second key will ask for are read meanwhile.
+    """
+    if isinstance(rows, Stream):
+        index, later = (jax.random.randint(k, (size,), 0, rows.num_rows) for k in keys)
+        return rows.take(index, later)
     count = jax.tree.leaves(rows)[0].shape[0] if num_rows is None else num_rows
-    index = split_batch(jax.random.randint(key, (size,), 0, count))
+    index = split_batch(jax.random.randint(keys[0], (size,), 0, count))
     return jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0), rows)
 
 
@@ -110,8 +125,8 @@ class VariationalProblem(Problem):
             return Sample(resources.noise, rows)
         key = step_key(resources, step, stream)
         if self.batch_size is not None:
-            row_key, total = jax.random.fold_in(key, 1), self.density.num_rows
-            rows = pick_rows(row_key, rows, size or self.batch_size, total)
+            keys, total = row_keys(resources, step, stream), self.density.num_rows
+            rows = pick_rows(keys, rows, size or self.batch_size, total)
         if resources.noise is not None:
             return Sample(resources.noise, rows)
         count = None if rows is None else jax.tree.leaves(rows)[0].shape[0]
@@ -198,8 +213,7 @@ class ObjectiveProblem(Problem):
         key = resources.key if self.fixed_key else step_key(resources, step, stream)
         rows = resources.rows
         if self.batch_size is not None:
-            row_key = jax.random.fold_in(step_key(resources, step, stream), 1)
-            rows = pick_rows(row_key, rows, size or self.batch_size)
+            rows = pick_rows(row_keys(resources, step, stream), rows, size or self.batch_size)
         return rows, key
 
     def value(self, params: PyTree, sample: tuple[PyTree, PRNGKeyArray]) -> Float[Array, ""]:
@@ -299,6 +313,8 @@ def _gauss_newton_product(fn: Any, params: PyTree, batch: PyTree, key: PRNGKeyAr
 
 
 def _some(rows: PyTree, count: int | None) -> PyTree:
+    if isinstance(rows, Stream):
+        return rows.shape_of(count or rows.num_rows)
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), rows
     )

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core.compilation import Cost, cost_of
 from curvi._core.trees import stable_sum
-from curvi.engine._problems import Resources, pick_rows, step_key
+from curvi.engine._problems import Resources, pick_rows, row_keys, step_key
 from curvi.families import Family, Params
 from curvi.glm._design import AnyArray, DenseDesign, Design
 from curvi.glm._likelihoods import Gaussian, Likelihood
@@ -91,7 +91,8 @@ def sampled_rows(
     key, rows, count = step_key(resources, step, stream), resources.rows, resources.rows.y.shape[0]
     if batch_size is not None and isinstance(rows.design, DenseDesign):
         parts = (rows.design, rows.y, rows.weight)
-        design, y, weight = pick_rows(jax.random.fold_in(key, 1), parts, batch_size)
+        keys = row_keys(resources, step, stream)
+        design, y, weight = pick_rows(keys, parts, batch_size)
         rows = rows._replace(design=design, y=y, weight=weight)
     return key, rows, jnp.asarray(count / rows.y.shape[0], rows.weight.dtype)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import numpy as np
 
 from curvi._core.errors import Interrupted, Outcome, keep_result
@@ -156,7 +155,7 @@ class _Growth:
                 return self.grown(Outcome.IMPRECISE, _unknown(self.problem, self.replicates))
             if error <= limit:
                 return self.grown(Outcome.CONVERGED)
-            count = next_count(self.problem, self.resources, error / limit, self.precision)
+            count = next_count(self.problem, error / limit, self.precision)
             if count is None or self.spent >= self.budget.max_steps or _is_late(self.budget):
                 return self.grown(Outcome.IMPRECISE, _too_few(self.problem, error, limit))
             self._use_draws(count)
@@ -247,13 +246,11 @@ def _unknown(problem: VariationalProblem, found: Replicates) -> str:
     )
 
 
-def next_count(
-    problem: VariationalProblem, resources: Resources, excess: float, precision: Precision
-) -> int | None:
+def next_count(problem: VariationalProblem, excess: float, precision: Precision) -> int | None:
     """The next number of draws when the error is ``excess`` times too large; None if none fits."""
     now = problem.plan.num_draws
     wanted = min((f for f in _FACTORS if f >= 1.2 * excess**2), default=_FACTORS[-1])
-    num_rows = 1 if resources.rows is None else jax.tree.leaves(resources.rows)[0].shape[0]
+    num_rows = max(problem.density.num_rows, 1)
     width = problem.family.num_noise(problem.dimension)
     most = min(
         precision.most_draws,

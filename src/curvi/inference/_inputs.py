@@ -18,6 +18,7 @@ from curvi._core.leaving import settle_at_exit
 from curvi._core.meshes import current_mesh
 from curvi._core.trees import precision_of
 from curvi.engine import Execution
+from curvi.io._streams import Stream
 from curvi.solvers import FirstOrder, Method, TrustRegion
 from curvi.targets import AbstractTarget, DataTarget, Target
 
@@ -180,4 +181,9 @@ def check_batch(target: Any, batch_size: Any) -> None:
         raise InputError(
             f"batch_size is {batch_size} but there are {target.num_rows} rows; leave it out to "
             "use all of them"
+        )
+    if isinstance(target.data, Stream) and not target.data.random_access:
+        raise InputError(
+            "batch_size needs rows that can be read by number, and these come one after another; "
+            "use blocks.to_npy(folder), or leave it out"
         )

@@ -9,6 +9,7 @@ from curvi._core.errors import InputError
 from curvi.diagnostics import FitResult
 from curvi.families import Family
 from curvi.inference._ladder import climbs
+from curvi.io._streams import Stream
 from curvi.objective import Draws, plan_draws
 from curvi.solvers import Method
 from curvi.targets import AbstractTarget, DataTarget
@@ -52,4 +53,6 @@ def planned_draws(
         raise InputError("draws per row need a DataTarget; a plain log density has no rows")
     if plan.per_row and not plan.fresh:
         raise InputError("draws per row are made anew at every step; set fresh=True as well")
+    if plan.per_row and batch_size is None and isinstance(target.rows, Stream):
+        raise InputError("draws for each row of blocks would not fit into memory; set batch_size")
     return plan

@@ -7,11 +7,12 @@ Blocks are what ``fit_blocks`` of an estimator takes: an object that gives a fre
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ class RowBlocks:
         Names of the columns of X, in their order; empty where they have none.
     prefetch : bool
         Whether a thread reads the next blocks while one is used.
+    arrays : tuple of arrays, optional
+        The same rows by number, from memory or a memory map. Minibatches and auto-encoders need
+        them; :meth:`to_npy` makes them.
 
     Examples
     --------
@@ -56,6 +60,7 @@ class RowBlocks:
     num_rows: int | None = None
     columns: tuple[str, ...] = ()
     prefetch: bool = True
+    arrays: tuple[np.ndarray, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Validate the source."""
@@ -64,6 +69,47 @@ class RowBlocks:
     def __call__(self) -> Iterator[tuple[np.ndarray, ...]]:
         """One pass over all rows."""
         return prefetched(self.source) if self.prefetch else self.source()
+
+    def to_npy(self, folder: str | os.PathLike[str]) -> RowBlocks:
+        """Write the rows to files that can be mapped into memory, in two passes over them.
+
+        Parameters
+        ----------
+        folder : path
+            Where ``0.npy`` (X), ``1.npy`` (y) and ``2.npy`` (weight) go, as far as there are such
+            arrays; it is made if need be, and files in it are not replaced.
+
+        Returns
+        -------
+        RowBlocks
+            The same rows, which can be read by number.
+        """
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        count, like = 0, None
+        for block in self():
+            like = block if like is None else like
+            count += len(block[0])
+        if like is None:
+            raise InputError("there are no rows to write")
+        paths = [place / f"{number}.npy" for number in range(len(like))]
+        if there := [path for path in paths if path.exists()]:
+            raise InputError(f"{there[0]} exists; choose another folder, or delete it")
+        shapes = [(count, *np.shape(part)[1:]) for part in like]
+        parts = [
+            np.lib.format.open_memmap(path, "w+", np.asarray(part).dtype, shape)
+            for path, part, shape in zip(paths, like, shapes, strict=True)
+        ]
+        first = 0
+        for block in self():
+            last = first + len(block[0])
+            for part, rows in zip(parts, block, strict=True):
+                part[first:last] = rows
+            first = last
+        for part in parts:
+            part.flush()
+        mapped = tuple(np.load(path, mmap_mode="r", allow_pickle=False) for path in paths)
+        return replace(of_arrays(mapped), columns=self.columns)
 
 
 def prefetched(source: Blocks) -> Iterator[tuple[np.ndarray, ...]]:
@@ -74,6 +120,19 @@ def prefetched(source: Blocks) -> Iterator[tuple[np.ndarray, ...]]:
         while (block := ahead.popleft().result()) is not None:
             ahead.append(reader.submit(next, blocks, None))
             yield block
+
+
+def of_arrays(arrays: tuple[np.ndarray, ...]) -> RowBlocks:
+    """Blocks of arrays that share their leading axis; each is copied when it is read."""
+    count = len(arrays[0])
+    width = sum(math.prod(array.shape[1:]) for array in arrays)
+    size = max(1, _NUMBERS // max(width, 1))
+
+    def source() -> Iterator[tuple[np.ndarray, ...]]:
+        for first in range(0, count, size):
+            yield tuple(np.array(array[first : first + size]) for array in arrays)
+
+    return RowBlocks(source, num_rows=count, arrays=arrays)
 
 
 def rows(
@@ -91,7 +150,8 @@ def rows(
         A table of numbers: ``.npy`` (memory-mapped), ``.parquet`` (by row group, with pyarrow),
         ``.svm`` or ``.libsvm`` (LIBSVM text).
     target : str
-        Of Parquet: the column of responses. Of ``.npy``: the file of responses.
+        Of Parquet: the column of responses. Of ``.npy``: the file of responses; rows without any,
+        such as images, have blocks ``(X,)``.
     columns : sequence of str, optional
         Of Parquet: the features, in their order; all other columns by default, as they stand.
     num_features : int, optional
@@ -100,7 +160,7 @@ def rows(
     Returns
     -------
     RowBlocks
-        For ``fit_blocks`` of an estimator.
+        For ``fit_blocks`` of a regression, ``VAE.fit`` (``.npy``) and :class:`curvi.DataTarget`.
 
     Raises
     ------
@@ -118,25 +178,20 @@ def rows(
         if num_features is None:
             raise InputError(f"{place} is LIBSVM text; give num_features=")
         return _libsvm(place, validation.positive_integer(num_features, "num_features"))
-    if target is None:
-        raise InputError(f"target= is missing: where are the responses to the rows of {place}?")
     if kind == "npy":
-        return _npy(place, Path(target))
+        return _npy(place, None if target is None else Path(target))
+    if target is None:
+        raise InputError(f"target= is missing: which column of {place} is the response?")
     return _parquet(place, str(target), columns)
 
 
-def _npy(path: Path, responses: Path) -> RowBlocks:
-    X, y = (np.load(file, mmap_mode="r", allow_pickle=False) for file in (path, responses))
-    if X.ndim != 2 or y.shape != (X.shape[0],):
-        raise InputError(f"{path} has shape {X.shape} and {responses} {y.shape}; one row each")
-    size = max(1, _NUMBERS // max(X.shape[1], 1))
-
-    def source() -> Iterator[tuple[np.ndarray, ...]]:
-        for first in range(0, X.shape[0], size):
-            part = slice(first, first + size)
-            yield np.array(X[part]), np.array(y[part])
-
-    return RowBlocks(source, num_rows=X.shape[0])
+def _npy(path: Path, responses: Path | None) -> RowBlocks:
+    files = [path] if responses is None else [path, responses]
+    arrays = tuple(np.load(file, mmap_mode="r", allow_pickle=False) for file in files)
+    if arrays[0].ndim < 2 or any(array.shape != arrays[0].shape[:1] for array in arrays[1:]):
+        shapes = " and ".join(f"{f} {a.shape}" for f, a in zip(files, arrays, strict=True))
+        raise InputError(f"{shapes}: give a table of rows, and one response to each")
+    return of_arrays(arrays)
 
 
 def _parquet(path: Path, target: str, columns: Sequence[str] | None) -> RowBlocks:

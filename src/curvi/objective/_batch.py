@@ -57,7 +57,7 @@ class BatchedDensity:
     @property
     def batch(self) -> int:
         """Positions in one call: 128, or fewer where they would be expensive."""
-        affordable = _NUMBERS / max(self.density.cost.numbers, 1.0)
+        affordable = _NUMBERS / max(self.density.numbers_at_once, 1.0)
         size = 2 ** int(np.log2(max(affordable, 1.0)))
         return int(np.clip(size, _SMALLEST, _LARGEST))
 

@@ -20,6 +20,7 @@ from curvi._core.compilation import Cost
 from curvi._core.errors import InputError
 from curvi._core.programs import Program, trace
 from curvi._core.trees import Unravel, stable_sum
+from curvi.io._streams import Stream
 
 
 @jax.tree_util.register_pytree_node_class
@@ -43,6 +44,8 @@ class Density:
         N, the number of rows that a batch stands for; 0 without rows.
     likelihoods : dict, optional
         The log likelihood of each row, as a program for each number of rows that is met.
+    block_rows : int, optional
+        Rows that are evaluated at once, where they come in blocks; 0 for all of them.
     """
 
     prior: Program
@@ -50,17 +53,19 @@ class Density:
     dtype: Any
     num_rows: int = 0
     likelihoods: dict[int, Program] | None = None
+    block_rows: int = 0
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """The programs, and the rest."""
-        return (self.prior, self.likelihoods), (self.unravel, self.dtype, self.num_rows)
+        rest = (self.unravel, self.dtype, self.num_rows, self.block_rows)
+        return (self.prior, self.likelihoods), rest
 
     @classmethod
     def tree_unflatten(cls, rest: tuple[Any, ...], programs: tuple[Any, ...]) -> Density:
         """The density with other arrays, or with tracers in their place."""
         prior, likelihoods = programs
-        unravel, dtype, num_rows = rest
-        return cls(prior, unravel, dtype, num_rows, likelihoods)
+        unravel, dtype, num_rows, block_rows = rest
+        return cls(prior, unravel, dtype, num_rows, likelihoods, block_rows)
 
     def log_prior_prob(self, z: Float[Array, " dimension"]) -> Float[Array, ""]:
         """Log prior of a flat position; without rows, its whole log density."""
@@ -95,6 +100,8 @@ class Density:
         """Log joint density, the rows given standing for all ``num_rows``."""
         if not self.num_rows:
             return self.log_prior_prob(z)
+        if isinstance(rows, Stream):
+            return streamed_sum(z, self, rows) + self.log_prior_prob(z)
         log_likelihood = self.log_likelihood_rows(z, rows)
         weight = self.num_rows / min(log_likelihood.shape[0], self.num_rows)
         return weight * stable_sum(self.counted(log_likelihood)) + self.log_prior_prob(z)
@@ -108,10 +115,56 @@ class Density:
     @property
     def cost(self) -> Cost:
         """What one evaluation on all rows costs."""
-        parts = [self.prior.structure.cost]
-        if self.likelihoods is not None:
-            parts.append(self.likelihoods[self.num_rows].structure.cost)
-        return Cost(sum(part.numbers for part in parts), sum(part.operations for part in parts))
+        prior, rows = self.prior.structure.cost, self._at_once
+        blocks = -(-self.num_rows // self.block_rows) if self.block_rows else 1
+        numbers = prior.numbers + blocks * rows.numbers
+        return Cost(numbers, prior.operations + blocks * rows.operations)
+
+    @property
+    def numbers_at_once(self) -> float:
+        """What one evaluation keeps in memory: that of a block, where rows come in blocks."""
+        return float(self.prior.structure.cost.numbers + self._at_once.numbers)
+
+    @property
+    def _at_once(self) -> Cost:
+        """Of all rows, or of a block of them."""
+        if self.likelihoods is None:
+            return Cost(0.0, 0.0)
+        return self.likelihoods[self.block_rows or self.num_rows].structure.cost
+
+
+@jax.custom_jvp
+def streamed_sum(z: Float[Array, " dimension"], density: Density, rows: Stream) -> Float[Array, ""]:
+    """The log likelihood of all rows, a block at a time.
+
+    Its derivative comes from the same pass, and that of its gradient from one more: a reverse pass
+    would need the blocks in reverse, or all of them at once.
+    """
+    return _over_blocks(z, density, rows, lambda value: value, jnp.zeros((), density.dtype))
+
+
+@streamed_sum.defjvp
+def _streamed_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
+    z, density, rows = primals
+    zero = jnp.zeros((), density.dtype), jnp.zeros_like(z)
+    value, gradient = _over_blocks(z, density, rows, jax.value_and_grad, zero)
+    return value, gradient @ tangents[0]
+
+
+def _over_blocks(
+    z: Array, density: Density, rows: Stream, transformed: Callable[..., Any], zero: Any
+) -> Any:
+    @jax.checkpoint  # what a block gives is computed again rather than kept for all of them
+    def body(total: Any, number: Array) -> tuple[Any, None]:
+        block, counts = rows.block(number), rows.counted(number)
+
+        def value(at: Array) -> Array:
+            values = density.log_likelihood_rows(at, block)
+            return stable_sum(jnp.where(counts, values, 0))
+
+        return jax.tree.map(jnp.add, total, transformed(value)(z)), None
+
+    return jax.lax.scan(body, zero, jnp.arange(rows.num_blocks, dtype=jnp.int32))[0]
 
 
 def _count(rows: PyTree) -> int:
@@ -160,6 +213,8 @@ def traced_likelihoods(
         return jnp.asarray(value, like.dtype)
 
     def shapes(count: int) -> PyTree:
+        if isinstance(rows, Stream):
+            return rows.shape_of(count)
         return jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), rows
         )

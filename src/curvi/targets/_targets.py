@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from curvi._core.errors import InputError
 from curvi._core.meshes import padded_count, place_rows
 from curvi._core.programs import Program, trace
 from curvi._core.trees import Unravel, precision_of
+from curvi.io._streams import Stream, streamed
 from curvi.targets._density import Density, traced_likelihoods, traced_prior
 from curvi.targets._shown import Described
 
@@ -222,8 +223,10 @@ class DataTarget(AbstractTarget):
     ----------
     log_likelihood : callable
         ``log_likelihood(position, rows) -> (num_rows,)``, one value per row.
-    data : pytree of arrays
-        Arrays that share their leading axis; ``rows`` has the same structure.
+    data : pytree of arrays, or RowBlocks
+        Arrays that share their leading axis; ``rows`` has the same structure. Memory maps of more
+        than 256 MB and :class:`curvi.io.RowBlocks` (``rows`` is then the tuple of a block) stay
+        where they are, and every evaluation reads them a block at a time.
     log_prior : callable
         ``log_prior(position) -> scalar``.
     position : pytree of floating-point arrays
@@ -262,7 +265,8 @@ class DataTarget(AbstractTarget):
 
     def __post_init__(self) -> None:
         """Validate the position, the data and both functions."""
-        data, _ = validation.checked_rows(self.data)
+        found = streamed(self.data)
+        data = found if found is not None else validation.checked_rows(self.data)[0]
         object.__setattr__(self, "data", data)
         validation.require_callable(
             self.log_likelihood, "log_likelihood", "log_likelihood(position, rows) -> (num_rows,)"
@@ -272,15 +276,16 @@ class DataTarget(AbstractTarget):
 
     def _traced(self, unravel: Unravel, batches: Iterable[int]) -> Density:
         known = self.__dict__.get("density")  # rows that fill up a mesh do not count
-        num_rows = jax.tree.leaves(self.data)[0].shape[0] if known is None else known.num_rows
+        rows = self.data
+        blocks = rows.block_rows if isinstance(rows, Stream) else 0
+        here = rows.num_rows if blocks else jax.tree.leaves(rows)[0].shape[0]
+        num_rows = here if known is None else known.num_rows
         prior = traced_prior(self.log_prior, "log_prior", self.start, unravel)
         # One row and all rows: a likelihood that sums its rows, or that reads all the data
         # instead of the rows it is given, shows itself here and not in a wrong answer.
-        counts = {1, num_rows, *batches}
-        likelihoods = traced_likelihoods(
-            self.log_likelihood, self.start, unravel, self.data, counts
-        )
-        return Density(prior, unravel, self.dtype, num_rows, likelihoods)
+        counts = {1, blocks or num_rows, *batches}
+        likelihoods = traced_likelihoods(self.log_likelihood, self.start, unravel, rows, counts)
+        return Density(prior, unravel, self.dtype, num_rows, likelihoods, blocks)
 
     @property
     def rows(self) -> PyTree:
@@ -289,6 +294,10 @@ class DataTarget(AbstractTarget):
 
     def on_mesh(self, mesh: Mesh, batches: Iterable[int] = ()) -> DataTarget:
         """The same target with its rows over the devices of a mesh, also for such batches."""
+        if isinstance(self.data, Stream):
+            raise InputError(
+                "rows that are read in blocks have no mesh; give arrays, or leave the mesh out"
+            )
         found = self.with_batches([padded_count(self.num_rows, mesh), *batches])
         found.__dict__.update(data=place_rows(self.data, mesh), whole=self)
         return found  # type: ignore[return-value]
@@ -300,7 +309,19 @@ class DataTarget(AbstractTarget):
             raise InputError(
                 f"log_prior is {prior} at the starting position; start inside its support"
             )
-        rows = np.asarray(self.density.log_likelihood_rows(self.start, self.data))
-        validation.refuse_non_finite(
-            rows, "log_likelihood of row ", "check that row, or start inside the support"
-        )
+        for first, rows in self._parts():
+            values = np.asarray(self.density.log_likelihood_rows(self.start, rows))
+            count = min(len(values), self.num_rows - first)
+            place = "log_likelihood of row " if not first else f"log_likelihood of row {first} + "
+            validation.refuse_non_finite(
+                values[:count], place, "check that row, or start inside the support"
+            )
+
+    def _parts(self) -> Iterator[tuple[int, PyTree]]:
+        """All rows at once, or block by block, with the number of the first."""
+        stream = self.data
+        if not isinstance(stream, Stream):
+            yield 0, stream
+            return
+        for number in range(stream.num_blocks):
+            yield number * stream.block_rows, stream.block(np.int32(number))

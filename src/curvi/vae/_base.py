@@ -23,6 +23,7 @@ from curvi._core.errors import (
 from curvi._core.memory import require_memory
 from curvi.io._objects import SavedEstimator
 from curvi.vae._likelihoods import Gaussian, Likelihood, likelihood_for
+from curvi.vae._mapped import on_disk
 from curvi.vae._networks import ACTIVATIONS
 from curvi.vae._report import Reported
 from curvi.vae._training import MOST_EVALUATED_ROWS, Schedule, Trained, default_epochs
@@ -124,7 +125,8 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
     def _earlier_params(self, X: Any) -> Any:
         """Weights of the last fit, to go on from."""
         check_is_fitted(self)
-        self._rows(X, gaps=True)  # of the width and in the range of the rows before
+        source = on_disk(X)
+        self._rows(X if source is None else source[:2], gaps=True)  # width and range as before
         return jax.tree.map(np.asarray, self.params_)
 
     def _likelihood(self, X: np.ndarray) -> Likelihood:

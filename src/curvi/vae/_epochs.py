@@ -15,6 +15,7 @@ from curvi._core.compilation import Cost
 from curvi._core.meshes import split_batch
 from curvi.engine import ObjectiveProblem, Resources
 from curvi.engine._problems import step_key
+from curvi.io._streams import Stream
 
 _MULTIPLIERS = 256
 _SMALL_ROWS, _SMALL_TABLE = 1024, 2**17  # what a small table has, rows and entries
@@ -32,6 +33,11 @@ class ShuffledRows(NamedTuple):
     rows: PyTree
     multipliers: Array
     count: Any = None
+
+
+def stored_count(rows: PyTree) -> int:
+    """Rows that are stored, on the device or on the host."""
+    return rows.num_rows if isinstance(rows, Stream) else jax.tree.leaves(rows)[0].shape[0]
 
 
 def stored_rows(num_rows: int, columns: int) -> int:
@@ -81,13 +87,17 @@ class EpochProblem(ObjectiveProblem):
     ) -> tuple[PyTree, PRNGKeyArray]:
         """Batch and key of a step."""
         rows, _, count = resources.rows
-        num_rows = jax.tree.leaves(rows)[0].shape[0] if count is None else count
-        key = step_key(resources, step, stream)
+        num_rows = stored_count(rows) if count is None else count
+        key, ahead = step_key(resources, step, stream), None
         if stream != 0 or size is not None:
-            wanted = size or self.batch_size or jax.tree.leaves(rows)[0].shape[0]
+            wanted = size or self.batch_size or stored_count(rows)
             index = below(num_rows, jax.random.fold_in(key, 1), wanted)
         else:
             index = split_batch(self._visited(resources, step, num_rows))
+            if isinstance(rows, Stream):
+                ahead = self._visited(resources, step + 1, num_rows)
+        if isinstance(rows, Stream):
+            return rows.take(index, ahead), key
         # Every index is a row: nothing has to be filled in.
         return jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0, mode="clip"), rows), key
 
@@ -103,7 +113,7 @@ class EpochProblem(ObjectiveProblem):
         of 50 epochs: the code has to last for more, but only a part of it is worth optimising, and
         most of the work is done by the BLAS.
         """
-        stored = jax.tree.leaves(resources.rows.rows)[0].shape[0]
+        stored = stored_count(resources.rows.rows)
         size = self.batch_size or stored
         steps = max(100.0, 5.0 * stored / size)
         weights = sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -111,7 +121,7 @@ class EpochProblem(ObjectiveProblem):
 
     def _visited(self, resources: Resources, step: Array, num_rows: Any) -> Array:
         rows, multipliers, _ = resources.rows
-        size = self.batch_size or jax.tree.leaves(rows)[0].shape[0]
+        size = self.batch_size or stored_count(rows)
         per_epoch = -(-num_rows // size)
         epoch, within = step // per_epoch, step % per_epoch
         # The last batch of an epoch is filled up from its beginning.

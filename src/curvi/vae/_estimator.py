@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import jax
 import numpy as np
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
@@ -21,6 +20,7 @@ from curvi.plots import plot_images, plot_sheet, plot_training
 from curvi.vae import _use as use
 from curvi.vae._base import AutoEncoder, check_rows, kept
 from curvi.vae._likelihoods import Gaussian, Likelihood, trivial_elbo
+from curvi.vae._mapped import all_rows, filled, has_gaps, in_memory, picked
 from curvi.vae._methods import as_method, rows_per_step
 from curvi.vae._model import Uses, checked_conditions
 from curvi.vae._networks import MLPObjective, VAEParams, initial_params, with_output_bias
@@ -177,9 +177,11 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
 
         Parameters
         ----------
-        X : array, (rows, pixels) or (rows, ...)
+        X : array, (rows, pixels) or (rows, ...), or RowBlocks
             Training rows; images of any shape are flattened. NaN is a missing entry: the bound is
-            that of the observed ones, and the encoder reads column means in its place.
+            that of the observed ones, and the encoder reads column means in its place. A memory
+            map of more than 256 MB, or ``curvi.io.rows("x.npy")``, stays on disk: a thread reads
+            the next batch while one is used.
         y : ignored
         condition : array, (rows, conditions), optional
             Numbers on which both networks depend: the model is p(x | z, c) and q(z | x, c). Every
@@ -214,13 +216,13 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
         """
         self._check_options()
         first = self._earlier_params(X) if warm_start else None
-        X = self._rows(X, reset=True, gaps=True)
-        check_rows(X, self.latent)
+        X = all_rows(X, lambda part: self._rows(part, reset=True, gaps=True))
+        check_rows(some := in_memory(X), self.latent)
         conditions = (
             checked_conditions(condition, len(X), None, X.dtype) if condition is not None else None
         )
         self.n_conditions_ = 0 if conditions is None else conditions.shape[1]
-        self.fill_ = np.nanmean(X, axis=0, dtype=np.float64).astype(X.dtype)
+        self.fill_ = np.nanmean(some, axis=0, dtype=np.float64).astype(X.dtype)
         hidden, more = list(self.hidden), self.n_conditions_
         networks = (
             [X.shape[1] + more, *hidden, 2 * self.latent],
@@ -234,10 +236,9 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
         self._publish(trained)
         return self
 
-    def _with_filled(self, X: np.ndarray, conditions: np.ndarray | None) -> Rows:
+    def _with_filled(self, X: Any, conditions: np.ndarray | None) -> Rows:
         """What the encoder reads, without gaps, beside what is to be explained, with them."""
-        gaps = np.isnan(X)
-        return Rows(np.where(gaps, self.fill_, X) if gaps.any() else X, X, conditions)
+        return filled(X, self.fill_, conditions)
 
     def _check_options(self) -> None:
         super()._check_options()
@@ -265,18 +266,19 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
         """Hold rows out, choose the first weights and the number of draws, and train."""
         order = np.random.default_rng([seed, 1]).permutation(len(data.x))
         held = num_held_out(self.validation_fraction, len(data.x))
-        rows = jax.tree.map(lambda leaf: leaf[order[held:]], data)
+        rows = picked(data, order[held:])
+        some = in_memory(rows)
         objective = MLPObjective(
-            likelihood=self._likelihood(rows.x),
+            likelihood=self._likelihood(some.x),
             num_draws=1 if self.num_draws == "auto" else int(self.num_draws),
             decoder_l2=float(self.decoder_l2),
             activation=self.activation,
             beta=float(self.beta),
             importance_weighted=bool(self.importance_weighted),
             conditional=data.condition is not None,
-            missing=bool(np.isnan(data.x).any()),
+            missing=has_gaps(data.x),
         )
-        params = self._first_params(objective.likelihood, rows, seed)
+        params = self._first_params(objective.likelihood, some, seed)
         if first is not None:
             require_same_shapes(first, params, "params_", "the network that is asked for")
             params = first
@@ -287,11 +289,11 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
             objective, params, schedule = with_measured_draws(
                 objective, params, rows, method, schedule
             )
-        held_out = jax.tree.map(lambda leaf: leaf[order[:held]], data) if held else None
+        held_out = picked(data, order[:held]) if held else None
         trained = train(
             objective, params, rows, method=method, schedule=schedule, validation=held_out
         )
-        trivial = trivial_elbo(rows.x, objective.likelihood)
+        trivial = trivial_elbo(some.x, objective.likelihood)
         return trained.judged(trivial, abs(trivial) + rows.x.shape[1])
 
     def _first_params(self, likelihood: Likelihood, rows: Any, seed: int) -> VAEParams:

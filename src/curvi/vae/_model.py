@@ -15,6 +15,7 @@ from curvi._core.errors import InputError
 from curvi._core.memory import require_memory
 from curvi.plots import plot_codes
 from curvi.vae import _use as use
+from curvi.vae._mapped import on_disk, row_parts
 from curvi.vae._objective import Rows, VAEObjective
 
 
@@ -50,9 +51,20 @@ class Uses:
 
     def encode(self, X: Any, condition: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Means and sds of the codes, q(z | x), each (rows, latent)."""
-        model, rows = self._given(X, condition)
-        found: tuple[np.ndarray, np.ndarray] = use.codes_of(model, rows)
+        found: tuple[np.ndarray, np.ndarray] = self._each(use.codes_of, X, condition)
         return found
+
+    def _each(self, compute: Any, X: Any, condition: Any, **options: int) -> Any:
+        """A function of networks and rows; rows on disk are read some at a time."""
+        source = on_disk(X)
+        if source is None:
+            return compute(*self._given(X, condition), **options)
+        parts = [
+            compute(*self._given(source[part], None if condition is None else condition[part]),
+                    **options)
+            for part in row_parts(source)
+        ]  # fmt: skip
+        return jax.tree.map(lambda *pieces: np.concatenate(pieces), *parts)
 
     def transform(self, X: Any, condition: Any = None) -> np.ndarray:
         """Posterior means of the codes, (rows, latent)."""
@@ -78,8 +90,7 @@ class Uses:
 
         The rows may carry noise that the training rows did not have, as long as they are in range.
         """
-        model, rows = self._given(X, condition)
-        return self._shaped(use.denoised(model, rows, num_draws=num_draws))
+        return self._shaped(self._each(use.denoised, X, condition, num_draws=num_draws))
 
     def impute(
         self, X: Any, missing: Any = None, num_sweeps: int = 100, condition: Any = None
@@ -168,14 +179,12 @@ class Uses:
 
     def elbo(self, X: Any, num_draws: int = 10, condition: Any = None) -> np.ndarray:
         """The evidence lower bound of every row, in nats; of its observed entries."""
-        model, rows = self._given(X, condition)
-        found: np.ndarray = use.elbos(model, rows, num_draws=num_draws)
+        found: np.ndarray = self._each(use.elbos, X, condition, num_draws=num_draws)
         return found
 
     def log_likelihood(self, X: Any, num_draws: int = 1000, condition: Any = None) -> np.ndarray:
         """Importance-weighted estimate of log p(x) of every row: above the bound on average."""
-        model, rows = self._given(X, condition)
-        found: np.ndarray = use.log_likelihoods(model, rows, num_draws=num_draws)
+        found: np.ndarray = self._each(use.log_likelihoods, X, condition, num_draws=num_draws)
         return found
 
     def score(self, X: Any, y: Any = None, condition: Any = None) -> float:

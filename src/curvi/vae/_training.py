@@ -17,15 +17,23 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from curvi._core.compilation import SizedJit, compiled
 from curvi._core.errors import InputError, Interrupted, Outcome
-from curvi._core.meshes import current_mesh, replicate
 from curvi._core.threads import one_blas_thread
 from curvi.engine import Budget, Resources, StepInfo, hooks_for, run
 from curvi.engine._problems import traced_objective
 from curvi.solvers import Method
 from curvi.vae._epochs import EpochProblem, ShuffledRows, shuffling_multipliers, stored_rows
-from curvi.vae._networks import MLPObjective, Rotation, principal_rotation
-from curvi.vae._objective import Rows, VAEObjective, split
+from curvi.vae._mapped import in_memory
+from curvi.vae._networks import MLPObjective, principal_rotation
+from curvi.vae._objective import VAEObjective
 from curvi.vae._stopping import EarlyStopping, Evaluator
+from curvi.vae._storage import (
+    columns_of,
+    device_count,
+    encoder_input,
+    read_rows,
+    rotated_rows,
+    stored,
+)
 from curvi.vae._use import evaluation_work
 from curvi.vae._variance import best_num_draws
 
@@ -228,10 +236,10 @@ def train(
         return replace(_trained(used, params, X, validation, method, schedule), objective=objective)
     with one_blas_thread():
         rotation = principal_rotation(
-            encoder_input(X), directions=principal[0], damping=principal[1]
+            encoder_input(in_memory(X)), directions=principal[0], damping=principal[1]
         )
-    white, rows = replace(used, white=True), _rotated(rotation, X)
-    validation = None if validation is None else _rotated(rotation, validation)
+    white, rows = replace(used, white=True), rotated_rows(rotation, X)
+    validation = None if validation is None else rotated_rows(rotation, validation)
     spent = clock() - began  # part of the training time, and of its budget
     schedule = replace(schedule, time_budget=_remaining(schedule.time_budget, spent))
     found = _trained(white, rotation.rotated(params), rows, validation, method, schedule)
@@ -242,19 +250,6 @@ def train(
         history={**found.history, "seconds": found.history["seconds"] + spent},
         seconds=found.seconds + spent,
     )
-
-
-def encoder_input(X: Any) -> np.ndarray:
-    """What the encoder of the built-in networks reads: rows without gaps, then the condition."""
-    rows = split(X)
-    features = np.nan_to_num(np.asarray(rows.features), posinf=np.inf, neginf=-np.inf)
-    parts = [features] if rows.condition is None else [features, np.asarray(rows.condition)]
-    return np.concatenate(parts, axis=1)
-
-
-def _rotated(rotation: Rotation, X: Any) -> Rows:
-    rows = split(X)
-    return Rows(rotation.features(encoder_input(X)), np.asarray(rows.x), rows.condition)
 
 
 def with_measured_draws(
@@ -270,7 +265,7 @@ def with_measured_draws(
     if pilot.outcome is Outcome.INTERRUPTED:
         raise Interrupted("interrupted in the pilot epoch", pilot)
     draws = best_num_draws(
-        objective, pilot.params, X, batch_size=schedule.batch_size, seed=schedule.seed
+        objective, pilot.params, in_memory(X), batch_size=schedule.batch_size, seed=schedule.seed
     )
     rest = replace(
         schedule,
@@ -291,19 +286,17 @@ def _trained(
     """Run the engine's loop in the coordinates given."""
     generator = np.random.default_rng(schedule.seed)
     num_rows = jax.tree.leaves(X)[0].shape[0]
-    X = jax.tree.map(np.asarray, X)
-    order = np.resize(generator.permutation(num_rows), stored_rows(num_rows, _columns(X)))
-    rows = jax.tree.map(lambda leaf: _placed(leaf[order]), X)
+    order = generator.permutation(num_rows)
+    rows = stored(X, order)
     multipliers = jax.device_put(shuffling_multipliers(num_rows, generator))
     key = jax.random.key(schedule.seed)
     batch_size = schedule.batch_size
     per_epoch = -(-num_rows // batch_size)
     some = order[: min(num_rows, _MAX_TRAINING_ROWS)]
-    elbo = _evaluator(objective, jax.tree.map(lambda leaf: leaf[some], X), key)
+    elbo = _evaluator(objective, read_rows(X, some), key)
     held_out = None
     if validation is not None:
-        held = jax.tree.map(lambda leaf: np.asarray(leaf)[:MOST_EVALUATED_ROWS], validation)
-        held_out = _evaluator(objective, held, key)
+        held_out = _evaluator(objective, read_rows(validation, slice(MOST_EVALUATED_ROWS)), key)
     least = _MIN_ROWS_BETWEEN_EVALUATIONS // method.usual_batch_size
     every = per_epoch * max(1, -(-least // per_epoch))
     early = tuple(per_epoch // part for part in _FIRST_EPOCH if per_epoch // part >= _MIN_EARLY)
@@ -316,7 +309,7 @@ def _trained(
     with hooks_for(schedule.progress, "ELBO", schedule.on_step, sign=-1.0) as hooks:
         limit = None if schedule.seconds_between else schedule.time_budget  # the hook ends it
         budget = Budget(1e-30, max_steps, limit, (*hooks, stopping))
-        resources = Resources(key, ShuffledRows(rows, multipliers, _count(num_rows)), None)
+        resources = Resources(key, ShuffledRows(rows, multipliers, device_count(num_rows)), None)
         fn, reads = traced_objective(objective, params, rows, [batch_size], key)
         problem = EpochProblem(fn, batch_size, reads=reads)
         ended = run(problem, method, params, resources, budget)
@@ -339,23 +332,6 @@ def _trained(
     return trained.judged(first, 1 + _SLIGHTLY_WORSE * abs(first))
 
 
-def _placed(rows: np.ndarray) -> Array:
-    """On the device, or on every device of the mesh, which share the batches."""
-    mesh = current_mesh()
-    placed: Array = jax.device_put(rows) if mesh is None else replicate(rows, mesh)
-    return placed
-
-
-def _count(rows: int) -> Array:
-    """A number of rows that is data of a compiled function."""
-    return jax.device_put(np.int32(rows))
-
-
-def _columns(rows: Any) -> int:
-    """Numbers of a row, of all that belongs to it."""
-    return sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(rows))
-
-
 def _evaluator(objective: Any, data: Any, key: PRNGKeyArray) -> Evaluator:
     """The ELBO per row of data.
 
@@ -365,8 +341,8 @@ def _evaluator(objective: Any, data: Any, key: PRNGKeyArray) -> Evaluator:
     if not hasattr(objective, "row_losses"):
         some = jax.tree.map(jax.device_put, data)
         return lambda p: float(_elbo(objective, p, some, key))
-    index = np.minimum(np.arange(stored_rows(count, _columns(data))), count - 1)
-    rows, number = jax.tree.map(lambda leaf: jax.device_put(leaf[index]), data), _count(count)
+    index = np.minimum(np.arange(stored_rows(count, columns_of(data))), count - 1)
+    rows, number = jax.tree.map(lambda leaf: jax.device_put(leaf[index]), data), device_count(count)
 
     def evaluated(params: PyTree) -> float:
         work = evaluation_work(params, len(index))
