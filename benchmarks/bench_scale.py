@@ -1,7 +1,7 @@
 """More rows than memory, more than one process, and what a checkpoint costs.
 
-``python -m benchmarks scale --rows 10000000 --copies 100 --vae-rows 60000`` is the full size; the
-defaults take minutes.
+``python -m benchmarks scale --rows 10000000 --copies 100 --vae-rows 60000 --gigabytes 20`` is the
+full size; the defaults take minutes. It needs the data a9a and two idle cores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.common import log_log_slope, verdict
 ROOT = Path(__file__).parents[1]
 WORKER = Path(__file__).with_name("scale_worker.py")
 GIBIBYTE = 2**30
-FEATURES, BLOCK = 100, 100_000
+FEATURES, BLOCK, PIXELS = 100, 100_000, 784
 
 
 def worker(*arguments: object, processes: int = 1) -> dict:
@@ -70,33 +70,88 @@ def stream(counts: list[int]) -> list[dict]:
     return table
 
 
+def products(copies: int, rounds: int) -> list[dict]:
+    """Products of a9a, repeated, in one process and in two: what the cost model is fitted to."""
+    table = []
+    for times in (copies // 25 or 1, copies // 5 or 1, copies):
+        one, two = (worker("regression", times, rounds, processes=n) for n in (1, 2))
+        row = {"rows": one["rows"], "one": one["median"], "two": two["median"]}
+        row |= {"one_mean": 1 / one["per_second"], "two_mean": 1 / two["per_second"]}
+        table.append(row)
+        print(
+            f"  {row['rows']:>8} x 123: {1e3 * row['one_mean']:.2f} ms, in two processes "
+            f"{1e3 * row['two_mean']:.2f} ms: {row['one_mean'] / row['two_mean']:.2f}", flush=True,
+        )  # fmt: skip
+    return table
+
+
+def reductions() -> list[dict]:
+    """All-reduces of two processes, from a few numbers to millions."""
+    sizes = ((250, 300), (25_000, 300), (400_000, 100), (4_000_000, 20))
+    return [worker("all_reduce", *size, processes=2) for size in sizes]
+
+
+def write_images(path: Path, gigabytes: float) -> None:
+    """Random images of the size of MNIST's in a file of so many gigabytes."""
+    count = int(gigabytes * 1e9 / (4 * PIXELS))
+    X = np.lib.format.open_memmap(path, "w+", np.float32, (count, PIXELS))
+    for index, first in enumerate(range(0, count, 20_000)):
+        part = slice(first, min(first + 20_000, count))
+        numbers = np.random.default_rng([13, index]).integers(
+            0, 256, (part.stop - first, PIXELS), np.uint8
+        )
+        X[part] = numbers < 51
+    X.flush()
+
+
+def mapped(gigabytes: float, seconds: int) -> dict:
+    """Training of an auto-encoder on a file, against rows in memory."""
+    found: dict = {"gigabytes": gigabytes}
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        path = Path(folder).resolve() / "images.npy"
+        write_images(path, gigabytes)
+        for method in ("kfac", "adam"):
+            runs = {w: worker("mapped", path, w, method, seconds) for w in ("memory", "file")}
+            ratio = runs["file"]["per_second"] / runs["memory"]["per_second"]
+            found[method] = {**runs, "ratio": ratio, "met": ratio >= 0.9}
+            print(
+                f"  {method}: {gigabytes:g} GB on disk, {runs['file']['per_second']:.0f} steps a "
+                f"second, {ratio:.2f} of memory ({verdict(ratio >= 0.9)})", flush=True,
+            )  # fmt: skip
+    return found
+
+
 def main(options: list[str] | None = None) -> dict:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--copies", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--vae-rows", type=int, default=20_000)
+    parser.add_argument("--gigabytes", type=float, default=1.0)
     chosen = parser.parse_args(options or [])
-    rows = stream([chosen.rows // 16, chosen.rows // 4, chosen.rows])
-    slope = log_log_slope([r["rows"] for r in rows], [r["seconds"] for r in rows])
-    found: dict = {"stream": rows, "slope": slope}
-    jobs = {
-        "regression": (chosen.copies, chosen.rounds),
-        "vae": (chosen.vae_rows, 2000, 4),
-    }
-    for name, arguments in jobs.items():
-        if name == "regression" and not os.environ.get("CURVI_DATA"):
-            continue
-        one, two = (worker(name, *arguments, processes=count) for count in (1, 2))
+    found: dict = {"products": products(chosen.copies, chosen.rounds)}
+    found["all_reduce"] = reductions()
+    last = found["products"][-1]
+    found["regression"] = _doubled("regression", last["one_mean"] / last["two_mean"])
+    for method in ("adam", "kfac"):
+        given = ("vae", chosen.vae_rows, 2000, 4, method)
+        one, two = (worker(*given, processes=count) for count in (1, 2))
         ratio = two["per_second"] / one["per_second"]
-        found[name] = {"one": one, "two": two, "ratio": ratio, "met": ratio >= 1.6}
-        print(f"  {name}: two processes over one {ratio:.2f} ({verdict(ratio >= 1.6)})", flush=True)
+        found[f"vae_{method}"] = {"one": one, "two": two, **_doubled(f"vae, {method}", ratio)}
     cost = worker("saving", 5_000)
     found["saving"] = {**cost, "share": cost["seconds"] / 60}
     print(
         f"  a checkpoint of {cost['bytes'] / 1e6:.1f} MB takes {cost['seconds'] * 1e3:.0f} ms: "
         f"{100 * cost['seconds'] / 60:.2f} % of a minute ({verdict(cost['seconds'] < 0.6)})"
     )
+    found["mapped"] = mapped(chosen.gigabytes, 15)
+    rows = stream([chosen.rows // 16, chosen.rows // 4, chosen.rows])
+    slope = log_log_slope([r["rows"] for r in rows], [r["seconds"] for r in rows])
     met = rows[-1]["bytes"] < 2 * GIBIBYTE
     print(f"  exponent of the cost in rows {slope:.2f}; memory {verdict(met)}")
-    return {**found, "memory_met": met}
+    return {**found, "stream": rows, "slope": slope, "memory_met": met}
+
+
+def _doubled(name: str, ratio: float) -> dict:
+    print(f"  {name}: two processes over one {ratio:.2f} ({verdict(ratio >= 1.6)})", flush=True)
+    return {"ratio": ratio, "met": ratio >= 1.6}

@@ -6,17 +6,20 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
 
 RANK = int(os.environ.get("CURVI_LAUNCH_RANK", "0"))
 if "mapped" not in sys.argv:  # whose reader has a core of its own; before JAX makes its threads
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[RANK % os.cpu_count()]})
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[RANK % len(cores)]})
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 
 import curvi  # noqa: E402
 
@@ -39,14 +42,24 @@ def regression(copies: int, rounds: int) -> dict:
         return jax.jvp(jax.grad(lambda x: target.density.log_prob(x, rows)), (z,), (v,))[1]
 
     z, v = jnp.zeros(123, jnp.float32), jnp.ones(123, jnp.float32)
-    return {"per_second": _rate(lambda: product(target.rows, z, v), rounds), "rows": len(y)}
+    return {**_timed(lambda: product(target.rows, z, v), rounds), "rows": len(y)}
 
 
-def vae(rows: int, batch: int, epochs: int) -> dict:
+def all_reduce(numbers: int, rounds: int) -> dict:
+    """Sums of so many numbers over the devices."""
+    mesh = curvi.data_mesh()
+    parts = jnp.zeros((mesh.size, numbers), jnp.float32)
+    parts = jax.device_put(parts, NamedSharding(mesh, PartitionSpec("data")))
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    total = jax.jit(lambda x: jnp.sum(x, axis=0), out_shardings=everywhere)
+    return {**_timed(lambda: total(parts), rounds), "numbers": numbers}
+
+
+def vae(rows: int, batch: int, epochs: int, method: str) -> dict:
     """Steps per second of an auto-encoder of the size used for MNIST."""
     X = (np.random.default_rng(0).random((rows, 784)) < 0.2).astype(np.float32)
     model = curvi.VAE(20, (500,), batch_size=batch, max_epochs=epochs, random_state=0,
-                      validation_fraction=0, method="adam")  # fmt: skip
+                      validation_fraction=0, method=method)  # fmt: skip
     model.fit(X, mesh=curvi.data_mesh())
     seconds = model.result_.trace["seconds"]
     return {"per_second": float((len(seconds) - 1) / (seconds[-1] - seconds[0]))}
@@ -54,28 +67,27 @@ def vae(rows: int, batch: int, epochs: int) -> dict:
 
 def stream(path: str, responses: str) -> dict:
     """One fit of rows on disk, and the peak of memory beyond what importing takes."""
-    before = _peak()
-    started = time.perf_counter()
     model = curvi.BayesianLogisticRegression(random_state=0)
-    model.fit_blocks(curvi.io.rows(path, target=responses))
-    seconds = time.perf_counter() - started
-    return {"seconds": seconds, "converged": bool(model.converged_), "bytes": _peak() - before}
+    with Watch() as memory:
+        started = time.perf_counter()
+        model.fit_blocks(curvi.io.rows(path, target=responses))
+        seconds = time.perf_counter() - started
+    return {"seconds": seconds, "converged": bool(model.converged_), "bytes": memory.bytes}
 
 
 def mapped(path: str, where: str, method: str, seconds: int) -> dict:
     """Steps per second of an auto-encoder whose rows are in a file, or the first in memory."""
     X = np.load(path, mmap_mode="r")
     X = np.array(X[:60_000]) if where == "memory" else curvi.io.rows(path)
-    before = _anonymous()
     model = curvi.VAE(20, (500,), max_epochs=1000, time_budget=seconds, random_state=0,
                       validation_fraction=0, method=method)  # fmt: skip
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), Watch() as memory:
         warnings.simplefilter("ignore")  # that the time ran out
         model.fit(X)
     taken = model.result_.trace["seconds"]
     half = len(taken) // 2  # the second half: the first one waits for the cold file
     rate = (len(taken) - 1 - half) / (taken[-1] - taken[half])
-    return {"per_second": float(rate), "bytes": _anonymous() - before, "elbo": model.elbo_}
+    return {"per_second": float(rate), "bytes": memory.bytes, "elbo": model.elbo_}
 
 
 def saving(rows: int) -> dict:
@@ -102,32 +114,50 @@ def saving(rows: int) -> dict:
         return {"seconds": float(np.median(spent[1:])), "bytes": path.stat().st_size}
 
 
-def _rate(call, rounds: int) -> float:
+def _timed(call, rounds: int) -> dict:
+    """Calls per second, and the median seconds of one."""
     jax.block_until_ready(call())
-    started = time.perf_counter()
+    marks = [time.perf_counter()]
     for _ in range(rounds):
         jax.block_until_ready(call())
-    return rounds / (time.perf_counter() - started)
+        marks.append(time.perf_counter())
+    each = np.diff(marks)
+    return {"per_second": float(1 / each.mean()), "median": float(np.median(each))}
 
 
-def _peak() -> int:
-    return _status("VmHWM")
+class Watch:
+    """The largest memory beyond that at the beginning; pages of files, which can be taken back, not
+    counted."""
 
+    def __enter__(self) -> Watch:
+        self.before = self.most = self._now()
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self._look)
+        self.thread.start()
+        return self
 
-def _anonymous() -> int:
-    """Memory that is no page of a file, which the system can take back."""
-    return _status("RssAnon")
+    def __exit__(self, *error) -> None:
+        self.done.set()
+        self.thread.join()
 
+    @property
+    def bytes(self) -> int:
+        return max(self.most, self._now()) - self.before
 
-def _status(name: str) -> int:
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(next(re.finditer(rf"{name}:\s+(\d+) kB", status))[1])
+    def _look(self) -> None:
+        while not self.done.wait(0.02):
+            self.most = max(self.most, self._now())
+
+    @staticmethod
+    def _now() -> int:
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(next(re.finditer(r"RssAnon:\s+(\d+) kB", status))[1])
 
 
 if __name__ == "__main__":
     name, *given = sys.argv[1:]
     numbers = [int(text) if text.isdigit() else text for text in given]
-    parts = (regression, vae, stream, mapped, saving)
+    parts = (regression, all_reduce, vae, stream, mapped, saving)
     found = {part.__name__: part for part in parts}[name](*numbers)
     if RANK == 0:
         print(json.dumps(found), flush=True)

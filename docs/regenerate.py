@@ -26,6 +26,7 @@ from limits_text import limits_text
 from pages import pages, replace_outputs, shown
 from readme_table import measured_table
 from report_picture import report_picture
+from scale_text import scale_text
 from tables import TABLES
 
 from curvi.reproduction._provenance import sentence
@@ -87,6 +88,9 @@ def measured_blocks() -> Iterator[Block]:
             text = measured_section(name, result, table(result))
             yield Block(DOCS / PAGES.get(name, "benchmarks.md"), name, text)
     yield Block(DOCS / "limits.md", "limits", limits_text(lambda n: load(RESULTS / f"{n}.json")))
+    if scale := load(RESULTS / "scale.json"):
+        text = f"{scale_text(scale)}\n\n{sentence(scale['provenance'])}"
+        yield Block(DOCS / "durability.md", "scale", text)
     yield Block(README, "measured", measured())
     for name, page, figures in EXPERIMENTS:
         folder = RECORDED if (RECORDED / f"{name}.md").exists() else RECORDED / name

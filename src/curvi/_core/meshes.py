@@ -155,6 +155,34 @@ def agreed(value: float) -> float:
     return float(np.asarray(multihost_utils.broadcast_one_to_all(bits)).view(np.float64)[0])
 
 
+def divided(compute: Callable[..., Any], *arrays: np.ndarray) -> Any:
+    """``compute(*arrays)`` on the host, its rows shared by the processes of the current mesh.
+
+    Each process computes some rows of the answer (an array, or a tuple of arrays), and all of them
+    are given the whole: bit by bit what one process would compute, as long as rows do not depend
+    on each other.
+    """
+    count, total = jax.process_count(), len(arrays[0])
+    if current_mesh() is None or count == 1 or total < count:
+        return compute(*arrays)
+    from jax.experimental import multihost_utils
+
+    parts = np.array_split(np.arange(total), count)
+    own = parts[jax.process_index()]
+    found = compute(*(array[own] for array in arrays))
+
+    def whole(part: np.ndarray) -> np.ndarray:
+        size = len(parts[0])  # the longest; bytes, whatever JAX's precision is
+        filled = np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)])
+        raw = np.frombuffer(np.ascontiguousarray(filled).tobytes(), np.uint8)
+        gathered = np.asarray(multihost_utils.process_allgather(raw))
+        blocks = (np.frombuffer(row.tobytes(), part.dtype) for row in gathered)
+        pairs = zip(blocks, parts, strict=True)
+        return np.concatenate([block.reshape(filled.shape)[: len(p)] for block, p in pairs])
+
+    return tuple(map(whole, found)) if isinstance(found, tuple) else whole(found)
+
+
 def largest(value: int) -> int:
     """The largest value of any process, in all of them; called by all at the same point."""
     if jax.process_count() == 1:

@@ -125,7 +125,7 @@ class FitCommand:
             )  # fmt: skip
         elif self.formula is not None:
             self._refuse(
-                ("target", "model", "ignore", "prior", "family", "checkpoint"),
+                ("target", "model", "ignore", "prior", "family"),
                 "does not go with --formula; leave one of them out",
             )
             if self.missing == "mean":
@@ -215,8 +215,10 @@ class FitCommand:
             likelihood=self.likelihood,
             prior_scale=None if self.prior_scale == _PLAIN_SCALE else self.prior_scale,
             random_state=self.seed,
+            checkpoint=self.checkpoint,
+            mesh=shared_mesh(),
         )
-        if self.save is not None:
+        if self.save is not None and is_first_process():
             fitted.model.save(self.save)
         page = fitted.report(title=path.name, call=self.call(), configuration=self.shown())
         return _Done(page, 0 if fitted.converged else 1, fitted.files)

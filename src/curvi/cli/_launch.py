@@ -66,12 +66,14 @@ class LaunchCommand:
 
     def _started(self, folder: Path) -> list[subprocess.Popen[bytes]]:
         shared, started = [str(self.processes), str(free_port())], []
+        threads = str(max(1, len(cores()) // self.processes))
+        given = {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, **os.environ}
         for rank in range(self.processes):
             values = [str(rank), *shared, str(folder / str(rank))]
             started.append(
                 subprocess.Popen(  # noqa: S603  the command is the user's own
                     [sys.executable, *worker_program, *self.command],
-                    env={**os.environ, **dict(zip(_VARIABLES, values, strict=True))},
+                    env={**given, **dict(zip(_VARIABLES, values, strict=True))},
                     stdout=None if rank == 0 else subprocess.DEVNULL,
                 )
             )
@@ -152,6 +154,7 @@ def worker(command: list[str]) -> int:
     import jax
 
     rank, count, port, _ = (os.environ[name] for name in _VARIABLES)
+    take_cores(int(rank), int(count))
     jax.distributed.initialize(
         f"127.0.0.1:{port}",
         int(count),
@@ -166,6 +169,22 @@ def worker(command: list[str]) -> int:
     from curvi.cli import main
 
     return main(command)
+
+
+def cores() -> list[int]:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def take_cores(rank: int, count: int) -> None:
+    """Keep to a share of the cores, where there are enough.
+
+    Threads of two workers on one core would wait for each other in every step.
+    """
+    if hasattr(os, "sched_setaffinity") and len(cores()) >= count:
+        os.sched_setaffinity(0, cores()[rank::count])
 
 
 def is_first_process() -> bool:

@@ -73,7 +73,10 @@ class FittedMixed:
         }
 
 
-def fit_formula(path: Path, *, separator: str, missing: str, **options: Any) -> FittedMixed:
+def fit_formula(
+    path: Path, *, separator: str, missing: str, checkpoint: Any = None, mesh: Any = None,
+    **options: Any,
+) -> FittedMixed:  # fmt: skip
     """Read the columns of a formula, fit it to them, and keep what was said."""
     from curvi.mixed import MixedModel
     from curvi.mixed._formula import column_names, parse
@@ -88,7 +91,7 @@ def fit_formula(path: Path, *, separator: str, missing: str, **options: Any) -> 
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model = MixedModel(**options).fit(table)
+        model = MixedModel(**options).fit(table, checkpoint=checkpoint, mesh=mesh)
     ours = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
     said = dict.fromkeys(text for text in ours if not text.startswith("MixedModel:"))
     kept = tuple(text for text in said if text not in model.warnings_)

@@ -39,6 +39,7 @@ _FREE = {
     "max_steps", "time_budget", "progress", "on_failure", "on_step", "verbose", "max_epochs",
     "max_iter", "patience", "checkpoint", "self",
 }  # fmt: skip
+_MANY = 20  # arrays that are not described one by one
 _SAME_VERSIONS = ("curvi", "jax", "jaxlib", "numpy")
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -269,7 +270,8 @@ def _described_call(call: Callable[..., Any], arguments: dict[str, Any]) -> dict
     owner = arguments.get("self")
     name = call.__name__ if owner is None else f"{type(owner).__name__}.{call.__name__}"
     if owner is not None:
-        arguments |= owner.get_params(deep=False)
+        options = inspect.signature(type(owner)).parameters
+        arguments |= {option: getattr(owner, option) for option in options}
         if arguments.get("random_state", 0) is None:
             raise InputError(
                 "checkpoint needs a number as random_state: without it a run that resumes would "
@@ -288,6 +290,8 @@ def _words(value: Any) -> str:
     if callable(value):
         return "a function"
     leaves = jax.tree.leaves(value)
+    if hasattr(value, "columns") or len(leaves) > _MANY:
+        return f"a table {np.shape(value)}" if len(leaves) == 1 else f"{len(leaves)} arrays"
     if leaves and all(hasattr(leaf, "shape") for leaf in leaves):
         return described(value)
     return plain(repr(value))[:200]

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from curvi._core.errors import InputError, Outcome
+from curvi._core.errors import InputError, Interrupted, Outcome
+from curvi._core.meshes import beat
 from curvi.engine._checkpoint import Session, current_session
 
 
@@ -127,6 +128,57 @@ class Recording:
             "step": position.step,
             "seconds": position.seconds,
         }
+
+
+def remembered(what: str, compute: Callable[..., Any], *arrays: np.ndarray) -> Any:
+    """``compute(*arrays)``, or what it gave in an earlier process of the same call.
+
+    For work on the host that is no run of the loop: arrays in, an array or a tuple of them out.
+
+    Parameters
+    ----------
+    what : str
+        A name for it.
+    compute : callable
+        The same function in every process.
+    *arrays : array
+        What it depends on, beside what :func:`belongs` has said.
+
+    Returns
+    -------
+    array, or tuple of arrays
+        The answer.
+
+    Raises
+    ------
+    Interrupted
+        After it was saved, where a signal has asked the call to end.
+    """
+    beat()
+    session = current_session()
+    if session is None:
+        return compute(*arrays)
+    recording = Recording(lambda s: {"what": what, "input": s.identities.arrays(arrays)})
+    if recording.entry is not None and "value" in recording.entry:
+        return recording.entry["value"]
+    found = compute(*arrays)
+    session.log[recording.number :] = [{"identity": recording.identity, "value": found}]
+    if session.is_due():
+        session.save()
+        if session.stopped_by:
+            session.did_stop = True
+            raise Interrupted("stopped before the answer was complete")
+    return found
+
+
+def belongs(model: str, data: Any) -> None:
+    """Say what a call on the host computes, in words and arrays, before anything is remembered."""
+    session = current_session()
+    if session is not None:
+        recording = Recording(lambda s: {"model": model, "data": s.identities.arrays(data)})
+        session.log[recording.number :] = session.log[recording.number :] or [
+            {"identity": recording.identity}
+        ]
 
 
 def _open(outcome: Outcome) -> Outcome:

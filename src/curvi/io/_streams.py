@@ -98,7 +98,7 @@ class HostRows:
                 whole = jax.tree.map(lambda *parts: np.concatenate(parts), *held)
                 yield jax.tree.map(lambda a: a[: self.block_rows], whole)
                 held = [jax.tree.map(lambda a: a[self.block_rows :], whole)]
-        if held and _count(held[0]):
+        if sum(map(_count, held)):
             yield jax.tree.map(lambda *parts: np.concatenate(parts), *held)
 
     def block(self, number: int) -> PyTree:
@@ -242,7 +242,8 @@ class Stream:
 
     def counted(self, number: Array) -> Array:
         """Which rows of a block are rows, and which only fill it up."""
-        return number * self.block_rows + jnp.arange(self.block_rows) < self.num_rows
+        places = jnp.arange(self.block_rows, dtype=jnp.int32)
+        return number * self.block_rows + places < self.num_rows
 
     def shape_of(self, count: int) -> PyTree:
         """Shapes and dtypes of so many rows."""

@@ -20,6 +20,7 @@ from curvi.mixed._integrate import (
     explore,
     kernels,
     root_of_precision,
+    shared,
     two_piece,
     weigh,
     white_points,
@@ -174,12 +175,14 @@ def integrate(
     """Importance sampling of the exact marginal around a variational fit."""
     marginal = marginal_with_few_nodes(problem, theta, fitted)
     proposal = exact_conditional(marginal, theta)
-    mode, hessian, reached = find_mode(proposal.laplace, theta, tolerance=1e-2, most=20)
+    density = shared("density", proposal.laplace)
+    mode, hessian, reached = find_mode(density, theta, tolerance=1e-2, most=20)
     if np.abs(mode - theta).max() > _FAR:  # the exact curvature of u belongs to another theta
         proposal = exact_conditional(marginal, mode)
-        mode, hessian, reached = find_mode(proposal.laplace, mode, tolerance=1e-2, most=20)
-    wide = two_piece(proposal.laplace, mode, -hessian)
-    outer = explore(proposal.laplace, wide, seed=seed + 1)
+        density = shared("density", proposal.laplace)
+        mode, hessian, reached = find_mode(density, mode, tolerance=1e-2, most=20)
+    wide = two_piece(density, mode, -hessian)
+    outer = explore(density, wide, seed=seed + 1)
     found, levels = _sampled(proposal, outer, count, seed)
     if found.ess < _ENOUGH * count:  # Laplace misjudged the tails: take kernels of exact weights
         points = replace(found, points=found.points[:, : len(mode)])
@@ -201,5 +204,10 @@ def _sampled(
     u = mean + np.einsum("dij,dj->di", root, rest)
     log_q = log_q - 0.5 * (rest**2 + np.log(2 * np.pi)).sum(axis=1) - np.linalg.slogdet(root)[1]
     points = np.concatenate([thetas, u], axis=1)
-    values, levels = marginal.evaluate(points, moments=True)
-    return weigh(points, values, log_q), levels
+
+    def evaluated(some: np.ndarray) -> tuple[np.ndarray | None, ...]:
+        values, levels = marginal.evaluate(some, moments=True)
+        return (values, *levels)
+
+    values, *levels = shared("effects", evaluated)(points)
+    return weigh(points, values, log_q), Levels(*levels)

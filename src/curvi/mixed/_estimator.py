@@ -12,14 +12,17 @@ from sklearn.exceptions import ConvergenceWarning
 
 from curvi._core import validation
 from curvi._core.errors import InputError, MisfitWarning, warn_user
+from curvi._core.meshes import sharded
+from curvi.engine import resumable
 from curvi.io._objects import SavedEstimator
 from curvi.mixed import _report as report
 from curvi.mixed._design import Design
-from curvi.mixed._formula import evaluate, parse
+from curvi.mixed._formula import column_names, evaluate, parse
 from curvi.mixed._hyper import Block, Layout
 from curvi.mixed._inference import Fitted, fit_design
 from curvi.mixed._likelihoods import Likelihood, likelihood_of
 from curvi.mixed._page import Reported
+from curvi.mixed._parts import collected
 from curvi.mixed._posterior import Grouping, MixedPosterior, weighted_moments
 from curvi.mixed._response import response_of
 from curvi.mixed._table import Scales, as_frame, build, checked
@@ -127,22 +130,41 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         self.num_points = num_points
         self.random_state = random_state
 
-    def fit(self, table: Any, y: Any = None, *, groups: Any = None) -> MixedModel:
+    @sharded
+    @resumable
+    def fit(
+        self, table: Any, y: Any = None, *, groups: Any = None, mesh: Any = None,
+        checkpoint: Any = None,
+    ) -> MixedModel:  # fmt: skip
         """Fit the posterior.
 
         Parameters
         ----------
-        table : DataFrame, dict of columns, or array (rows, features)
-            With an array, give ``y`` and ``groups``: its columns are x0, x1, ...
+        table : DataFrame, dict of columns, callable, or array (rows, features)
+            A callable returns an iterator of DataFrames (:func:`curvi.io.frames`): of every part
+            only the columns of the formula are kept, text as numbers. With an array, give ``y`` and
+            ``groups``: its columns are x0, x1, ...
         y : array, optional
             The response, where the table is an array.
         groups : dict of arrays, optional
             Group columns by name, where the table is an array.
+        mesh : jax.sharding.Mesh, optional
+            Its processes share the points of the hyperparameters (:func:`curvi.data_mesh`): the
+            work is NumPy's, so that several devices of one process bring nothing. Every process is
+            given all rows.
+        checkpoint : path or Checkpoint, optional
+            A file from which the same call resumes.
 
         Returns
         -------
         self
+
+        Raises
+        ------
+        Interrupted
+            At Ctrl-C with a checkpoint, after what was computed has been saved.
         """
+        del mesh, checkpoint  # taken by the decorators
         frame, text = self._frame(table, y, groups)
         other = clone(self)  # a failure must leave an earlier fit as it is
         other.formula_ = text
@@ -228,6 +250,9 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
 
     def _frame(self, table: Any, y: Any, groups: Any) -> tuple[Any, str]:
         """The table, and the formula, which an array with groups has by default."""
+        if callable(table) and y is None and groups is None:
+            text = str(self.formula) if self.formula is not None else ""
+            return collected(table(), column_names(parse(text))), text
         if y is None and groups is None:
             return as_frame(table), str(self.formula) if self.formula is not None else ""
         if not isinstance(groups, Mapping) or not groups or y is None:

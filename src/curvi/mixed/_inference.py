@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from curvi._core.threads import one_blas_thread
+from curvi.engine._recording import belongs
 from curvi.linalg._modes import find_mode
 from curvi.mixed._conditional import integrate
 from curvi.mixed._design import Design, centred, merge_copies
@@ -18,6 +20,7 @@ from curvi.mixed._integrate import (
     Weighted,
     explore,
     kernels,
+    shared,
     two_piece,
     weigh,
     white_points,
@@ -61,6 +64,9 @@ def fit_design(
     design: Design, layout: Layout, likelihood: Likelihood, *, points: int | None, seed: int
 ) -> Fitted:
     """The posterior of a model, by the most exact way that its size allows."""
+    arrays = (design.y, design.X, design.offset, design.trials, design.weights,
+              [(factor.codes, factor.columns) for factor in design.factors])  # fmt: skip
+    belongs(f"{likelihood.name}, {layout!r}, {points} points, seed {seed}", arrays)
     rest = len(design.names) + sum(f.levels * f.size for f in design.factors[1:])
     if rest > LARGE_REST:
         return _large(design, layout, likelihood, seed)
@@ -80,9 +86,10 @@ def _gaussian(
     design, shift = centred(design)
     marginal = GaussianMarginal.of(design, layout)
     start = layout.start(likelihood.extra_start(design.y))
-    mode, hessian, reached = find_mode(marginal, start)
-    wide = two_piece(marginal, mode, -hessian)
-    outer = explore(marginal, wide, seed=seed)
+    density = shared("density", marginal)
+    mode, hessian, reached = find_mode(density, start)
+    wide = two_piece(density, mode, -hessian)
+    outer = explore(density, wide, seed=seed)
     found, parts = _sampled(marginal, outer, points, seed + 1)
     if found.ess < _RESAMPLE * points:
         local = kernels(found, wide)
@@ -110,7 +117,8 @@ def _sampled(
     parts = []
     for start in range(0, points, marginal.at_once):
         some = slice(start, start + marginal.at_once)
-        parts.append(_conditioned(marginal, theta[some], x[some, size:]))
+        conditioned = shared("effects", partial(_conditioned, marginal))
+        parts.append(conditioned(theta[some], x[some, size:]))
     value, rest, mean, covariance = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return weigh(theta, value, log_q), (rest, mean, covariance)
 

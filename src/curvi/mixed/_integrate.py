@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 from scipy import special
 
+from curvi._core.meshes import divided
+from curvi.engine._recording import remembered
 from curvi.linalg._modes import Density
 
 _ARM = 2.0  # sds from the mode where its sides are measured
@@ -160,6 +164,14 @@ class Mixture:
         logs = _log_t(far, self.df).sum(axis=-1)
         total = special.logsumexp(logs, axis=1) - np.log(len(self.centres))
         return total - np.linalg.slogdet(self.root)[1]
+
+
+def shared(what: str, compute: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of many points, one row of the answer each, for checkpoints and meshes.
+
+    What a call has computed is found again when it resumes; processes share the points.
+    """
+    return partial(remembered, what, partial(divided, compute))
 
 
 def explore(density: Density, proposal: Proposal, *, seed: int) -> Proposal | Mixture:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy import linalg
 
+from curvi.engine._recording import remembered
 from curvi.linalg._modes import ascent, differences
 from curvi.mixed._design import Design, Factor
 from curvi.mixed._hyper import Layout
@@ -225,7 +227,8 @@ def fit_large(
     """Components, their weights, and how it went; see the module."""
     start = layout.start(likelihood.extra_start(design.y))
     small = part_of(design)
-    mode, hessian = find_on_part(_evaluator(small, layout, likelihood), start)
+    on_part = partial(find_on_part, _evaluator(small, layout, likelihood))
+    mode, hessian = remembered("mode on a part", on_part, start)
     ratio = max(1.0, min(
         whole.levels / part.levels
         for whole, part in zip(design.factors, small.factors, strict=True)
@@ -233,13 +236,22 @@ def fit_large(
     root = root_of_precision(-hessian * ratio)
     rows = SparseRows.of(design)
     evaluate = _evaluator(design, layout, likelihood, rows)
-    points, shift, sds = star(evaluate, mode, root)
+    points: list[Point] = []
+
+    def around(mode: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        points.clear()  # each holds a dense factor: those of two stars may not fit
+        found, *rest = star(evaluate, mode, root)
+        points.extend(found)
+        return rest[0], rest[1]
+
+    shift, sds = remembered("star", around, mode, root)
     for _ in range(3):
         if np.abs(shift / sds).max() < _NEAR and np.abs(np.log(sds)).max() < _NEAR:
             break
         mode, root = mode + root @ shift, root * sds
-        points.clear()  # each holds a dense factor: those of two stars may not fit
-        points, shift, sds = star(evaluate, mode, root)
+        shift, sds = remembered("star", around, mode, root)
+    if not points:  # the last star was that of an earlier process, without its factors
+        around(mode, root)
     near = bool(np.abs(shift / sds).max() < 2 * _NEAR)
     values = np.array([point.value for point in points])
     arms = np.concatenate([[0.0], np.full(2 * len(mode), 0.5 * _ARM**2 * len(mode))])

@@ -19,6 +19,7 @@ from curvi._core.errors import (
     Outcome,
     warn_user,
 )
+from curvi._core.meshes import sharded
 from curvi.engine import resumable
 from curvi.io._objects import SavedEstimator
 from curvi.sequences._markov import MarkovObjective, initial_weights
@@ -165,10 +166,11 @@ class DeepMarkovModel(Reported, SavedEstimator, BaseEstimator):
                 )
         return found
 
+    @sharded
     @resumable
     def fit(
         self, sequences: Any, *, lengths: Any = None, validation_sequences: Any = None,
-        start: Any = None, checkpoint: Any = None,
+        start: Any = None, mesh: Any = None, checkpoint: Any = None,
     ) -> DeepMarkovModel:  # fmt: skip
         """Train on sequences of different lengths.
 
@@ -182,6 +184,8 @@ class DeepMarkovModel(Reported, SavedEstimator, BaseEstimator):
             Held-out sequences for early stopping.
         start : dict, optional
             ``params_`` of an earlier fit, to go on from.
+        mesh : jax.sharding.Mesh, optional
+            Devices that share every batch (:func:`curvi.data_mesh`); each holds all sequences.
         checkpoint : path or Checkpoint, optional
             A file from which the same call resumes.
 
@@ -202,6 +206,7 @@ class DeepMarkovModel(Reported, SavedEstimator, BaseEstimator):
         NotConvergedWarning
             If training diverged or was interrupted.
         """
+        del mesh, checkpoint  # taken by the decorators
         method = self._check_options()
         found = self._sequences(sequences, lengths, None)
         self.width_ = found[0].shape[1]

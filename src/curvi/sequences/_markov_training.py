@@ -16,6 +16,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from curvi._core import validation
 from curvi._core.compilation import compiled
 from curvi._core.errors import InputError
+from curvi._core.meshes import current_mesh, replicate, split_batch
 from curvi.engine import Budget, ObjectiveProblem, Resources, hooks_for, run
 from curvi.engine._problems import step_key, traced_objective
 from curvi.sequences._markov import Batch, MarkovObjective
@@ -58,6 +59,7 @@ class SequenceProblem(ObjectiveProblem):
         order = jax.random.permutation(key, jnp.arange(per_epoch, dtype=jnp.int32))
         offset = jax.random.randint(jax.random.fold_in(key, 1), (), 0, count, jnp.int32)
         index = (order[within] * used + offset + jnp.arange(used, dtype=jnp.int32)) % count
+        index = split_batch(index)
         picked = jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0), rows)
         share = (step.astype(until.dtype) + 1) / until
         weight = jnp.clip(_FIRST_WEIGHT + (1 - _FIRST_WEIGHT) * share, 0, 1)
@@ -193,7 +195,9 @@ def train_sequences(
     """
     began = time.perf_counter()
     order = np.argsort(batch.length, kind="stable")
-    rows = Batch(*(jnp.asarray(leaf[order]) for leaf in batch))
+    mesh = current_mesh()
+    everywhere = jnp.asarray if mesh is None else partial(replicate, mesh=mesh)
+    rows = Batch(*(everywhere(leaf[order]) for leaf in batch))
     count = len(order)
     size = min(schedule.batch_size, count)
     per_epoch = -(-count // size)

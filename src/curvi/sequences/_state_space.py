@@ -10,6 +10,8 @@ from sklearn.base import BaseEstimator
 
 from curvi._core import validation
 from curvi._core.errors import InputError, NotConvergedWarning, warn_user
+from curvi.engine import resumable
+from curvi.engine._recording import belongs, remembered
 from curvi.io._objects import SavedEstimator
 from curvi.sequences._bands import RESPONSES, Band, check_interval, mixture_band, replicated
 from curvi.sequences._latent import LIKELIHOODS, LatentModel, Posterior
@@ -122,7 +124,8 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
             raise InputError("there is no process left; use level='walk' or season")
         return Components(level, bool(self.trend), self.season or 0, scale)
 
-    def fit(self, y: Any, X: Any = None) -> StateSpace:
+    @resumable
+    def fit(self, y: Any, X: Any = None, *, checkpoint: Any = None) -> StateSpace:
         """Find the posterior of states and hyperparameters.
 
         Parameters
@@ -131,6 +134,8 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
             The series; NaN where an observation is missing.
         X : array, shape (steps, columns), optional
             Regressors.
+        checkpoint : path or Checkpoint, optional
+            A file from which the same call resumes.
 
         Returns
         -------
@@ -147,11 +152,13 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         NotConvergedWarning
             If the tails of the hyperparameters were cut off for want of points.
         """
+        del checkpoint  # taken by the decorator
         series = as_series(y, X, self.likelihood)
         components = self._components(series)
         own = 0 if components.level == "walk" else 1
         self._series = replace(series, num_own=own)
         self._model = model_for(series, components, self.likelihood, self.prior_scales)
+        belongs(repr(components), (series.y, series.X))
         evaluation = _Evaluation(self._model)
         start = np.asarray(
             [1.5 if n == "correlation" else np.log(0.3 * self._model.prior_scales[n])
@@ -161,7 +168,9 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         spacing, cutoff, most = _LATTICES[min(size, len(_LATTICES)) - 1]
         lattice = integrate(evaluation, start, spacing=spacing, cutoff=cutoff, most=most)
         if self.likelihood != "gaussian":
-            gap = self._model.gap(lattice.points, lattice.kept)
+            gap = remembered(
+                "gap", lambda points: self._model.gap(points, lattice.kept), lattice.points
+            )
             weights = lattice.weights * np.exp(gap - gap.max())
             lattice = lattice._replace(weights=weights / weights.sum())
         self._publish(lattice)
@@ -376,7 +385,11 @@ class _Evaluation:
         if self.sites is not None:
             shape = (len(theta), len(self.model.y))
             sites = tuple(np.broadcast_to(site, shape).copy() for site in self.sites)
-        posterior = self.model.fit(theta, sites)  # type: ignore[arg-type]
+        given = (theta,) if sites is None else (theta, *sites)
+        fitted = remembered(
+            "points", lambda at, *start: tuple(self.model.fit(at, start or None)), *given
+        )
+        posterior = Posterior(*fitted)
         values = posterior.bound + self.model.log_prior(theta)
         top = int(np.argmax(values))
         if values[top] > self.best:

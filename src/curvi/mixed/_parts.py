@@ -1,0 +1,86 @@
+"""A table that comes in parts: only what a formula names is kept, text as numbers of levels.
+
+The largest factor is eliminated level by level, and the rows of a level may be in any part: all
+rows are needed at once. So they are kept as compactly as they can be, and the parts are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from typing import Any
+
+import numpy as np
+
+from curvi._core.errors import InputError
+from curvi.mixed._table import as_frame
+
+
+class _Texts:
+    """A column of text: a number for each row, and the texts by number."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+        self.codes: list[np.ndarray] = []
+
+    def add(self, column: Any) -> None:
+        import pandas as pd
+
+        codes, found = pd.factorize(column)
+        new = np.asarray([self.known.setdefault(str(t), len(self.known)) for t in found], np.int32)
+        self.codes.append(np.where(codes < 0, -1, new[codes]) if len(new) else codes)
+
+    def column(self) -> Any:
+        """Levels in the order of their names, as a column of text has them."""
+        import pandas as pd
+
+        names = sorted(self.known)
+        place = np.empty(len(names) + 1, np.int32)
+        place[[self.known[name] for name in names]] = np.arange(len(names))
+        place[-1] = -1  # missing
+        return pd.Categorical.from_codes(place[np.concatenate(self.codes)], names)
+
+
+def collected(parts: Iterable[Any], names: Set[str]) -> Any:
+    """The columns that are named, of all parts.
+
+    Parameters
+    ----------
+    parts : iterable of DataFrames or dicts of columns
+        They have the same columns.
+    names : set of str
+        What a formula may take from the table.
+
+    Returns
+    -------
+    DataFrame
+
+    Raises
+    ------
+    InputError
+        If there is no part, or one has other columns.
+    """
+    import pandas as pd
+
+    numbers: dict[str, list[np.ndarray]] = {}
+    texts: dict[str, _Texts] = {}
+    order: list[str] = []
+    for index, part in enumerate(parts):
+        frame = as_frame(part)
+        used = [str(name) for name in frame.columns if str(name) in names]
+        if index and used != order:
+            raise InputError(f"part {index} has the columns {used}, part 0 has {order}")
+        order = used
+        for name in used:
+            column = frame[name]
+            if name in numbers or (not index and column.dtype.kind in "biuf"):
+                if column.dtype.kind not in "biuf":
+                    raise InputError(
+                        f"column {name!r} has numbers at first, and text in part {index}"
+                    )
+                numbers.setdefault(name, []).append(column.to_numpy())
+            else:
+                texts.setdefault(name, _Texts()).add(column)
+    if not order:
+        raise InputError("the parts have no rows, or none of the columns of the formula")
+    columns = {n: np.concatenate(numbers[n]) if n in numbers else texts[n].column() for n in order}
+    return pd.DataFrame(columns)

@@ -1,0 +1,58 @@
+"""A table that comes in parts is the table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import curvi
+from curvi.mixed._parts import collected
+
+pytestmark = pytest.mark.float64_only
+
+
+@pytest.fixture
+def frame():
+    generator = np.random.default_rng(0)
+    schools = np.asarray(["north", "east", "south", "west", "mid", "far"])
+    group = generator.integers(0, 6, 90)
+    x, kind = generator.normal(size=90), generator.choice(["b", "a"], 90)
+    y = x + (kind == "b") + generator.normal(size=6)[group] + 0.5 * generator.normal(size=90)
+    return pd.DataFrame({"y": y, "x": x, "kind": kind, "school": schools[group], "unused": y})
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_file_read_in_parts_gives_the_fit_of_the_table(frame, tmp_path, monkeypatch, suffix):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / f"t{suffix}"
+    if suffix == ".csv":
+        frame.to_csv(path, index=False, float_format="%.17g")
+    else:
+        frame.to_parquet(path)
+    monkeypatch.setattr("curvi.io._frames._ROWS", 20)
+    parts = curvi.io.frames(path)
+    assert len(list(parts())) == 5
+    model = curvi.MixedModel("y ~ x + kind + (1 | school)", num_points=64)
+    whole = model.fit(frame)
+    expected, names, effects = whole.coef_, whole.feature_names_, whole.group_effects_
+    found = model.fit(parts)
+    assert found.feature_names_ == names
+    assert np.allclose(found.coef_, expected, rtol=1e-12)
+    assert list(found.group_effects_["school"].index) == list(effects["school"].index)
+
+
+def test_only_columns_of_the_formula_are_kept_and_parts_must_agree(frame):
+    kept = collected([frame[:40], frame[40:]], {"y", "school"})
+    assert list(kept.columns) == ["y", "school"]
+    assert kept["school"].cat.codes.dtype == np.int8
+    assert list(kept["school"].astype(str)) == list(frame["school"])
+    with pytest.raises(curvi.InputError, match="part 1 has the columns"):
+        collected([frame[:40], frame[40:][["y"]]], {"y", "school"})
+    with pytest.raises(curvi.InputError, match="text in part 1"):
+        collected([frame[:40], frame[40:].assign(y="one")], {"y", "school"})
+    with pytest.raises(curvi.InputError, match="no rows"):
+        collected(iter(()), {"y"})
+    with pytest.raises(curvi.InputError, match="suffix"):
+        curvi.io.frames("t.xlsx")
