@@ -191,7 +191,8 @@ def test_a_fit_of_a_table_keeps_its_state_and_its_result(tmp_path, capsys):
     assert "another call: random_state was 0, and is 1 now" in capsys.readouterr().err
 
 
-def test_a_parquet_file_is_fitted_in_blocks_like_its_table(tmp_path, capsys):
+def test_a_parquet_file_is_fitted_in_blocks_like_its_table(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("curvi.cli._stream.SMALL", 0)
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     generator = np.random.default_rng(1)
     x = generator.normal(size=80)
@@ -206,3 +207,20 @@ def test_a_parquet_file_is_fitted_in_blocks_like_its_table(tmp_path, capsys):
     assert np.allclose(curvi.load(saved).coef_, whole.coef_, atol=1e-6)
     assert main(["fit", str(tmp_path / "t.parquet"), "--target", "nothing"]) == 2
     assert "no column 'nothing'" in capsys.readouterr().err
+
+
+def test_a_short_parquet_file_is_a_table_like_any_other(tmp_path, capsys):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    generator = np.random.default_rng(0)
+    group, x = generator.integers(0, 5, 60), generator.normal(size=60)
+    columns = {
+        "y": x + group + generator.normal(size=60),
+        "x": x,
+        "g": np.asarray(list("abcde"))[group],
+    }
+    parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    file = str(tmp_path / "t.parquet")
+    assert main(["fit", file, "--target", "y", "--no-report"]) == 0
+    assert "g=" in capsys.readouterr().out  # text becomes indicators
+    assert main(["fit", file, "--formula", "y ~ x + (1 | g)", "--no-report"]) in (0, 1)
+    assert "sd" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -165,7 +166,7 @@ class FitCommand:
 
     def _run_table(self) -> _Done:
         from curvi.cli._encode import prepare
-        from curvi.cli._stream import fit_stream
+        from curvi.cli._stream import SMALL, as_text, fit_stream
         from curvi.cli._table import fit_table, table_report
 
         path = Path(str(self.table))
@@ -181,14 +182,15 @@ class FitCommand:
             "checkpoint": self.checkpoint,
         }
         notes: tuple[str, ...] = ()
-        if path.suffix == ".parquet":
+        if path.suffix == ".parquet" and path.stat().st_size > SMALL:
             fitted = fit_stream(path, ignore=self.ignore, **options)
             recipe = {"target": fitted.target, "columns": [{"name": n} for n in fitted.names]}
         else:
-            prepared = prepare(
-                path, str(self.target), ignore=self.ignore, separator=self.separator,
-                missing=self.missing,
-            )  # fmt: skip
+            with tempfile.TemporaryDirectory() as folder:
+                prepared = prepare(
+                    as_text(path, folder), str(self.target), ignore=self.ignore,
+                    separator=self.separator, missing=self.missing,
+                )  # fmt: skip
             fitted = fit_table(prepared.table, mesh=shared_mesh(), **options)
             fitted.said.update(prepared.facts)
             recipe, notes = prepared.recipe, prepared.notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 import warnings
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 from curvi._core.text import printable
 from curvi.cli._encode import handle_missing, typed_columns
+from curvi.cli._stream import as_text
 from curvi.datasets._cells import read_cells, separator_of
 from curvi.plots import png_bytes
 from curvi.report import Report
@@ -81,7 +83,9 @@ def fit_formula(
     from curvi.mixed import MixedModel
     from curvi.mixed._formula import column_names, parse
 
-    cells = read_cells(path, separator=separator_of(path, separator))
+    with tempfile.TemporaryDirectory() as folder:
+        text = as_text(path, folder)
+        cells = read_cells(text, separator=separator_of(text, separator))
     used = column_names(parse(str(options["formula"])))
     names = [name for name in cells.columns if name in used]
     cells, facts, notes = handle_missing(cells, names, missing)

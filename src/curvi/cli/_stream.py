@@ -1,4 +1,4 @@
-"""``curvi fit`` of a file that is read in blocks: Parquet of any length."""
+"""``curvi fit`` of Parquet: a table like any other, or blocks where it is long."""
 
 from __future__ import annotations
 
@@ -9,9 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from curvi._core.errors import InputError
+from curvi._core.errors import InputError, optional_import
 from curvi.cli._table import FittedTable, choose_model, estimator_of
 from curvi.io import RowBlocks, rows
+
+SMALL = 2**26  # bytes of a file that is read as a whole, text columns and all
+
+
+def as_text(path: Path, folder: str) -> Path:
+    """A Parquet file as a CSV file in a folder; any other file as it is."""
+    if path.suffix != ".parquet":
+        return path
+    parquet = optional_import("pyarrow.parquet", extra="parquet", purpose="reading Parquet")
+    written = Path(folder) / f"{path.stem}.csv"
+    parquet.read_table(path).to_pandas().to_csv(written, index=False, float_format="%.17g")
+    return written
 
 
 def fit_stream(
