@@ -31,13 +31,14 @@ def same(one, two):
     return all(np.array_equal(a, b) for a, b in pairs) and one.elbo_ == two.elbo_
 
 
-@pytest.mark.parametrize("method", ["adam", "kfac"])
+@pytest.mark.parametrize("method", ["kfac", pytest.param("hessian_free", marks=pytest.mark.slow)])
 def test_training_on_a_file_has_the_bits_of_training_in_memory(images, tmp_path, method):
     whole = curvi.VAE(**OPTIONS, method=method).fit(images)
     mapped = curvi.VAE(**OPTIONS, method=method).fit(saved(images, tmp_path / "x.npy"))
     assert same(whole, mapped)
 
 
+@pytest.mark.slow
 def test_gaps_conditions_and_shapes_come_from_a_file_too(images, tmp_path):
     images[np.random.default_rng(1).random(images.shape) < 0.1] = np.nan
     shaped = images.reshape(-1, 3, 3)

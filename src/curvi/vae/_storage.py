@@ -26,6 +26,7 @@ def encoder_input(X: Any) -> np.ndarray:
 
 
 def rotated_rows(rotation: Rotation, X: Any) -> Rows:
+    """Principal coordinates for the encoder, beside the rows that are explained."""
     rows = split(X)
     if not is_lazy(rows):
         return Rows(rotation.features(encoder_input(X)), np.asarray(rows.x), rows.condition)
