@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import curvi
+from curvi.objective import neg_elbo
 
 
 def rows(dtype):
@@ -46,17 +47,37 @@ def derivatives(mesh, dtype):
     def both(data, z, v):
         return jax.jvp(jax.grad(lambda x: shared.density.log_prob(x, data)), (z,), (v,))
 
-    return [np.asarray(part, np.float64).tolist() for part in both(shared.rows, z, v)]
+    found = both(shared.rows, z, v)
+    return [np.asarray(part, np.float64).tolist() for part in (*found, own_draws(shared, dtype))]
+
+
+def own_draws(shared, dtype):
+    """Gradient of the bound where every row has draws of its own."""
+    count = jax.tree.leaves(shared.rows)[0].shape[0]  # filled up on a mesh
+    noise = np.random.default_rng(1).normal(size=(2, 301, 4)).astype(dtype)
+    noise = np.concatenate([noise, np.ones((2, count - 301, 4), dtype)], axis=1)
+    family = curvi.MeanField()
+    params = family.init(jnp.zeros(4, dtype), jnp.full(4, 0.1, dtype))
+    value = jax.jit(jax.grad(lambda p, n, data: neg_elbo(shared.density, family, p, n, data)))
+    return np.concatenate(
+        [np.ravel(leaf) for leaf in jax.tree.leaves(value(params, noise, shared.rows))]
+    )
 
 
 def optima(mesh):
-    """A fit, a regression, and an auto-encoder."""
+    """A fit, a regression, an auto-encoder, a mixed model and sequences."""
     X, y = rows(np.float64)
     fitted = curvi.fit(target(np.float64), mesh=mesh, execution="compiled", progress=False)
     model = curvi.BayesianLogisticRegression(random_state=0).fit(X, y, mesh=mesh)
     images = 1 / (1 + np.exp(-X))
     vae = curvi.VAE(2, (8,), max_epochs=3, batch_size=32, random_state=0).fit(images, mesh=mesh)
+    table = {"y": X[:, 0] + X[:, 1], "x": X[:, 1], "g": np.arange(301) % 20}
+    mixed = curvi.MixedModel("y ~ x + (1 | g)", num_points=64).fit(table, mesh=mesh)
+    sequences = list((X[:300].reshape(30, 10, 4) > 0).astype(float))
+    markov = curvi.DeepMarkovModel(2, 4, max_epochs=3, batch_size=8).fit(sequences, mesh=mesh)
     return {
+        "mixed": [*mixed.coef_.tolist(), mixed.log_evidence_],
+        "markov": markov.elbo_,
         "fit": np.asarray(fitted.mean).tolist(),
         "coef": model.coef_.tolist(),
         "vae": vae.elbo_,

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import tracemalloc
 
 import jax
@@ -153,6 +154,18 @@ def test_a_full_disk_leaves_the_file_before_and_nothing_else(path, monkeypatch, 
     with pytest.raises(OSError, match="No space left"):
         write_file(path, DOCUMENT | {"kind": "next"}, ARRAYS)
     monkeypatch.undo()
+    assert same(read_file(path))
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_quota_is_an_error_of_the_system_and_leaves_the_file_before(path):
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**12, limit[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_file(path, DOCUMENT, {"x": np.zeros(2**14)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert same(read_file(path))
     assert list(path.parent.iterdir()) == [path]
 

@@ -91,7 +91,7 @@ class EpochProblem(ObjectiveProblem):
         key, ahead = step_key(resources, step, stream), None
         if stream != 0 or size is not None:
             wanted = size or self.batch_size or stored_count(rows)
-            index = below(num_rows, jax.random.fold_in(key, 1), wanted)
+            index = split_batch(below(num_rows, jax.random.fold_in(key, 1), wanted))
         else:
             index = split_batch(self._visited(resources, step, num_rows))
             if isinstance(rows, Stream):
