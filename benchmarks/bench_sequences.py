@@ -1,15 +1,8 @@
-"""Sequences: state-space models against NUTS, the slope of time in the length, music.
-
-``python -m benchmarks sequences`` runs the first two; ``--music jsb --seconds 600`` trains a deep
-Markov model (minutes) and keeps its weights in ``--state FILE`` after every round, so that a run
-that was cut short goes on from there.
-"""
+"""Sequences: state-space models against NUTS, and the slope of time in the length."""
 
 from __future__ import annotations
 
-import argparse
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,91 +63,8 @@ def slope() -> dict[str, Any]:
     return {"seconds": table, "slope": float(fitted)}
 
 
-def trivial(name: str) -> dict[str, float]:
-    """Nats per test step of notes that are independent, and of a Markov chain per note."""
-    data = curvi.datasets.load(name)
-    train, test = data.train[0], data.test[0]
-
-    def nats(share: np.ndarray, x: np.ndarray) -> float:
-        return -float(np.sum(x * np.log(share) + (1 - x) * np.log(1 - share)))
-
-    steps = np.concatenate(train)
-    first = (steps.sum(axis=0) + 0.5) / (len(steps) + 1)
-    total = sum(len(piece) for piece in test)
-    before = np.concatenate([p[:-1] for p in train])
-    after = np.concatenate([p[1:] for p in train])
-    chances = np.stack([(after * (before == k)).sum(axis=0) + 0.5 for k in (0, 1)]) / np.stack(
-        [(before == k).sum(axis=0) + 1.0 for k in (0, 1)]
-    )
-    chained = 0.0
-    for piece in test:
-        chained += nats(first, piece[:1])
-        chained += nats(np.where(piece[:-1] == 1, chances[1], chances[0]), piece[1:])
-    independent = sum(nats(first, piece) for piece in test)
-    return {"independent": independent / total, "chain": chained / total}
-
-
-def music(
-    name: str, seconds: float, state: Path | None, latent: int, hidden: int
-) -> dict[str, Any]:
-    """Train on a music set; the validation split chooses the weights, the test split reports."""
-    data = curvi.datasets.load(name)
-    pieces = [piece[i : i + 256] for piece in data.train[0] for i in range(0, len(piece), 256)]
-    began = time.process_time()
-    model = curvi.DeepMarkovModel(
-        latent, hidden, annealing=100, max_epochs=2000, patience=30, time_budget=seconds
-    )
-    start = None
-    if state is not None and state.exists():
-        start = unpacked(dict(np.load(state, allow_pickle=False)))
-    model.fit(pieces, validation_sequences=data.validation[0], start=start)
-    if state is not None:
-        np.savez(state, **packed(model.params_))
-    return {
-        "name": name, "processor_seconds": time.process_time() - began,
-        "validation": -model.elbo_, "test": -model.bound(data.test[0]),
-        "test_per_sequence": -float(np.mean(model.bound(data.test[0], per_sequence=True))),
-        "trivial": trivial(name), "epochs": float(model.history_["epoch"][-1]),
-        "latent": latent, "hidden": hidden,
-    }  # fmt: skip
-
-
-def packed(params: dict[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
-    """Nested dictionaries as one with joined names."""
-    out = {}
-    for key, value in params.items():
-        if isinstance(value, dict):
-            out.update(packed(value, f"{prefix}{key}."))
-        else:
-            out[prefix + key] = np.asarray(value)
-    return out
-
-
-def unpacked(flat: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Back from joined names."""
-    out: dict[str, Any] = {}
-    for name, value in flat.items():
-        *path, last = name.split(".")
-        place = out
-        for part in path:
-            place = place.setdefault(part, {})
-        place[last] = value
-    return out
-
-
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """Run what is asked for; by default all but the music."""
-    parser = argparse.ArgumentParser(prog="benchmarks sequences")
-    parser.add_argument("--music", default="", help="jsb, nottingham, piano_midi or musedata")
-    parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--state", type=Path, default=None)
-    parser.add_argument("--latent", type=int, default=64)
-    parser.add_argument("--hidden", type=int, default=128)
-    chosen = parser.parse_args(arguments or [])
-    if chosen.music:
-        row = music(chosen.music, chosen.seconds, chosen.state, chosen.latent, chosen.hidden)
-        print(row)
-        return {"music": row}
+def main() -> dict[str, Any]:
+    """Errors and seconds beside NUTS, then the slope."""
     rows = []
     for case in CASES:
         rows.append(against_nuts(*case))

@@ -168,6 +168,18 @@ def sequences(result: Row) -> str:
     )
 
 
+def music(result: Row) -> str:
+    """Bounds of test pieces beside those of a chain per note."""
+    titles = {"jsb": "chorales", "nottingham": "Nottingham tunes", "piano_midi": "piano pieces",
+              "musedata": "MuseData pieces"}  # fmt: skip
+    parts = [
+        f"{row['test']:.2f} nats per step of {titles[name]} ({row['trivial']['chain']:.2f} for a "
+        "chain per note)"
+        for name, row in result["sets"].items()
+    ]
+    return f"Test pieces cost {', '.join(parts)}."
+
+
 HEADLINES: dict[str, Callable[[Row], str]] = {
     "draws": draws,
     "products": products,
@@ -182,4 +194,5 @@ HEADLINES: dict[str, Callable[[Row], str]] = {
     "vae": vae,
     "rows": rows,
     "sequences": sequences,
+    "music": music,
 }

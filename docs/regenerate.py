@@ -35,7 +35,8 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
 RECORDED = RESULTS / "reproduction"
-PAGES = {"sequences": "sequences.md"}  # where a table stands that is not on the page of benchmarks
+# Where a table stands that is not on the page of benchmarks.
+PAGES = {"sequences": "sequences.md", "music": "sequences.md"}
 
 
 class Block(NamedTuple):

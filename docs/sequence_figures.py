@@ -1,7 +1,7 @@
 """The figures of the page on sequences: ``python docs/sequence_figures.py [NAME ...]``.
 
 ``volatility`` and ``forecast`` take seconds, ``return`` a minute. ``roll`` needs the data sets
-(CURVI_DATA) and the weights of ``python -m benchmarks sequences --music jsb --state FILE``:
+(CURVI_DATA) and the model of ``python -m benchmarks music --set jsb --model FILE``:
 ``python docs/sequence_figures.py roll FILE``.
 """
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "sequences")]
 
 import curvi
-from curvi.plots import house_style, new_figure, png_bytes
+from curvi.plots import house_style, new_figure, plot_rolls, png_bytes
 from curvi.plots._style import COLOURS, INK, LINES
 
 IMAGES = ROOT / "docs" / "images"
@@ -52,25 +52,11 @@ def forecast() -> None:
     write("forecast", figure)
 
 
-@house_style
-def roll(state: str) -> None:
-    """A chorale of the test split, and three samples of the model."""
-    from benchmarks.bench_sequences import unpacked
-
+def roll(path: str) -> None:
+    """A chorale of the test pieces, and three samples of the model."""
     data = curvi.datasets.load("jsb")
-    params = unpacked(dict(np.load(state, allow_pickle=False)))
-    latent, hidden = params["recognition"]["mean"]["w"].T.shape
-    model = curvi.DeepMarkovModel(latent, hidden, max_epochs=1)
-    model.params_, model.width_ = params, data.train[0][0].shape[1]
-    pieces = [data.test[0][0][:60], *model.sample(3, 60, seed=1)]
-    figure = new_figure(9, 4.2)
-    for axes, piece, title in zip(
-        figure.subplots(2, 2).flat, pieces, ("a chorale", *["a sample"] * 3), strict=True
-    ):
-        axes.imshow(piece.T, origin="lower", aspect="auto", cmap="Greys", interpolation="none")
-        axes.set_ylim(20, 80)
-        axes.set_title(title, fontsize=9)
-    figure.supxlabel("step")
+    pieces = [data.test[0][0][:60], *curvi.load(path).sample(3, 60, seed=1)]
+    figure = plot_rolls(pieces, ["a chorale", *["a sample"] * 3])
     figure.supylabel("note")
     write("roll", figure)
 
