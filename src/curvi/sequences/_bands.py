@@ -89,15 +89,16 @@ def observed(
 
 
 def replicated(
-    model: LatentModel, lattice: Lattice, posterior: Posterior, num_draws: int, rng: Any
-) -> np.ndarray:
-    """Draws of hyperparameters, states and observations at every step: (num_draws, times)."""
+    model: LatentModel, lattice: Lattice, posterior: Posterior, num_draws: int, rng: Any,
+    last: int = 0,
+) -> np.ndarray:  # fmt: skip
+    """Draws of hyperparameters, states and observations, (num_draws, times); of the last steps."""
     counts = rng.multinomial(num_draws, lattice.weights)
     drawn = []
     for index in np.flatnonzero(counts):
         one = slice(index, index + 1)
         part = Posterior(*(column[one] for column in posterior))
-        states = model.draw(lattice.points[one], part, rng, int(counts[index]))[0].T
+        states = model.draw(lattice.points[one], part, rng, int(counts[index]))[0, -last:].T
         natural = model.natural(lattice.points[one])
         drawn.append(observed(rng, states, model.likelihood, natural))
     stacked = np.concatenate(drawn)

@@ -328,7 +328,7 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         validation.positive_integer(num_draws, "num_draws")
         model, posterior = self._extended(h, X)
         rng = np.random.default_rng(seed)
-        return replicated(model, self.lattice_, posterior, num_draws, rng)[:, -h:]
+        return replicated(model, self.lattice_, posterior, num_draws, rng, last=h)
 
     def plot(self, h: int = 0, *, interval: float = 0.9, X: Any = None) -> Any:
         """Draw the series with the band of its signal, and a fan of forecasts.
