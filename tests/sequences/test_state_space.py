@@ -4,6 +4,7 @@ import math
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.optimize
 import scipy.special
@@ -246,6 +247,22 @@ def test_a_fitted_series_can_be_drawn(likelihood, key):
 
 
 Y = np.arange(6.0)
+YEARS = np.arange("1990", "1997", dtype="datetime64[Y]").astype("datetime64[ns]")
+
+
+def dated(times):
+    return pd.Series(Y, index=times[:6])
+
+
+def test_masked_entries_are_missing_and_markets_are_closed_on_weekends():
+    y = np.asarray([1.0, 2.0, 99.0, 2.5, 3.0, 2.0])
+    masked = curvi.StateSpace().fit(np.ma.masked_greater(y, 50))
+    gap = curvi.StateSpace().fit(np.where(y > 50, np.nan, y))
+    np.testing.assert_array_equal(masked.smooth().mean, gap.smooth().mean)
+    days = pd.Series(Y, index=pd.bdate_range("2024-01-04", periods=6))
+    assert len(curvi.StateSpace().fit(days).smooth().mean) == 6
+
+
 REFUSED = {
     "two axes": (lambda: curvi.StateSpace().fit(np.ones((3, 2))), "one series of shape"),
     "text": (lambda: curvi.StateSpace().fit(["a", "b"]), "not an array of numbers"),
@@ -268,6 +285,13 @@ REFUSED = {
     "not fitted": (lambda: curvi.StateSpace().smooth(), "call fit"),
     "component": (lambda: curvi.StateSpace().fit(Y).smooth("season"), "choose one of"),
     "interval": (lambda: curvi.StateSpace().fit(Y).smooth(interval=1.5), "below 1"),
+    "complex": (lambda: curvi.StateSpace().fit(Y + 1j), "complex numbers"),
+    "dates": (lambda: curvi.StateSpace().fit(YEARS), "dates or times"),
+    "backwards": (lambda: curvi.StateSpace().fit(dated(YEARS[::-1])), r"forward in time at y\[1\]"),
+    "a gap": (
+        lambda: curvi.StateSpace().fit(dated(YEARS[[0, 1, 2, 4, 5, 6]])), r"between y\[2\] and"),
+    "a word": (lambda: curvi.StateSpace(trend="yes").fit(Y), "True or False"),
+    "no names": (lambda: curvi.StateSpace(prior_scales="level").fit(Y), "give a dictionary"),
     "prior": (lambda: curvi.StateSpace(prior_scales={"phi": 1.0}).fit(Y), "choose one of"),
 }  # fmt: skip
 

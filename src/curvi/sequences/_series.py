@@ -14,6 +14,8 @@ from curvi.sequences._structure import Components
 
 _PRIOR_UNITS = {"level": 1.0, "trend": 0.1, "season": 0.5, "noise": 1.0}
 _COEFFICIENT_UNITS = 2.5  # prior sd of a coefficient, per sd of its column
+_LEFT_OUT = 1.5  # usual periods; months and quarters differ by less
+_DAY = 1.5 * 24 * 3600  # seconds
 _MEAN_UNITS = 3.0  # prior sd of the mean of an autoregression
 
 
@@ -78,13 +80,49 @@ def _regressors(X: Any, steps: int, what: str) -> np.ndarray:
     return X
 
 
-def as_series(y: Any, X: Any, likelihood: str) -> Series:
-    """Validate a series: numbers, at least two of them seen, in the support of the likelihood."""
-    validation.refuse_masked(y, "y")
+def _numbers(y: Any) -> np.ndarray:
+    """The series in float64; masked entries are missing ones."""
+    kind = np.asarray(y).dtype.kind
+    if kind in "cmM":
+        what = "complex numbers" if kind == "c" else "dates or times"
+        raise InputError(f"y holds {what}; fit() takes real numbers, one for each step")
     try:
-        shown = np.asarray(y, np.float64)
+        if isinstance(y, np.ma.MaskedArray):
+            return np.ma.filled(y.astype(np.float64), np.nan)
+        return np.asarray(y, np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"y is not an array of numbers ({error})") from error
+
+
+def _check_time(index: Any) -> None:
+    """Refuse a pandas index of times that is not sorted, or that leaves out a period.
+
+    Only where a period is longer than a day: markets are closed at night and on weekends.
+    """
+    times = None if index is None or callable(index) else np.asarray(index)
+    if times is None or times.dtype.kind != "M" or len(times) < 2:
+        return
+    gaps = np.diff(times.astype("datetime64[s]").astype(np.float64))
+    if (gaps <= 0).any():
+        place = int(np.argmax(gaps <= 0)) + 1
+        raise InputError(
+            f"the index of y does not go forward in time at y[{place}]; use y.sort_index(), and "
+            "one value for each time"
+        )
+    usual = float(np.median(gaps))
+    wide = gaps > _LEFT_OUT * usual
+    if usual > _DAY and wide.any():
+        place = int(np.argmax(wide))
+        raise InputError(
+            f"the index of y leaves out at least one step between y[{place}] and y[{place + 1}]; "
+            "put NaN where an observation is missing, for example with y.asfreq(...)"
+        )
+
+
+def as_series(y: Any, X: Any, likelihood: str) -> Series:
+    """Validate a series: numbers, at least two of them seen, in the support of the likelihood."""
+    shown = _numbers(y)
+    _check_time(getattr(y, "index", None))
     if shown.ndim != 1:
         raise InputError(f"y has the shape {shown.shape}; fit() takes one series of shape (steps,)")
     seen = ~np.isnan(shown)
@@ -145,6 +183,10 @@ def model_for(
 ) -> LatentModel:
     """The model of a series, with priors in its own unit."""
     scales = {name: unit * series.scale for name, unit in _PRIOR_UNITS.items()}
+    if prior_scales is not None and not isinstance(prior_scales, dict):
+        raise InputError(
+            f"prior_scales is {prior_scales!r}; give a dictionary such as {{'level': 0.5}}"
+        )
     for name, scale in (prior_scales or {}).items():
         validation.one_of(name, tuple(_PRIOR_UNITS), "a name in prior_scales")
         scales[name] = validation.positive_number(scale, f"prior_scales[{name!r}]")

@@ -113,6 +113,7 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
             level = "ar" if self.likelihood == "volatility" else "walk"
         if level is not None:
             validation.one_of(level, ("auto", "walk", "ar"), "level")
+        validation.boolean(self.trend, "trend")
         if self.trend and level != "walk":
             raise InputError(f"trend=True needs level='walk', not {level!r}: it is its slope")
         if self.season is not None:
@@ -131,7 +132,8 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         Parameters
         ----------
         y : array, shape (steps,)
-            The series; NaN where an observation is missing.
+            The series; NaN, or masked, where an observation is missing. The times of a pandas
+            series must go forward and leave out no period.
         X : array, shape (steps, columns), optional
             Regressors.
         checkpoint : path or Checkpoint, optional
