@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from curvi.families import LocationScale as LocationScale
     from curvi.families import LowRank as LowRank
     from curvi.families import MeanField as MeanField
+    from curvi.families import SparsePrecision as SparsePrecision
     from curvi.families import StudentT as StudentT
     from curvi.glm import BayesianLinearRegression as BayesianLinearRegression
     from curvi.glm import BayesianLogisticRegression as BayesianLogisticRegression
@@ -105,7 +106,8 @@ _NAMES = {
     "_core.validation": ("PrecisionWarning",),
     "targets": ("DataTarget", "Target"),
     "families": (
-        "Chain", "Conditional", "FullRank", "LocationScale", "LowRank", "MeanField", "StudentT",
+        "Chain", "Conditional", "FullRank", "LocationScale", "LowRank", "MeanField",
+        "SparsePrecision", "StudentT",
     ),
     "objective": ("Draws",),
     "solvers": (

@@ -23,7 +23,7 @@ from curvi._core.memory import require_memory
 from curvi._core.trees import size
 from curvi.concentration import VarianceReport
 from curvi.families import Family, Params
-from curvi.families._host import HostMap, has_host_map
+from curvi.families._host import has_host_map, host_map
 from curvi.objective import energies, host_sample
 from curvi.objective._batch import BatchedDensity
 from curvi.objective._draws import host_generator
@@ -188,7 +188,7 @@ def _on_host(
 ) -> tuple[Any, Any, Any]:
     """Energies, log q and the entropy of q, through values and gradients of the log density."""
     noise = np.asarray(draws, np.float64)
-    moved = HostMap.of(family, params).forward(noise)
+    moved = host_map(family, params).forward(noise)
     values, _ = BatchedDensity.of(target)(moved.positions)
     constant = 0.5 * noise.shape[1] * np.log(2 * np.pi)
     log_q = -0.5 * np.sum(noise**2, axis=1) - constant - moved.log_det

@@ -16,7 +16,7 @@ from curvi._core.trees import coordinate_names
 from curvi.diagnostics._evaluation import energies_at, evaluation_count, evaluation_noise
 from curvi.diagnostics._moments import UserSpace, positions
 from curvi.families import Family, Params
-from curvi.families._host import HostMap, has_host_map
+from curvi.families._host import has_host_map, host_map
 from curvi.targets import AbstractTarget
 
 _RADII = np.array([3.0, 4.0, 6.0, *8.0 * 2.0 ** np.arange(6)])  # sds of q
@@ -77,7 +77,7 @@ def _lines(bases: np.ndarray, shape: tuple[int, int, int, int]) -> np.ndarray:
 def _transformed(family: Family, params: Params, noise: np.ndarray) -> np.ndarray:
     """The positions on the host: nothing is compiled for them."""
     if has_host_map(family):
-        return HostMap.of(family, params).forward(noise.astype(np.float64)).positions
+        return host_map(family, params).forward(noise.astype(np.float64)).positions
     mean, scale_params = jax.tree.map(np.asarray, params)
     diagonal, factor = family.scale.diagonal_and_factor(scale_params, np)
     moved = np.zeros((len(noise), len(mean))) + mean[None]

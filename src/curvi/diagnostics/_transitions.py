@@ -19,10 +19,10 @@ from typing import NamedTuple
 import numpy as np
 
 from curvi._core.threads import one_blas_thread
-from curvi.families._host import HostMap, Moved
+from curvi.families._host import HostMap
+from curvi.families._sparse_host import Moved, SparseMap
 from curvi.objective._batch import BatchedDensity
 
-_CHAINS = 256
 _BLOCK = 8  # transitions between two looks at the moments
 _WARM = 8  # transitions that choose the step
 _LENGTH, _JITTER = np.pi / 2, 0.3  # of a trajectory, and its relative spread
@@ -49,12 +49,15 @@ class Effort:
         Effective draws of the worst coordinate at which they end.
     most_evaluations : int
         Gradients that they may take.
+    chains : int
+        Number of chains.
     time_left : callable
         Seconds that are left.
     """
 
     wanted_ess: float = 1000.0
     most_evaluations: int = 200_000
+    chains: int = 256
     time_left: Callable[[], float] = lambda: float("inf")
 
 
@@ -94,6 +97,8 @@ class Transitions:
         with a curvature that the steps do not resolve.
     evaluations : int
         Gradients that were taken.
+    chains : int
+        Number of chains.
     """
 
     positions: np.ndarray
@@ -101,11 +106,12 @@ class Transitions:
     acceptance: float
     diverging: float
     evaluations: int
+    chains: int = 256
 
     @property
     def trusted(self) -> bool:
         """Whether the chains move freely, and their moments have stopped moving."""
-        enough = float(self.settling.ess.min(initial=np.inf)) >= _LEAST_PER_CHAIN * _CHAINS
+        enough = float(self.settling.ess.min(initial=np.inf)) >= _LEAST_PER_CHAIN * self.chains
         free = self.acceptance >= _LEAST_ACCEPTANCE and self.diverging <= _MOST_DIVERGING
         return self.settling.settled and enough and free
 
@@ -124,7 +130,7 @@ Outputs = Callable[[np.ndarray], np.ndarray]
 
 def run_transitions(
     density: BatchedDensity,
-    place: HostMap,
+    place: HostMap | SparseMap,
     rng: np.random.Generator,
     effort: Effort,
     outputs: Outputs,
@@ -155,7 +161,7 @@ class _Chains:
     def __init__(
         self,
         density: BatchedDensity,
-        place: HostMap,
+        place: HostMap | SparseMap,
         rng: np.random.Generator,
         effort: Effort,
         outputs: Outputs,
@@ -165,7 +171,7 @@ class _Chains:
         self.before = density.evaluations
         dimension = len(place.mean)
         self.step = float(np.clip(1.2 * dimension**-0.25, _SHORTEST_STEP, _LONGEST_STEP))
-        noise = rng.normal(size=(_CHAINS, dimension))
+        noise = rng.normal(size=(effort.chains, dimension))
         self.state = self._start(noise.astype(density.density.dtype))
         self.kept: list[np.ndarray] = []
         self.seen: list[np.ndarray] = []
@@ -195,6 +201,7 @@ class _Chains:
                     float(np.mean(self.rates)),
                     float(np.mean(self.flown)),
                     self._used(),
+                    self.effort.chains,
                 )
 
     def _forget(self) -> None:

@@ -13,11 +13,13 @@ from curvi.families._family import (
     Params,
     StudentT,
 )
+from curvi.families._inverse_root import InverseRoot
 from curvi.families._scales import Diagonal, DiagonalPlusLowRank, LowerTriangular, Scale
+from curvi.families._sparse_precision import SparsePrecision
 
 __all__ = [
     "Arrow", "Base", "BlockBidiagonal", "Chain", "Conditional", "Diagonal", "DiagonalPlusLowRank",
-    "Family", "FullRank", "Laplace", "LocationScale", "Logistic", "LowRank", "LowerTriangular",
-    "MeanField", "MultivariateTBase", "Normal", "Params", "Scale", "StudentT", "StudentTBase",
+    "Family", "FullRank", "InverseRoot", "Laplace", "LocationScale", "Logistic", "LowRank", "LowerTriangular",
+    "MeanField", "MultivariateTBase", "Normal", "Params", "Scale", "SparsePrecision", "StudentT", "StudentTBase",
     "Warped",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ which the scale of a local coordinate follows the globals (the funnel of a hiera
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,7 @@ class Warped(Scale):
 
     Parameters
     ----------
-    order : tuple of int
+    order : sequence of int
         The coordinates, globals first.
     num_globals : int
         How many of them are global.
@@ -45,7 +46,7 @@ class Warped(Scale):
         The structure of R.
     """
 
-    order: tuple[int, ...]
+    order: Any
     num_globals: int
     inner: Scale
 
@@ -147,8 +148,29 @@ class Warped(Scale):
         return {**raw, "scale": self.inner.from_raw(raw["scale"])}
 
 
+class WarpedGaussian(Family):
+    """A family whose scale is :class:`Warped`."""
+
+    @property
+    @abc.abstractmethod
+    def scale(self) -> Warped:
+        """R, and B."""
+
+    def noise_log_prob(self, params: Params, noise: Vector) -> Float[Array, ""]:
+        """``log q`` where the noise is mapped to."""
+        scale = self.scale
+        linear = scale.inner.log_det(params.scale_params["scale"])
+        volume = linear + jnp.sum(scale.log_scales(params.scale_params, noise))
+        return self.base.log_prob(noise) - volume
+
+    def log_prob(self, params: Params, z: Vector) -> Float[Array, ""]:
+        """``log q(z)``."""
+        noise = self.scale.solve(params.scale_params, z - params.mean)
+        return self.noise_log_prob(params, noise)
+
+
 @dataclass(frozen=True)
-class Conditional(Family):
+class Conditional(WarpedGaussian):
     """Globals, and locals whose mean and spread depend on them.
 
     For posteriors with groups: the globals (means, logarithms of group sds) have a full
@@ -205,18 +227,6 @@ class Conditional(Family):
         if self.blocks:
             return Warped(self.order, count, Arrow(count, self.blocks))
         return Warped(self.order, len(self.globals_), LowerTriangular())
-
-    def noise_log_prob(self, params: Params, noise: Vector) -> Float[Array, ""]:
-        """``log q`` where the noise is mapped to."""
-        scale = self.scale
-        linear = scale.inner.log_det(params.scale_params["scale"])
-        volume = linear + jnp.sum(scale.log_scales(params.scale_params, noise))
-        return self.base.log_prob(noise) - volume
-
-    def log_prob(self, params: Params, z: Vector) -> Float[Array, ""]:
-        """``log q(z)``."""
-        noise = self.scale.solve(params.scale_params, z - params.mean)
-        return self.noise_log_prob(params, noise)
 
     def __repr__(self) -> str:
         names = ", ".join(str(name) for name in self.globals_)

@@ -10,7 +10,7 @@ that of :class:`~curvi.families.FullRank`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,24 +20,23 @@ from curvi.families._bases import Normal
 from curvi.families._conditional import Conditional
 from curvi.families._family import Family, Params
 from curvi.families._scales import LowerTriangular
-
-_LARGEST_LOG = 30.0  # of a scale: a draw further out is as good as infinitely far
-
-
-class Moved(NamedTuple):
-    """Noise on its way: v, the scales of the locals, positions, ``log |det dz / d epsilon|``."""
-
-    v: np.ndarray
-    scales: np.ndarray
-    positions: np.ndarray
-    log_det: np.ndarray
-
+from curvi.families._sparse_host import LARGEST_LOG, Moved, SparseMap
+from curvi.families._sparse_precision import SparsePrecision
 
 def has_host_map(family: Family) -> bool:
     """Whether the family is a Gaussian with a dense R, or one that is conditional on globals."""
+    if isinstance(family, SparsePrecision):
+        return family.elimination is not None
     if isinstance(family, Conditional):
         return bool(family.order) and not family.blocks
     return isinstance(family.scale, LowerTriangular) and isinstance(family.base, Normal)
+
+
+def host_map(family: Family, params: Params) -> HostMap | SparseMap:
+    """The map of a family that has one."""
+    if isinstance(family, SparsePrecision):
+        return SparseMap.of(family, params)
+    return HostMap.of(family, params)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +86,11 @@ class HostMap:
         return int(self.warp.shape[1])
 
     @property
+    def sds(self) -> np.ndarray:
+        """Marginal sds of q, in the order of the coordinates here."""
+        return np.sqrt(np.sum(self.factor**2, axis=1))
+
+    @property
     def log_det(self) -> float:
         """``log det R``."""
         return float(np.sum(np.log(np.diagonal(self.factor))))
@@ -100,7 +104,7 @@ class HostMap:
         """Move draws, one per row."""
         count = self.num_globals
         logs = self._log_scales(noise)
-        scales = np.exp(np.minimum(logs, _LARGEST_LOG))
+        scales = np.exp(np.minimum(logs, LARGEST_LOG))
         v = noise.copy()
         v[:, count:] *= scales
         positions = np.empty_like(v)

@@ -36,7 +36,7 @@ def resolved(family: Conditional, position: Any) -> Conditional:
     """
     leaves = leaf_coordinates(position)
     dimension = sum(index.size for index in leaves.values())
-    first = np.concatenate([np.empty(0, int), *_globals(family, leaves, dimension)])
+    first = coordinates_of(family.globals_, leaves, dimension)
     _refuse_repeats(first)
     if family.groups is None:
         rest = np.setdiff1d(np.arange(dimension), first)
@@ -57,10 +57,17 @@ def resolved(family: Conditional, position: Any) -> Conditional:
     return replace(family, order=tuple(int(i) for i in joined), blocks=tuple(blocks))
 
 
-def _globals(
-    family: Conditional, leaves: dict[str, np.ndarray], dimension: int
+def coordinates_of(
+    names: tuple[str | int, ...], leaves: dict[str, np.ndarray], dimension: int
+) -> np.ndarray:
+    """The flat coordinates of leaves and indices; InputError for one that there is not."""
+    return np.concatenate([np.empty(0, int), *_each_of(names, leaves, dimension)])
+
+
+def _each_of(
+    names: tuple[str | int, ...], leaves: dict[str, np.ndarray], dimension: int
 ) -> Iterator[np.ndarray]:
-    for name in family.globals_:
+    for name in names:
         if isinstance(name, int):
             if not 0 <= name < dimension:
                 raise InputError(f"globals_ has {name}, but there are {dimension} coordinates")

@@ -8,7 +8,8 @@ import numpy as np
 
 from curvi.diagnostics._evaluation import raw_relative_ess
 from curvi.families import Family, Params
-from curvi.families._host import HostMap
+from curvi.families._host import HostMap, host_map
+from curvi.families._sparse_host import SparseMap
 
 CLOSE = 0.8  # relative ESS from which weights are enough
 _HEAVIEST, _TAIL = 0.5, 64  # shape of the tail of weights, and the share of draws that are it
@@ -41,6 +42,6 @@ class Candidate(NamedTuple):
         return float(np.mean(logs[-tail:] - logs[-tail - 1])) if len(logs) > tail else np.inf
 
     @property
-    def map(self) -> HostMap:
+    def map(self) -> HostMap | SparseMap:
         """On the host."""
-        return HostMap.of(self.family, self.params)
+        return host_map(self.family, self.params)

@@ -35,7 +35,7 @@ from curvi.engine import (
     hooks_for,
     resumable,
 )
-from curvi.families import Family, MeanField, Params
+from curvi.families import Family, MeanField, Params, SparsePrecision
 from curvi.inference._growth import Grown, Precision, run_growing
 from curvi.inference._initial import (
     COPIES,
@@ -63,8 +63,9 @@ from curvi.inference._inputs import (
 from curvi.inference._ladder import Ladder, first_rung
 from curvi.inference._laplace import laplace_params, laplace_within
 from curvi.inference._plan import is_automatic, planned_draws
+from curvi.inference._sparse_rung import with_found_structure
 from curvi.objective import Draws
-from curvi.solvers import Method, TrustRegion
+from curvi.solvers import Method, NaturalGradient, TrustRegion
 from curvi.targets import AbstractTarget
 
 _STREAM = 0xD4A
@@ -202,19 +203,22 @@ def fit(
     """
     began = time.perf_counter()
     chosen = (family, method, draws, num_draws, batch_size, init)
+    if method is None and isinstance(family, SparsePrecision):
+        method = NaturalGradient()
     method, execution = as_method(method), as_execution(execution)
     check_batch(target, batch_size)
     target = as_target(target, position, (batch_size, *method.batch_sizes))
     _ = target.to_user  # a constrain that does not work is refused before the work, not after it
     free = mesh is None and execution.mode != "compiled"
-    automatic = free and is_automatic(target, *chosen)
-    if automatic:
-        family, method, draws = first_rung(target)
+    rung = first_rung(target) if free and is_automatic(target, *chosen) else None
+    automatic = rung is not None
+    if rung is not None:
+        family, method, draws = rung
     elif isinstance(family, str) and family == "auto":
         family = init.family if isinstance(init, FitResult) else MeanField()
     instance_of(family, Family, "family", "curvi.MeanField()")
     assert isinstance(family, Family)  # noqa: S101  for the type checker
-    family = family.on(target.position)
+    family = family if automatic else with_found_structure(family.on(target.position), target)
     check_options(on_failure, tolerance, time_budget)
     num_draws, starts = (
         optional_count(num_draws, "num_draws"),

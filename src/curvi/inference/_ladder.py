@@ -1,6 +1,7 @@
 """``family="auto"``: richer families and corrections until the answer is right.
 
-Rungs, by what they cost: a full covariance; a family that is conditional on globals, where some
+Rungs, by what they cost: a full covariance, or a sparse precision where there are many coordinates;
+a family that is conditional on globals, where some
 coordinates govern the spread of others; importance weights, where q is close; transitions from
 draws of q, which judge the answer and correct it. The first that fits answers.
 """
@@ -24,18 +25,26 @@ from curvi.diagnostics._modes import Mode, joined_modes, modes_of
 from curvi.diagnostics._moments import user_columns, user_space
 from curvi.diagnostics._transitions import Effort, Transitions, run_transitions
 from curvi.engine import Budget, Execution, Resources, RunResult, VariationalProblem, run
-from curvi.families import Conditional, Family, FullRank, Params
+from curvi.families import Conditional, Family, FullRank, Params, SparsePrecision
 from curvi.families._host import HostMap
+from curvi.families._sparse_host import SparseMap
 from curvi.inference._candidate import CLOSE, Candidate
 from curvi.inference._dependence import find_globals
+from curvi.inference._following import Following
+from curvi.inference._sparse_rung import (
+    MOST_FULL,
+    SPARSE_DRAWS,
+    may_be_sparse,
+    sparse_family,
+)
 from curvi.inference._tails import has_light_tails
-from curvi.objective import Draws, whiten
+from curvi.objective import Draws, normalise, whiten
 from curvi.objective._batch import BatchedDensity
+from curvi.objective._curvature import Curvature
 from curvi.objective._draws import host_generator
 from curvi.solvers import NaturalGradient
 from curvi.targets import AbstractTarget
 
-MOST_DIMENSIONS = 1000
 _MOST_WORK = 3e11  # numbers that the gradients of one fit compute
 _STEPS = 30  # of a run, by which its work is judged
 _FEWEST_DRAWS, _DRAWS_PER_DIMENSION = 128, 1.15
@@ -48,6 +57,8 @@ _MOST_EVALUATIONS = 400_000
 _MOST_NUMBERS = 8e10  # that transitions compute
 _WANTED_ESS = 1000.0  # of transitions, or more where mc_tolerance asks for it
 _MOST_DRAWS = 2**16  # that are weighted, whatever mc_tolerance asks for
+_CHAINS, _FEWEST_CHAINS = 256, 32
+_CHAIN_NUMBERS = 400_000  # in the positions of all chains, as far as so many chains allow it
 _OTHER_STARTS = 2
 _STEPS_AROUND = 50
 _OUTSIDE = (0.025, 0.975)  # quantiles of the draws between which a mode counts as seen
@@ -68,10 +79,14 @@ _STREAM = 0x1AD
 
 
 def climbs(target: AbstractTarget) -> bool:
-    """Whether a full covariance of the target is affordable."""
+    """Whether a full covariance of the target is affordable, or a sparse precision to be found."""
+    return _has_full_rank(target) or may_be_sparse(target)
+
+
+def _has_full_rank(target: AbstractTarget) -> bool:
     draws = number_of_draws(target.dimension)
     work = target.density.cost.numbers * draws * _STEPS
-    return target.dimension <= MOST_DIMENSIONS and work <= _MOST_WORK
+    return target.dimension <= MOST_FULL and work <= _MOST_WORK
 
 
 def number_of_draws(dimension: int) -> int:
@@ -80,10 +95,19 @@ def number_of_draws(dimension: int) -> int:
     return -(-wanted // _FEWEST_DRAWS) * _FEWEST_DRAWS
 
 
-def first_rung(target: AbstractTarget) -> tuple[Family, NaturalGradient, Draws]:
-    """The family, method and draws that a fit begins with."""
-    dimension = target.dimension
-    return FullRank(), _method(dimension), Draws("whitened", number_of_draws(dimension))
+def first_rung(target: AbstractTarget) -> tuple[Family, NaturalGradient, Draws] | None:
+    """The family, method and draws that a fit begins with; None where there is no such family."""
+    method = _method(target.dimension)
+    if _has_full_rank(target):
+        return FullRank(), method, _draws(FullRank(), target.dimension)
+    family = sparse_family(target)
+    return None if family is None else (family, method, _draws(family, target.dimension))
+
+
+def _draws(family: Family, dimension: int) -> Draws:
+    if isinstance(family, SparsePrecision):
+        return Draws("normalised", SPARSE_DRAWS)
+    return Draws("whitened", number_of_draws(dimension))
 
 
 def _method(dimension: int) -> NaturalGradient:
@@ -94,7 +118,7 @@ def _method(dimension: int) -> NaturalGradient:
 
 @dataclass(eq=False)
 class Ladder:
-    """The rungs after a first fit of full rank.
+    """The rungs after a first fit of full rank, or with a sparse precision.
 
     Parameters
     ----------
@@ -131,7 +155,10 @@ class Ladder:
             result.elbo_se,
             np.asarray(result.log_ratio),
         )
-        self._note("full rank", first, "fits" if first.close else "does not fit")
+        self._plain = result.family
+        self._sparse = isinstance(result.family, SparsePrecision)
+        self._name = "sparse precision" if self._sparse else "full rank"
+        self._note(self._name, first, "fits" if first.close else "does not fit")
         try:
             self._answer(first)
             if self._trusted:
@@ -177,7 +204,7 @@ class Ladder:
         self._best: Candidate = first
         self._correction: Correction | None = None
         if not first.close:
-            self._best = self._conditional(first)
+            self._best = self._following(first) if self._sparse else self._conditional(first)
         rng = host_generator(self.resources.key, _STREAM, 5)
         weighable = self._best.close and has_light_tails(self.density, self._best.map, rng)
         weighted = self._weighted(self._best) if weighable else None
@@ -185,7 +212,7 @@ class Ladder:
 
     def _conditional(self, first: Candidate) -> Candidate:
         """A family that is conditional on globals, where there are any and it fits better."""
-        place, dimension = first.map, self.target.dimension
+        place, dimension = HostMap.of(first.family, first.params), self.target.dimension
         noise = self._noise(_STUDIED, 0)
         moved = place.forward(noise)
         _, gradients = self.density(moved.positions)
@@ -210,13 +237,28 @@ class Ladder:
         self._note(f"conditional on {listed}", shown, "better" if better else "no better")
         return fitted if better and fitted is not None else first
 
+    def _following(self, first: Candidate) -> Candidate:
+        """Scales that follow the corner, where there is one and that fits better."""
+        place = first.map
+        if not isinstance(place, SparseMap) or not place.structure.num_corner:
+            return first
+        curvature = Curvature(self.target.density, self.target.rows, place.structure)
+        rng = host_generator(self.resources.key, _STREAM, 7)
+        family = replace(first.family, follows=True)  # type: ignore[type-var]
+        moved = Following(self.density, curvature, place, rng).run()
+        fitted = self._judged(family, moved.params(self.target.dtype))
+        better = fitted is not None and fitted.elbo > first.elbo + _BETTER
+        shown = first if fitted is None else fitted
+        self._note("scales that follow dense rows", shown, "better" if better else "no better")
+        return fitted if better and fitted is not None else first
+
     def _run(self, family: Family, params: Params, most: int | None = None) -> RunResult:
-        draws = number_of_draws(self.target.dimension)
-        draws = max(draws, 2 * _FEWEST_DRAWS)
-        problem = VariationalProblem(
-            self.target.density, family, Draws("whitened", draws), self.target.dimension, None
-        )
-        noise = whiten(self._noise(draws, 1))
+        dimension = self.target.dimension
+        plan = _draws(family, dimension)
+        if plan.kind == "whitened":
+            plan = replace(plan, num_draws=max(plan.num_draws, 2 * _FEWEST_DRAWS))
+        problem = VariationalProblem(self.target.density, family, plan, dimension, None)
+        noise = (normalise if self._sparse else whiten)(self._noise(plan.num_draws, 1))
         resources = self.resources._replace(noise=jnp.asarray(noise, self.target.dtype))
         method = _method(self.target.dimension)
         budget, spent = self.budget, self._spent
@@ -246,8 +288,9 @@ class Ladder:
         if self.mc_tolerance is not None:
             needed = min((1 / best.relative_ess - 1) / self.mc_tolerance**2, _MOST_DRAWS)
         count = int(np.clip(affordable, _STUDIED, max(4 * _STUDIED, needed)))
-        count = max(count, number_of_draws(self.target.dimension))
-        noise = whiten(self._noise(count, 2))
+        if not self._sparse:
+            count = max(count, number_of_draws(self.target.dimension))
+        noise = (normalise if self._sparse else whiten)(self._noise(count, 2))
         moved = best.map.forward(noise)
         values, _ = self.density(moved.positions)
         log_q = -0.5 * np.sum(noise**2, axis=1) - moved.log_det
@@ -275,6 +318,7 @@ class Ladder:
         effort = Effort(
             wanted_ess=wanted,
             most_evaluations=int(min(_MOST_EVALUATIONS, affordable)),
+            chains=int(np.clip(_CHAIN_NUMBERS // self.target.dimension, _FEWEST_CHAINS, _CHAINS)),
             time_left=self.budget.left,
         )
         rng = host_generator(self.resources.key, _STREAM, 3)
@@ -299,7 +343,7 @@ class Ladder:
         mean, sd = found.positions.mean(axis=0), found.positions.std(axis=0)
         order = place.order
         shift = np.abs(place.mean - mean[order]) / np.maximum(sd[order], 1e-300)
-        ratio = np.sqrt(np.sum(place.factor**2, axis=1)) / np.maximum(sd[order], 1e-300)
+        ratio = place.sds / np.maximum(sd[order], 1e-300)
         far = int(np.argmax(shift))
         off = int(np.argmax(np.abs(np.log(np.maximum(ratio, 1e-300)))))
         return (
@@ -316,11 +360,12 @@ class Ladder:
             if self._exhausted:
                 break
             place = start + rng.normal(size=len(start))
-            params = FullRank().init(jnp.asarray(place, self.target.dtype), 0.3)
-            fitted = self._judged(FullRank(), self._run(FullRank(), params).params)
+            family = self._plain
+            params = family.init(jnp.asarray(place, self.target.dtype), 0.3)
+            fitted = self._judged(family, self._run(family, params).params)
             if fitted is not None:
                 others.append(fitted)
-                self._note("full rank from another start", fitted, "tried")
+                self._note(f"{self._name} from another start", fitted, "tried")
         top = max(others, key=lambda one: one.elbo, default=None)
         if top is not None and top.elbo >= self._best.elbo + _BETTER:
             self._answer(top)

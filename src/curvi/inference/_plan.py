@@ -7,11 +7,12 @@ from typing import Any
 
 from curvi._core.errors import InputError
 from curvi.diagnostics import FitResult
-from curvi.families import Family
+from curvi.families import Family, SparsePrecision
 from curvi.inference._ladder import climbs
+from curvi.inference._sparse_rung import SPARSE_DRAWS
 from curvi.io._streams import Stream
 from curvi.objective import Draws, plan_draws
-from curvi.solvers import Method
+from curvi.solvers import Method, NaturalGradient
 from curvi.targets import AbstractTarget, DataTarget
 
 
@@ -40,6 +41,11 @@ def planned_draws(
     batch_size: int | None,
 ) -> Draws:
     """Fixed draws where they pay; fresh ones where the method or the batches are stochastic."""
+    if isinstance(family, SparsePrecision) and isinstance(method, NaturalGradient):
+        if draws == "auto" and batch_size is None:  # exact Hessians need few draws
+            return Draws("normalised", SPARSE_DRAWS if num_draws is None else num_draws)
+        if isinstance(draws, Draws):
+            return draws
     stochastic = method.needs_fresh_draws or batch_size is not None
     if isinstance(draws, str) and stochastic and (draws != "auto" or method.needs_fresh_draws):
         # Draws refuses what cannot be drawn anew, and few fresh draws suffice for any family.

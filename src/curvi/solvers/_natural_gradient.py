@@ -7,14 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array
-from scipy import linalg
 
 from curvi._core import validation
 from curvi._core.errors import InputError, Outcome
 from curvi._core.threads import one_blas_thread
+from curvi.families import SparsePrecision
 from curvi.families._host import HostMap, Moved, has_host_map
+from curvi.linalg._sparse_symmetric import inverse_root
 from curvi.objective._batch import BatchedDensity
 from curvi.solvers._method import Info, Method, Problem, Stepper
+from curvi.solvers._sparse_steps import SparseSteps
 
 _LONGEST = 3.0  # posterior sds per coordinate that a step may move the mean, root mean square
 _SHORTER, _LONGER = 0.4, 1.5  # of the share of a step, after a rejection and after a success
@@ -22,8 +24,9 @@ _LEAST_CURVATURE = 0.1  # eigenvalues of the new precision, where it would be in
 _WINDOW = 5  # steps over which progress is judged
 _LARGEST_WARP = 0.5  # that one step may add to an entry of B
 _HOST_ONLY = (
-    "NaturalGradient steps on the host, on fixed draws and all rows, and fits FullRank() or "
-    "Conditional(globals_) without groups; choose TrustRegion() for anything else"
+    "NaturalGradient steps on the host, on fixed draws and all rows, and fits FullRank(), "
+    "SparsePrecision() or Conditional(globals_) without groups; choose TrustRegion() for anything "
+    "else"
 )
 
 
@@ -104,6 +107,8 @@ class NaturalGradient(Method):
         """The steps; raises InputError where the problem has none."""
         if not self.has_host_steps(problem):
             raise InputError(_HOST_ONLY)
+        if isinstance(problem.family, SparsePrecision):  # type: ignore[attr-defined]
+            return SparseSteps(problem, params, resources, self.least_progress)
         return _Steps(problem, params, resources, self.least_progress)
 
 
@@ -240,11 +245,11 @@ def _moved_map(place: HostMap, direction: _Direction, share: float) -> tuple[Hos
     """The map after a step, and whether the precision had to be made positive."""
     precision = np.eye(len(place.mean)) + share * direction.excess
     try:
-        root = _inverse_root(precision)
+        root = inverse_root(precision)
         indefinite = False
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(precision)
-        root = _inverse_root((vectors * np.maximum(values, _LEAST_CURVATURE)) @ vectors.T)
+        root = inverse_root((vectors * np.maximum(values, _LEAST_CURVATURE)) @ vectors.T)
         indefinite = True
     way = share * (root.T @ direction.mean)
     way *= min(1.0, _LONGEST / max(float(np.sqrt(np.mean(way**2))), 1e-300))
@@ -252,10 +257,3 @@ def _moved_map(place: HostMap, direction: _Direction, share: float) -> tuple[Hos
     warp = place.warp + share * np.clip(direction.warp, -_LARGEST_WARP, _LARGEST_WARP)
     mean = place.mean + factor @ way
     return replace(place, mean=mean, factor=factor, warp=warp), indefinite
-
-
-def _inverse_root(matrix: np.ndarray) -> np.ndarray:
-    """The lower triangular W with ``W W' = matrix^-1``."""
-    upper = np.linalg.cholesky(matrix[::-1, ::-1])[::-1, ::-1]  # matrix = upper upper'
-    identity = np.eye(len(matrix))
-    return linalg.solve_triangular(upper.T, identity, lower=True, check_finite=False)

@@ -1,0 +1,253 @@
+r"""The map of a sparse precision on the host: many draws forward, and gradients back to the noise.
+
+The twin of :class:`~curvi.families._host.HostMap`, with R by substitution instead of a matrix. The
+coordinates are columns here, draws are rows outside: sparse products are fast along them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from scipy import linalg, sparse
+
+from curvi.families._family import Params
+from curvi.families._scales import LowerTriangular
+from curvi.families._sparse_precision import SparsePrecision
+from curvi.linalg._elimination import Elimination
+from curvi.linalg._sparse_symmetric import InverseFactor, SparseSymmetric
+
+LARGEST_LOG = 30.0  # of a scale: a draw further out is as good as infinitely far
+
+
+class Moved(NamedTuple):
+    """Noise on its way: v, the scales of the locals, positions, ``log |det dz / d epsilon|``."""
+
+    v: np.ndarray
+    scales: np.ndarray
+    positions: np.ndarray
+    log_det: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class SparseMap:
+    r"""``z = mu + R v(epsilon)`` with a sparse inverse of R.
+
+    Parameters
+    ----------
+    structure : Elimination
+        The order of the coordinates, and the entries of N.
+    mean : array, shape (d,)
+        mu, in the order of the elimination.
+    corner, coupling, links, scale : array
+        G, K, the entries of N, and the diagonal of S.
+    warp : array, shape (locals, corner) or (d, 0)
+        B.
+    """
+
+    structure: Elimination
+    mean: np.ndarray
+    corner: np.ndarray
+    coupling: np.ndarray
+    links: np.ndarray
+    scale: np.ndarray
+    warp: np.ndarray
+
+    @classmethod
+    def of(cls, family: SparsePrecision, params: Params) -> SparseMap:
+        """The map of a family with these parameters."""
+        found, inner = family.elimination, params.scale_params["scale"]
+        assert found is not None  # noqa: S101  for the type checker
+        raw, coupling, links, logs = (
+            np.asarray(inner[name], np.float64)
+            for name in ("corner", "coupling", "links", "log_scale")
+        )
+        mean = np.asarray(params.mean, np.float64)[found.order]
+        factor = LowerTriangular().factor(raw, np)
+        warp = np.asarray(params.scale_params["warp"], np.float64)
+        return cls(found, mean, factor, coupling, links, np.exp(logs), warp)
+
+    def params(self, dtype: Any) -> Params:
+        """The parameters of the family whose map this is."""
+        with np.errstate(over="ignore", divide="ignore"):
+            raw = np.tril(self.corner, -1) + np.diag(np.log(np.diagonal(self.corner)))
+            inner = {
+                "corner": raw,
+                "coupling": self.coupling,
+                "links": self.links,
+                "log_scale": np.log(self.scale),
+            }
+            scale = {name: jnp.asarray(part, dtype) for name, part in inner.items()}
+            warp = jnp.asarray(self.warp, dtype)
+            mean = jnp.asarray(self.mean[self.structure.places], dtype)
+        return Params(mean, {"scale": scale, "warp": warp})
+
+    @property
+    def order(self) -> np.ndarray:
+        """Which coordinate of the position stands where."""
+        return self.structure.order
+
+    @property
+    def num_globals(self) -> int:
+        """Coordinates of the noise that scales follow."""
+        return int(self.warp.shape[1])
+
+    @property
+    def log_det(self) -> float:
+        """``log det R``."""
+        return float(np.sum(np.log(self.scale)) + np.sum(np.log(np.diagonal(self.corner))))
+
+    @cached_property
+    def _down(self) -> list[sparse.csr_matrix]:
+        """The rows of N of every round."""
+        found, blocks = self.structure, []
+        for one in found.rounds():
+            begin, end = one.locals.start, one.locals.stop
+            starts = found.starts[begin : end + 1] - found.starts[begin]
+            entries = self.links[one.entries], found.columns[one.entries], starts
+            blocks.append(sparse.csr_matrix(entries, (end - begin, begin)))
+        return blocks
+
+    @cached_property
+    def _up(self) -> list[sparse.csr_matrix]:
+        return [block.T.tocsr() for block in self._down]
+
+    @cached_property
+    def sds(self) -> np.ndarray:
+        """Marginal sds of q, in the order of the elimination."""
+        family = SparsePrecision(elimination=self.structure)
+        with_plain = replace(self, warp=np.zeros((len(self.mean), 0)))
+        return np.asarray(family.sd(with_plain.params(np.float64)))[self.order]
+
+    def astype(self, dtype: Any) -> SparseMap:
+        """The same map in another precision."""
+        names = ("mean", "corner", "coupling", "links", "scale", "warp")
+        return replace(self, **{name: getattr(self, name).astype(dtype) for name in names})
+
+    def precision(self) -> SparseSymmetric:
+        """``(R R')^-1``, on the entries of N and the diagonal."""
+        found, own = self.structure, self.scale**-2
+        links = self._links
+        whole = (links + sparse.identity(found.num_locals)).tocsr()
+        weighted = whole.T.multiply(own).tocsr()
+        product = (weighted @ whole).tocoo()
+        below = product.row > product.col
+        low = np.zeros(len(found.rows))
+        slots = found.slots(product.row[below].astype(int), product.col[below].astype(int))
+        low[slots] = product.data[below]
+        diagonal = own.copy()
+        np.add.at(diagonal, found.columns, own[found.rows] * self.links**2)
+        corner = np.empty_like(self.corner)
+        if len(corner):
+            inverse = linalg.solve_triangular(self.corner, np.eye(len(corner)), lower=True)
+            corner = inverse.T @ inverse + self.coupling.T @ (own[:, None] * self.coupling)
+        return SparseSymmetric(found, corner, weighted @ self.coupling, low, diagonal)
+
+    def links_dot(self, vectors: np.ndarray) -> np.ndarray:
+        """``N x`` for columns of the locals."""
+        found: np.ndarray = self._links @ vectors
+        return found
+
+    def with_root(self, root: InverseFactor) -> SparseMap:
+        """The map with another R."""
+        return replace(
+            self, corner=root.corner, coupling=root.coupling, links=root.links, scale=root.scale
+        )
+
+    @cached_property
+    def _links(self) -> sparse.csr_matrix:
+        found = self.structure
+        shape = (found.num_locals, found.num_locals)
+        return sparse.csr_matrix((self.links, found.columns, found.starts), shape)
+
+    def apply(self, noise: np.ndarray) -> np.ndarray:
+        """``R v``, both with a column for every draw."""
+        count = self.structure.num_corner
+        found = np.empty_like(noise)
+        top, rest = found[:count], found[count:]
+        np.matmul(self.corner, noise[:count], out=top)
+        np.multiply(self.scale[:, None], noise[count:], out=rest)
+        rest -= self.coupling @ top
+        for one, block in zip(self.structure.rounds(), self._down, strict=True):
+            if block.nnz:
+                rest[one.locals] -= block @ rest[: one.locals.start]
+        return found
+
+    def transposed(self, vectors: np.ndarray) -> np.ndarray:
+        """``R' g``, both with a column for every draw."""
+        count = self.structure.num_corner
+        found = vectors.copy()
+        top, rest = found[:count], found[count:]
+        rounds = list(self.structure.rounds())
+        for one, block in zip(rounds[::-1], self._up[::-1], strict=True):
+            if block.nnz:
+                rest[: one.locals.start] -= block @ rest[one.locals]
+        top -= self.coupling.T @ rest
+        found[:count] = self.corner.T @ top
+        rest *= self.scale[:, None]
+        return found
+
+    def forward(self, noise: np.ndarray) -> Moved:
+        """Move draws, one per row."""
+        count = self.num_globals
+        logs = self._log_scales(noise)
+        scales = np.exp(np.minimum(logs, LARGEST_LOG))
+        v = noise.copy()
+        v[:, count:] *= scales
+        with np.errstate(over="ignore", invalid="ignore"):  # q of an improper posterior
+            moved = self.apply(np.ascontiguousarray(v.T)) + self.mean[:, None]
+            positions = np.ascontiguousarray(moved[self.structure.places].T)
+        return Moved(v, scales, positions, self.log_det + logs.sum(axis=1))
+
+    def linear_back(self, gradients: np.ndarray) -> np.ndarray:
+        """``R' g``: gradients in v for gradients in the positions."""
+        return self.transposed(np.ascontiguousarray(gradients.T[self.order])).T
+
+    def back(self, moved: Moved, gradients: np.ndarray) -> np.ndarray:
+        r"""Gradients of :math:`\log p(z) + \log |\det dz/d\epsilon|` in the noise."""
+        count, found = self.num_globals, np.ascontiguousarray(self.linear_back(gradients))
+        if count:
+            local = found[:, count:]
+            found[:, :count] += (local * moved.v[:, count:] + 1.0) @ self.warp
+            found[:, count:] = local * moved.scales
+        return found
+
+    def noise_of(self, positions: np.ndarray) -> np.ndarray:
+        """The noise that is mapped to the positions."""
+        found = self._linear_noise_of(positions)
+        found[:, self.num_globals :] *= np.exp(-self._log_scales(found))
+        return found
+
+    def matched_to(self, positions: np.ndarray, weight: float) -> SparseMap:
+        """The map with its mean, the corner and the scales of locals moved to those of positions.
+
+        A whole covariance of the noise would not be sparse; the weight of one is of no use here.
+        """
+        noise, count = self.noise_of(positions), self.structure.num_corner
+        draws = len(noise)
+        v = self._linear_noise_of(positions).mean(axis=0)
+        top = noise[:, :count] - noise[:, :count].mean(axis=0)
+        share = draws / (draws + 2.0 * count)
+        covariance = share * top.T @ top / draws + (1 - share) * np.eye(count)
+        scale = self.scale * noise[:, count:].std(axis=0).astype(self.scale.dtype)
+        mean = self.mean + self.apply(v[:, None])[:, 0]
+        corner = self.corner @ np.linalg.cholesky(covariance) if count else self.corner
+        corner = corner.astype(self.corner.dtype)
+        return replace(self, mean=mean.astype(self.mean.dtype), corner=corner, scale=scale)
+
+    def _log_scales(self, noise: np.ndarray) -> np.ndarray:
+        """``B epsilon_g - |B|^2``, from the noise or from v, which share their globals."""
+        return noise[:, : self.num_globals] @ self.warp.T - np.sum(self.warp**2, axis=1)
+
+    def _linear_noise_of(self, positions: np.ndarray) -> np.ndarray:
+        """``v = R^-1 (z - mu)``."""
+        count = self.structure.num_corner
+        centred = positions.T[self.order] - self.mean[:, None]
+        top, rest = centred[:count], centred[count:]
+        own = (rest + self.coupling @ top + self._links @ rest) / self.scale[:, None]
+        if count:
+            top = linalg.solve_triangular(self.corner, top, lower=True, check_finite=False)
+        return np.concatenate([top, own]).T
