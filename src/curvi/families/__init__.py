@@ -19,7 +19,7 @@ from curvi.families._sparse_precision import SparsePrecision
 
 __all__ = [
     "Arrow", "Base", "BlockBidiagonal", "Chain", "Conditional", "Diagonal", "DiagonalPlusLowRank",
-    "Family", "FullRank", "InverseRoot", "Laplace", "LocationScale", "Logistic", "LowRank", "LowerTriangular",
-    "MeanField", "MultivariateTBase", "Normal", "Params", "Scale", "SparsePrecision", "StudentT", "StudentTBase",
-    "Warped",
+    "Family", "FullRank", "InverseRoot", "Laplace", "LocationScale", "Logistic", "LowRank",
+    "LowerTriangular", "MeanField", "MultivariateTBase", "Normal", "Params", "Scale",
+    "SparsePrecision", "StudentT", "StudentTBase", "Warped",
 ]  # fmt: skip

@@ -23,6 +23,7 @@ from curvi.families._scales import LowerTriangular
 from curvi.families._sparse_host import LARGEST_LOG, Moved, SparseMap
 from curvi.families._sparse_precision import SparsePrecision
 
+
 def has_host_map(family: Family) -> bool:
     """Whether the family is a Gaussian with a dense R, or one that is conditional on globals."""
     if isinstance(family, SparsePrecision):

@@ -75,8 +75,8 @@ class InverseRoot(Scale):
         """``R^-1 x``: one sparse product."""
         found, count = self.elimination, self.elimination.num_corner
         top, x = centred[:count], centred[count:]
-        moved = (x + params["coupling"] @ top).at[found.rows].add(
-            params["links"] * x[found.columns]
+        moved = (
+            (x + params["coupling"] @ top).at[found.rows].add(params["links"] * x[found.columns])
         )
         own = jnp.exp(-params["log_scale"]) * moved
         return jnp.concatenate([_CORNER.solve(params["corner"], top), own])

@@ -87,7 +87,7 @@ class SparsePrecision(WarpedGaussian):
         dimension = sum(index.size for index in leaves.values())
         corner = coordinates_of(self.globals_, leaves, dimension)
         pairs = np.asarray(self.pairs, int).reshape(-1, 2)
-        if pairs.size and not (0 <= pairs.min() and pairs.max() < dimension):
+        if pairs.size and not (pairs.min() >= 0 and pairs.max() < dimension):
             raise InputError(
                 f"pairs has {pairs.min()} to {pairs.max()}; there are {dimension} coordinates"
             )

@@ -35,7 +35,7 @@ from curvi.engine import (
     hooks_for,
     resumable,
 )
-from curvi.families import Family, MeanField, Params, SparsePrecision
+from curvi.families import Family, MeanField, Params
 from curvi.inference._growth import Grown, Precision, run_growing
 from curvi.inference._initial import (
     COPIES,
@@ -65,7 +65,7 @@ from curvi.inference._laplace import laplace_params, laplace_within
 from curvi.inference._plan import is_automatic, planned_draws
 from curvi.inference._sparse_rung import with_found_structure
 from curvi.objective import Draws
-from curvi.solvers import Method, NaturalGradient, TrustRegion
+from curvi.solvers import Method, TrustRegion
 from curvi.targets import AbstractTarget
 
 _STREAM = 0xD4A
@@ -109,14 +109,15 @@ def fit(
     position : pytree, optional
         Where the variational mean starts, for a plain log density.
     family : Family or "auto"
-        "auto" climbs a ladder until the answer is right: a full covariance, a family that is
-        conditional on globals where there are groups, importance weights, transitions from draws
-        of q; ``result.rungs`` tells what was tried. Above a thousand dimensions, on minibatches,
-        with ``init="laplace"``, a mesh, compiled execution and with a method or draws of one's
-        own it is MeanField.
+        "auto" climbs a ladder until the answer is right: a full covariance, or above a thousand
+        dimensions a sparse precision where the Hessian is sparse; a family that is conditional
+        on globals where there are groups; importance weights, transitions from draws of q;
+        ``result.rungs`` tells what was tried. Above a thousand dimensions with a dense Hessian,
+        on minibatches, with ``init="laplace"``, a mesh, compiled execution and with a method or
+        draws of one's own it is MeanField.
     method : Method
-        TrustRegion by default, and NaturalGradient on the ladder: no learning rate, both stop by
-        themselves.
+        TrustRegion by default, and NaturalGradient on the ladder and for SparsePrecision: no
+        learning rate, both stop by themselves.
     draws, num_draws
         Kind and number of draws, see :class:`curvi.Draws`; chosen for the family and the method by
         default.
@@ -203,9 +204,7 @@ def fit(
     """
     began = time.perf_counter()
     chosen = (family, method, draws, num_draws, batch_size, init)
-    if method is None and isinstance(family, SparsePrecision):
-        method = NaturalGradient()
-    method, execution = as_method(method), as_execution(execution)
+    method, execution = as_method(method, family), as_execution(execution)
     check_batch(target, batch_size)
     target = as_target(target, position, (batch_size, *method.batch_sizes))
     _ = target.to_user  # a constrain that does not work is refused before the work, not after it

@@ -6,9 +6,10 @@ because in it the locals do not follow: given them, a group sd is known all but 
 .. math:: q(z_c)\, q(z_l \mid z_c), \qquad z_l = m(z_c) + R_l\,e^{B \epsilon_c - |B|^2} \epsilon_l,
 
 and each part has its own condition. With the corner at its mean, the locals have expected gradient
-zero and the expected Hessian as precision. One sd to either side along each coordinate of the corner
-they still have expected gradient zero, which gives the slope of m, and the pivots of their Hessian
-give B. What is left is the corner: its gradient and curvature in the noise, all locals following.
+zero and the expected Hessian as precision. One sd to either side along each coordinate of the
+corner they still have expected gradient zero, which gives the slope of m, and the pivots of their
+Hessian give B. What is left is the corner: its gradient and curvature in the noise, all locals
+following.
 """
 
 from __future__ import annotations

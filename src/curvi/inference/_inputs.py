@@ -18,8 +18,9 @@ from curvi._core.leaving import settle_at_exit
 from curvi._core.meshes import current_mesh
 from curvi._core.trees import precision_of
 from curvi.engine import Execution
+from curvi.families import SparsePrecision
 from curvi.io._streams import Stream
-from curvi.solvers import FirstOrder, Method, TrustRegion
+from curvi.solvers import FirstOrder, Method, NaturalGradient, TrustRegion
 from curvi.targets import AbstractTarget, DataTarget, Target
 
 Arguments = ParamSpec("Arguments")
@@ -99,10 +100,10 @@ def outside_transformations(call: Callable[Arguments, Result]) -> Callable[Argum
     return inside
 
 
-def as_method(method: Any) -> Method:
-    """The method that was given, or the default; a transformation of optax is one, too."""
+def as_method(method: Any, family: Any = None) -> Method:
+    """The method that was given, or that of the family; a transformation of optax is one, too."""
     if method is None:
-        return TrustRegion()
+        return NaturalGradient() if isinstance(family, SparsePrecision) else TrustRegion()
     if isinstance(method, optax.GradientTransformation | optax.GradientTransformationExtraArgs):
         return FirstOrder(method)
     return instance_of(method, Method, "method", "curvi.TrustRegion()")

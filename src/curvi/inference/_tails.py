@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from curvi.families._host import HostMap
+from curvi.families._sparse_host import SparseMap
 from curvi.objective._batch import BatchedDensity
 
 _AXES = 32  # that are looked along, at most
@@ -12,7 +13,9 @@ _REACH, _DRAWN = 12, 3.5  # sds of q: how far, and up to where a few thousand dr
 _MOST_BEYOND = 0.03
 
 
-def has_light_tails(density: BatchedDensity, place: HostMap, rng: np.random.Generator) -> bool:
+def has_light_tails(
+    density: BatchedDensity, place: HostMap | SparseMap, rng: np.random.Generator
+) -> bool:
     """Whether little of the target's variance lies where q has no draws.
 
     Along coordinates of the noise through its centre, the share of the second moment of the target

@@ -68,6 +68,7 @@ KINDS: dict[str, str] = {
     "Lattice": "curvi.sequences",
     "MarkovObjective": "curvi.sequences",
     "Chain": "curvi.families",
+    "SparsePrecision": "curvi.families",
     "VAE": "curvi.vae",
     "SemiSupervisedVAE": "curvi.vae",
     "Trained": "curvi.vae._training",

@@ -17,6 +17,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -91,7 +92,8 @@ class Elimination:
         found = {name: np.asarray(part).astype(int) for name, part in arrays.items()}
         order, bounds = found["order"], found["bounds"]
         rows, columns, own = found["rows"], found["columns"], found["own"].astype(bool)
-        good = len(own) == len(rows) and (np.sort(order) == np.arange(len(order))).all() and len(rows) == len(columns)
+        good: Any = len(own) == len(rows) == len(columns)
+        good = good and bool((np.sort(order) == np.arange(len(order))).all())
         good = good and len(bounds) > 0 and bounds[0] == 0 and (np.diff(bounds) >= 0).all()
         good = good and bounds[-1] <= len(order)
         if good and len(rows):

@@ -10,7 +10,6 @@ from scipy import linalg, sparse
 
 from curvi.linalg._elimination import Elimination
 
-
 _LEAST_EIGENVALUE = 1e-3  # of a corner that is made positive, in units of its diagonal
 
 

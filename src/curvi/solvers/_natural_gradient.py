@@ -12,7 +12,8 @@ from curvi._core import validation
 from curvi._core.errors import InputError, Outcome
 from curvi._core.threads import one_blas_thread
 from curvi.families import SparsePrecision
-from curvi.families._host import HostMap, Moved, has_host_map
+from curvi.families._host import HostMap, has_host_map
+from curvi.families._sparse_host import Moved
 from curvi.linalg._sparse_symmetric import inverse_root
 from curvi.objective._batch import BatchedDensity
 from curvi.solvers._method import Info, Method, Problem, Stepper
@@ -48,10 +49,12 @@ class NaturalGradient(Method):
     row improve the bound by less than ``least_progress`` nats each.
 
     One step costs the gradients at M draws and :math:`O(d^3)` arithmetic; no second derivative is
-    compiled. That makes it the method of ``family="auto"`` up to a thousand dimensions.
+    compiled. That makes it the method of ``family="auto"`` up to a thousand dimensions. For
+    :class:`~curvi.SparsePrecision` H is the average of sparse Hessians instead, and a step is
+    linear in their entries.
 
-    It steps on the host and fits :class:`~curvi.FullRank` and :class:`~curvi.Conditional` without
-    groups, on fixed draws and all rows.
+    It steps on the host and fits :class:`~curvi.FullRank`, :class:`~curvi.SparsePrecision` and
+    :class:`~curvi.Conditional` without groups, on fixed draws and all rows.
 
     Parameters
     ----------

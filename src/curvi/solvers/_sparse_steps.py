@@ -1,7 +1,7 @@
 r"""Natural-gradient steps of a Gaussian with sparse precision.
 
-With fixed draws :math:`z_m = \mu + R \epsilon_m`, the theorems of Bonnet and Price give the steps of
-equations (1) to (3) from exact derivatives at the draws,
+With fixed draws :math:`z_m = \mu + R \epsilon_m`, the theorems of Bonnet and Price give the steps
+of equations (1) to (3) from exact derivatives at the draws,
 
 .. math:: P \leftarrow (1 - \rho) P - \frac{\rho}{M} \sum_m \nabla^2 \log p(z_m), \qquad
     \mu \leftarrow \mu + \rho\,P^{-1} \frac1M \sum_m \nabla \log p(z_m),
