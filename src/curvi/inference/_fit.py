@@ -36,6 +36,7 @@ from curvi.engine import (
     resumable,
 )
 from curvi.families import Family, MeanField, Params
+from curvi.inference._first_rung import first_rung
 from curvi.inference._growth import Grown, Precision, run_growing
 from curvi.inference._initial import (
     COPIES,
@@ -60,7 +61,7 @@ from curvi.inference._inputs import (
     instance_of,
     optional_count,
 )
-from curvi.inference._ladder import Ladder, first_rung
+from curvi.inference._ladder import Ladder
 from curvi.inference._laplace import laplace_params, laplace_within
 from curvi.inference._plan import is_automatic, planned_draws
 from curvi.inference._sparse_rung import with_found_structure

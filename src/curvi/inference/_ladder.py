@@ -30,26 +30,21 @@ from curvi.families._host import HostMap
 from curvi.families._sparse_host import SparseMap
 from curvi.inference._candidate import CLOSE, Candidate
 from curvi.inference._dependence import find_globals
-from curvi.inference._following import Following
-from curvi.inference._sparse_rung import (
-    MOST_FULL,
-    SPARSE_DRAWS,
-    may_be_sparse,
-    sparse_family,
+from curvi.inference._first_rung import (
+    FEW_DIMENSIONS,
+    FEWEST_DRAWS,
+    draws_for,
+    method_for,
+    number_of_draws,
 )
+from curvi.inference._following import Following
 from curvi.inference._tails import has_light_tails
-from curvi.objective import Draws, normalise, whiten
+from curvi.objective import normalise, whiten
 from curvi.objective._batch import BatchedDensity
 from curvi.objective._curvature import Curvature
 from curvi.objective._draws import host_generator
-from curvi.solvers import NaturalGradient
 from curvi.targets import AbstractTarget
 
-_MOST_WORK = 3e11  # numbers that the gradients of one fit compute
-_STEPS = 30  # of a run, by which its work is judged
-_FEWEST_DRAWS, _DRAWS_PER_DIMENSION = 128, 1.15
-_FEW_DIMENSIONS = 30  # up to which a run goes on to the end
-_LEAST_PROGRESS = 0.02  # nats per step and root of a dimension that are worth going on for
 _STUDIED = 1024  # draws that show who governs whom, and that are weighted
 _MOST_WEIGHTED = 1e8  # numbers that the log density at weighted draws computes
 _BETTER = 0.2  # nats that make a richer family worth its name
@@ -76,44 +71,6 @@ _OUT_OF_TIME = (
     "result.rungs tells how far it came; raise time_budget."
 )
 _STREAM = 0x1AD
-
-
-def climbs(target: AbstractTarget) -> bool:
-    """Whether a full covariance of the target is affordable, or a sparse precision to be found."""
-    return _has_full_rank(target) or may_be_sparse(target)
-
-
-def _has_full_rank(target: AbstractTarget) -> bool:
-    draws = number_of_draws(target.dimension)
-    work = target.density.cost.numbers * draws * _STEPS
-    return target.dimension <= MOST_FULL and work <= _MOST_WORK
-
-
-def number_of_draws(dimension: int) -> int:
-    """A little more than coordinates, so that whitened draws exist; whole batches."""
-    wanted = max(_FEWEST_DRAWS, int(_DRAWS_PER_DIMENSION * dimension) + 2)
-    return -(-wanted // _FEWEST_DRAWS) * _FEWEST_DRAWS
-
-
-def first_rung(target: AbstractTarget) -> tuple[Family, NaturalGradient, Draws] | None:
-    """The family, method and draws that a fit begins with; None where there is no such family."""
-    method = _method(target.dimension)
-    if _has_full_rank(target):
-        return FullRank(), method, _draws(FullRank(), target.dimension)
-    family = sparse_family(target)
-    return None if family is None else (family, method, _draws(family, target.dimension))
-
-
-def _draws(family: Family, dimension: int) -> Draws:
-    if isinstance(family, SparsePrecision):
-        return Draws("normalised", SPARSE_DRAWS)
-    return Draws("whitened", number_of_draws(dimension))
-
-
-def _method(dimension: int) -> NaturalGradient:
-    """Natural gradients, to the end where that is cheap: what is improper shows itself there."""
-    patient = dimension <= _FEW_DIMENSIONS
-    return NaturalGradient(0.0 if patient else _LEAST_PROGRESS * dimension**0.5)
 
 
 @dataclass(eq=False)
@@ -254,13 +211,13 @@ class Ladder:
 
     def _run(self, family: Family, params: Params, most: int | None = None) -> RunResult:
         dimension = self.target.dimension
-        plan = _draws(family, dimension)
+        plan = draws_for(family, dimension)
         if plan.kind == "whitened":
-            plan = replace(plan, num_draws=max(plan.num_draws, 2 * _FEWEST_DRAWS))
+            plan = replace(plan, num_draws=max(plan.num_draws, 2 * FEWEST_DRAWS))
         problem = VariationalProblem(self.target.density, family, plan, dimension, None)
         noise = (normalise if self._sparse else whiten)(self._noise(plan.num_draws, 1))
         resources = self.resources._replace(noise=jnp.asarray(noise, self.target.dtype))
-        method = _method(self.target.dimension)
+        method = method_for(self.target.dimension)
         budget, spent = self.budget, self._spent
         if most is not None:
             budget = replace(budget, max_steps=min(spent + most, budget.max_steps))
@@ -373,7 +330,7 @@ class Ladder:
     def _look_around(self, first: Candidate) -> None:
         """Start from far away, where that is cheap: a mode that no draw came near is not silent."""
         cheap = self.target.density.cost.numbers <= _MOST_NUMBERS_AROUND
-        if not cheap or self.target.dimension > _FEW_DIMENSIONS or self._correction is None:
+        if not cheap or self.target.dimension > FEW_DIMENSIONS or self._correction is None:
             return
         draws = self._correction.draws
         low, high = np.quantile(draws, _OUTSIDE, axis=0)
