@@ -33,7 +33,7 @@ def browser():
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory) -> dict[str, Path]:
-    """A regression, a mixed model, and pictures, one with every verdict."""
+    """A regression, a mixed model, a series, and pictures, one with every verdict."""
     folder = tmp_path_factory.mktemp("pages")
     rng = np.random.default_rng(0)
     X = rng.normal(size=(150, 16)) @ np.triu(np.ones((16, 16)))
@@ -44,6 +44,8 @@ def pages(tmp_path_factory) -> dict[str, Path]:
     slow = np.where(x + rng.normal(size=14)[group] + rng.normal(size=84) > 0, "yes", "no")
     table = {"slow": slow, "x": x, "group": [f"group & <{g}>" for g in group]}
     mixed = curvi.MixedModel("slow ~ x + (1 | group)", likelihood="bernoulli").fit(table)
+    counts = rng.poisson(np.exp(2 + 0.5 * np.sin(np.arange(60) / 2))).astype(float)
+    series = curvi.StateSpace(likelihood="poisson").fit(counts)
     picture = png_bytes(plot_images({"original": rng.random((10, 64))}, (8, 8)))
     blocks = (Pictures("Pictures", (("Ten images of noise", picture),)),)
     verdict = Verdict("bad", "Do not use it.", ("It failed.",), ("Try again.",))
@@ -51,6 +53,7 @@ def pages(tmp_path_factory) -> dict[str, Path]:
     return {
         "regression": regression.report(folder / "regression.html", X, y, title="x" * 80),
         "mixed": mixed.report(folder / "mixed.html"),
+        "series": series.report(folder / "series.html"),
         "pictures": write_report(pictures, folder / "pictures.html"),
     }
 

@@ -6,7 +6,7 @@ import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.float64_only]
 
-PAGES = ("regression", "mixed", "pictures")
+PAGES = ("regression", "mixed", "series", "pictures")
 TIP = "#tip"
 # The colours of all text against what is behind it, as the least ratio of WCAG 2 and its place.
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
