@@ -27,6 +27,8 @@ from curvi.cli._terminal import complain
 
 _LOOK = 0.1  # seconds between two looks at the workers
 _PATIENCE = 5.0  # seconds between SIGTERM and SIGKILL
+_AGREED = 2.0  # seconds that the first process has to end like another one
+_LINES = 20  # that are shown of what another worker has said
 _HEARTBEAT = 10  # seconds after which JAX misses a worker that died
 worker_program = ["-m", "curvi.cli._launch"]
 _VARIABLES = ("CURVI_LAUNCH_RANK", "CURVI_LAUNCH_COUNT", "CURVI_LAUNCH_PORT", "CURVI_LAUNCH_PULSE")
@@ -54,6 +56,9 @@ class LaunchCommand:
         validation.positive_number(self.step_seconds, "--step-seconds")
         if not self.command:
             raise InputError("nothing to launch; write the command after two dashes")
+        script = self.command[0]
+        if script.endswith(".py") and not Path(script).is_file():
+            raise InputError(f"there is no script {script}")
         with tempfile.TemporaryDirectory() as folder:
             workers = self._started(Path(folder))
             try:
@@ -75,6 +80,7 @@ class LaunchCommand:
                     [sys.executable, *worker_program, *self.command],
                     env={**given, **dict(zip(_VARIABLES, values, strict=True))},
                     stdout=None if rank == 0 else subprocess.DEVNULL,
+                    stderr=None if rank == 0 else (folder / f"{rank}.said").open("wb"),
                 )
             )
         return started
@@ -88,7 +94,9 @@ class LaunchCommand:
             failed = [rank for rank, code in enumerate(codes) if code not in (0, None)]
             if failed:
                 code = int(codes[failed[0]] or 1)
-                complain(f"process {failed[0]} of {self.processes} ended with code {code}")
+                if not same_end(workers[0], code):
+                    said(folder / f"{failed[0]}.said")
+                    complain(f"process {failed[0]} of {self.processes} ended with code {code}")
                 return code if code > 0 else 128 - code
             late = slowest(folder, workers, began)
             if late is not None and late[1] > self.step_seconds:
@@ -99,6 +107,21 @@ class LaunchCommand:
                 )
                 return 1
             time.sleep(_LOOK)
+
+
+def same_end(first: subprocess.Popen[bytes], code: int) -> bool:
+    """Whether the first process, whose messages are shown, ends with the same code."""
+    try:
+        return first.wait(_AGREED) == code
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def said(path: Path) -> None:
+    """Show the last lines that a worker has written, as far as it is another than the first."""
+    if path.exists():
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        complain("\n".join(lines[-_LINES:]))
 
 
 def slowest(
@@ -152,6 +175,7 @@ def free_port() -> int:
 def worker(command: list[str]) -> int:
     """One process: join the others before anything is computed, then run the command."""
     import jax
+    from jax.experimental import multihost_utils
 
     rank, count, port, _ = (os.environ[name] for name in _VARIABLES)
     take_cores(int(rank), int(count))
@@ -162,6 +186,10 @@ def worker(command: list[str]) -> int:
         cluster_detection_method="deactivate",  # it would fill in what belongs to another job
         heartbeat_timeout_seconds=_HEARTBEAT,
     )
+    if int(count) > 1:
+        # Connections are made by the first sum, and given up where somebody is late for it: make
+        # them now, before one process reads or compiles for longer than another.
+        multihost_utils.sync_global_devices("curvi")
     if command[0].endswith(".py"):
         sys.argv = command
         runpy.run_path(command[0], run_name="__main__")
