@@ -75,14 +75,15 @@ class LaunchCommand:
         given = {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, **os.environ}
         for rank in range(self.processes):
             values = [str(rank), *shared, str(folder / str(rank))]
-            started.append(
-                subprocess.Popen(  # noqa: S603  the command is the user's own
-                    [sys.executable, *worker_program, *self.command],
-                    env={**given, **dict(zip(_VARIABLES, values, strict=True))},
-                    stdout=None if rank == 0 else subprocess.DEVNULL,
-                    stderr=None if rank == 0 else (folder / f"{rank}.said").open("wb"),
+            with (folder / f"{rank}.said").open("wb") as kept:
+                started.append(
+                    subprocess.Popen(  # noqa: S603  the command is the user's own
+                        [sys.executable, *worker_program, *self.command],
+                        env={**given, **dict(zip(_VARIABLES, values, strict=True))},
+                        stdout=None if rank == 0 else subprocess.DEVNULL,
+                        stderr=None if rank == 0 else kept,
+                    )
                 )
-            )
         return started
 
     def _watched(self, workers: list[subprocess.Popen[bytes]], folder: Path) -> int:
