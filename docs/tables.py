@@ -261,9 +261,23 @@ def music_table(result: Row) -> str:
         "",
         "Negative bounds in nats per step, over all steps of all test pieces divided by their "
         "number; the mean of the bounds of single pieces is the other convention. Published: a "
-        "deep Markov model with a search over its hyperparameters, and without.",
+        "deep Markov model with a search over its hyperparameters, and without."
+        + _unfinished(result),
     ]
     return "\n".join(lines)
+
+
+def _unfinished(result: Row) -> str:
+    """Which sets were still getting better when their time was up."""
+    titles = [
+        f"{title} ({result['sets'][name]['epochs']:.0f} epochs)"
+        for name, (title, *_) in _SETS.items()
+        if name in result["sets"]
+        and result["sets"][name]["best_epoch"] == result["sets"][name]["epochs"]
+    ]
+    if not titles:
+        return ""
+    return f" The validation bound was still rising when time was up: {', '.join(titles)}."
 
 
 TABLES: dict[str, Callable[[Row], str]] = {
