@@ -24,7 +24,7 @@ def table(likelihood="gaussian", rows=120, groups=15):
     y = predictor + generator.normal(size=rows)
     if likelihood == "bernoulli":
         y = (generator.random(rows) < 1 / (1 + np.exp(-predictor))).astype(float)
-    return {"y": y, "x": x, "g": group}
+    return {"y": y, "x": x, "g": np.asarray([f"group {g}" for g in group])}
 
 
 def mixed(likelihood):

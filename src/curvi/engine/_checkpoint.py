@@ -290,7 +290,8 @@ def _words(value: Any) -> str:
     if callable(value):
         return "a function"
     leaves = jax.tree.leaves(value)
-    if hasattr(value, "columns") or len(leaves) > _MANY:
+    texts = any(isinstance(leaf, np.ndarray) and leaf.dtype.kind in "OUSMm" for leaf in leaves)
+    if hasattr(value, "columns") or texts or len(leaves) > _MANY:
         return f"a table {np.shape(value)}" if len(leaves) == 1 else f"{len(leaves)} arrays"
     if leaves and all(hasattr(leaf, "shape") for leaf in leaves):
         return described(value)
