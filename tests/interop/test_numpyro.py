@@ -158,18 +158,6 @@ def with_param():
     numpyro.sample("x", dist.Normal(numpyro.param("shift", jnp.zeros(())), 1))
 
 
-def local():
-    with numpyro.plate("rows", 10, subsample_size=2):
-        numpyro.sample("x", dist.Normal(0, 1))
-
-
-def two_plates():
-    x = numpyro.sample("x", dist.Normal(0, 1))
-    for name in ("a", "b"):
-        with numpyro.plate(name, 10, subsample_size=2) as index:
-            numpyro.sample(f"y{name}", dist.Normal(x, 1), obs=jnp.zeros(10)[index])
-
-
 def outside():
     """At the start, zero, the factor is zero for every row."""
     x = numpyro.sample("x", dist.Normal(0, 1))
@@ -202,8 +190,6 @@ def impossible():
     [
         (discrete, "'k' is discrete"),
         (with_param, "'shift' is a numpyro.param"),
-        (local, "'x' is inside plate 'rows'"),
-        (two_plates, "subsamples 2 plates"),
         (outside, "a site outside plate 'rows' depends on its rows; move it inside"),
         (observed_only, "no latent site"),
         (delta, "is a Delta"),
@@ -215,6 +201,39 @@ def impossible():
 def test_a_model_that_cannot_be_fitted_is_refused_with_a_sentence(model, words):
     with pytest.raises(curvi.InputError, match=words):
         curvi.from_numpyro(model)
+
+
+def _grouped(y, size):
+    """Local latent sites in a plate; with ``size``, a subsampled one."""
+    mu = numpyro.sample("mu", dist.Normal(0, 2))
+    with numpyro.plate("rows", len(y), subsample_size=size) as index:
+        effect = numpyro.sample("effect", dist.Normal(mu, 0.7))
+        numpyro.sample("y", dist.Normal(effect, 0.5), obs=y[index])
+
+
+def _two_plates(y, size):
+    mu = numpyro.sample("mu", dist.Normal(0, 2))
+    for name in ("a", "b"):
+        with numpyro.plate(name, len(y), subsample_size=size) as index:
+            numpyro.sample(f"y{name}", dist.Normal(mu, 1), obs=y[index])
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [(_grouped, "'effect' is inside plate 'rows'"), (_two_plates, "subsamples 2 plates")],
+)
+def test_all_rows_are_used_where_minibatches_make_no_table(model, words, key):
+    """It is the density of the model without subsampling, and a warning tells."""
+    y = jnp.asarray([0.3, -0.2, 0.9, 1.4, 2.0])
+    with pytest.warns(UserWarning, match=words):
+        target = curvi.from_numpyro(model, y, 2)
+    whole = curvi.from_numpyro(model, y, None)
+    z = jax.random.normal(key, whole.start.shape)
+    np.testing.assert_allclose(target.log_prob(z), whole.log_prob(z), rtol=1e-12)
+    found, expected = (one.constrain(one.density.unravel(z)) for one in (target, whole))
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-12)
 
 
 def line(y):

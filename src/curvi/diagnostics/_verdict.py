@@ -42,7 +42,7 @@ def cautions(
         left = "is unknown" if mc_error is None else "is that of the others, and may be larger"
         found.append(f"{unsolved}, so the Monte-Carlo error of the mean {left}.")
     found += alarms
-    if starts is not None:
+    if starts is not None and not corrected:  # what answers then is no longer one of the starts
         found += _of_starts(starts)
     return tuple(dict.fromkeys(sentence for sentence in found if sentence))
 

@@ -70,6 +70,19 @@ class HostMap:
             warp, order = np.zeros((len(mean), 0)), np.arange(len(mean))
         return cls(mean[order], LowerTriangular().factor(raw, np), warp, order)
 
+    @classmethod
+    def matching(cls, positions: np.ndarray) -> HostMap | None:
+        """The Gaussian with mean and covariance of positions; None where there is none."""
+        if not np.isfinite(positions).all():
+            return None
+        try:
+            factor = np.linalg.cholesky(np.atleast_2d(np.cov(positions.T, ddof=0)))
+        except np.linalg.LinAlgError:
+            return None
+        dimension = positions.shape[1]
+        warp, order = np.zeros((dimension, 0)), np.arange(dimension)
+        return cls(positions.mean(axis=0), factor, warp, order)
+
     def params(self, family: Family, dtype: Any) -> Params:
         """The parameters of the family whose map this is."""
         mean = np.empty_like(self.mean)

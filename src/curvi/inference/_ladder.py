@@ -17,18 +17,18 @@ import numpy as np
 
 from curvi._core.errors import Outcome
 from curvi._core.threads import one_blas_thread
-from curvi._core.trees import coordinate_names, precision_of
+from curvi._core.trees import coordinate_names
 from curvi.diagnostics import FitResult
 from curvi.diagnostics._correction import Correction, Rung
 from curvi.diagnostics._evaluation import evaluate
 from curvi.diagnostics._modes import Mode, joined_modes, modes_of
-from curvi.diagnostics._moments import user_columns, user_space
-from curvi.diagnostics._transitions import Effort, Transitions, run_transitions
 from curvi.engine import Budget, Execution, Resources, RunResult, VariationalProblem, run
 from curvi.families import Conditional, Family, FullRank, Params, SparsePrecision
 from curvi.families._host import HostMap
 from curvi.families._sparse_host import SparseMap
-from curvi.inference._candidate import CLOSE, Candidate
+from curvi.inference._candidate import Candidate
+from curvi.inference._centring import Recentred
+from curvi.inference._corrections import effort_of, moved, number_to_weight, weighted
 from curvi.inference._dependence import find_globals
 from curvi.inference._first_rung import (
     FEW_DIMENSIONS,
@@ -45,15 +45,8 @@ from curvi.objective._curvature import Curvature
 from curvi.objective._draws import host_generator
 from curvi.targets import AbstractTarget
 
-_STUDIED = 1024  # draws that show who governs whom, and that are weighted
-_MOST_WEIGHTED = 1e8  # numbers that the log density at weighted draws computes
+_STUDIED = 1024  # draws that show who governs whom
 _BETTER = 0.2  # nats that make a richer family worth its name
-_MOST_EVALUATIONS = 400_000
-_MOST_NUMBERS = 8e10  # that transitions compute
-_WANTED_ESS = 1000.0  # of transitions, or more where mc_tolerance asks for it
-_MOST_DRAWS = 2**16  # that are weighted, whatever mc_tolerance asks for
-_CHAINS, _FEWEST_CHAINS = 256, 32
-_CHAIN_NUMBERS = 400_000  # in the positions of all chains, as far as so many chains allow it
 _OTHER_STARTS = 2
 _STEPS_AROUND = 50
 _OUTSIDE = (0.025, 0.975)  # quantiles of the draws between which a mode counts as seen
@@ -116,7 +109,10 @@ class Ladder:
         self._sparse = isinstance(result.family, SparsePrecision)
         self._name = "sparse precision" if self._sparse else "full rank"
         self._note(self._name, first, "fits" if first.close else "does not fit")
+        self._recentred: Recentred | None = None
+        given = first
         try:
+            first = self._centred(first)
             self._answer(first)
             if self._trusted:
                 self._look_around(first)
@@ -124,9 +120,9 @@ class Ladder:
                 self._elsewhere()
         except KeyboardInterrupt:
             message = _NO_SEARCH if self._trusted else _CUT_SHORT
-            found, ended = self._answered(result), Outcome.INTERRUPTED
+            found, ended = self._answered(result, given), Outcome.INTERRUPTED
             return replace(found, outcome=ended, message=message, interrupted=True)
-        found = self._answered(result)
+        found = self._answered(result, given)
         if self._trusted or self.budget.left() > 0:
             return found
         return replace(found, outcome=Outcome.BUDGET, message=_OUT_OF_TIME)
@@ -141,8 +137,13 @@ class Ladder:
         """Whether no further run may begin."""
         return self.budget.left() <= 0 or self._spent >= self.budget.max_steps
 
-    def _answered(self, result: FitResult) -> FitResult:
-        best = self._best
+    def _answered(self, result: FitResult, given: Candidate) -> FitResult:
+        """The result in the coordinates of its target, with the correction moved to them."""
+        best, correction = self._best, self._correction
+        if self._recentred is not None:
+            best = given
+            if correction is not None:
+                correction = replace(correction, draws=self._recentred.back(correction.draws))
         return replace(
             result,
             family=best.family,
@@ -150,11 +151,35 @@ class Ladder:
             elbo=best.elbo,
             elbo_se=best.elbo_se,
             log_ratio=best.log_ratio,
-            correction=self._correction,
+            correction=correction,
             rungs=tuple(self.rungs),
             modes=self._modes,
             seconds=time.perf_counter() - self.budget.began,
         )
+
+    def _centred(self, first: Candidate) -> Candidate:
+        """A q with group effects in the form that suits them, where it fits better.
+
+        The climb goes on in the coordinates of that form; the answer is moved back.
+        """
+        settled = first.close or self._sparse
+        other = None if settled else Recentred.by(self.target, first.map)
+        if other is None or self._exhausted:
+            return first
+        noise = whiten(self._noise(number_of_draws(self.target.dimension), 7))
+        start = HostMap.matching(other.there(first.map.forward(noise).positions))
+        if start is None:
+            return first
+        plain, self.target = self.target, other.target
+        ended = self._run(FullRank(), start.params(FullRank(), plain.dtype))
+        fitted = self._judged(FullRank(), ended.params)
+        if fitted is None or fitted.elbo <= first.elbo:
+            self.target = plain
+            self._note("full rank, centred by degrees", fitted or first, "no better")
+            return first
+        self.density, self._recentred = BatchedDensity.of(self.target), other
+        self._note("full rank, centred by degrees", fitted, "better")
+        return fitted
 
     def _answer(self, first: Candidate) -> None:
         """The correction of a q, or of one that is conditional on the globals it shows."""
@@ -171,9 +196,9 @@ class Ladder:
         """A family that is conditional on globals, where there are any and it fits better."""
         place, dimension = HostMap.of(first.family, first.params), self.target.dimension
         noise = self._noise(_STUDIED, 0)
-        moved = place.forward(noise)
-        _, gradients = self.density(moved.positions)
-        found, _ = find_globals(place, moved.positions, gradients)
+        positions = place.forward(noise).positions
+        _, gradients = self.density(positions)
+        found, _ = find_globals(place, positions, gradients)
         if not found or len(found) >= dimension or self._spent >= self.budget.max_steps:
             return first
         family = Conditional(found).on(self.target.position)
@@ -187,7 +212,8 @@ class Ladder:
         )
         ended = self._run(family, start.params(family, self.target.dtype))
         fitted = self._judged(family, ended.params)
-        better = fitted is not None and fitted.elbo > first.elbo + _BETTER
+        gain = -np.inf if fitted is None else fitted.elbo - first.elbo
+        better = gain > _BETTER or (fitted is not None and fitted.close and gain > 0)
         names = coordinate_names(self.target.position)
         listed = ", ".join(names[k] for k in found[:4]) + (", ..." if len(found) > 4 else "")
         shown = first if fitted is None else fitted
@@ -236,77 +262,23 @@ class Ladder:
         return Candidate(family, params, found.elbo, found.elbo_se, found.log_ratio)
 
     def _weighted(self, best: Candidate) -> Correction | None:
-        """Importance weights for draws with exact moments: only the weights have an error.
-
-        None where a few of them carry the rest: more draws found what those before had missed.
-        """
-        affordable = _MOST_WEIGHTED / max(self.target.density.cost.numbers, 1.0)
-        needed = 0.0
-        if self.mc_tolerance is not None:
-            needed = min((1 / best.relative_ess - 1) / self.mc_tolerance**2, _MOST_DRAWS)
-        count = int(np.clip(affordable, _STUDIED, max(4 * _STUDIED, needed)))
+        """Importance weights for draws of q, where they are enough."""
+        count = number_to_weight(self.target, best, self.mc_tolerance)
         if not self._sparse:
             count = max(count, number_of_draws(self.target.dimension))
         noise = (normalise if self._sparse else whiten)(self._noise(count, 2))
-        moved = best.map.forward(noise)
-        values, _ = self.density(moved.positions)
-        log_q = -0.5 * np.sum(noise**2, axis=1) - moved.log_det
-        logs = np.where(np.isfinite(values), values - log_q, -np.inf)  # no weight off the support
-        weights = np.exp(logs - logs.max())
-        weights /= weights.sum()
-        if 1 / np.sum(weights**2) < CLOSE * count:
-            self._note("importance weights", best, "a few carry the rest")
-            return None
-        self._note("importance weights", best, "corrected")
-        return Correction(
-            "importance",
-            moved.positions.astype(self.target.dtype),
-            weights,
-            float(1 / np.sum(weights**2)),
-            trusted=True,
-        )
+        found = weighted(self.density, best, noise)
+        note = "a few carry the rest" if found is None else "corrected"
+        self._note("importance weights", best, note)
+        return found
 
     def _moved(self, best: Candidate) -> Correction:
         """Draws of the target by transitions from draws of q."""
-        affordable = _MOST_NUMBERS / max(self.target.density.cost.numbers, 1.0)
-        wanted = _WANTED_ESS
-        if self.mc_tolerance is not None:
-            wanted = max(wanted, self.mc_tolerance**-2)
-        effort = Effort(
-            wanted_ess=wanted,
-            most_evaluations=int(min(_MOST_EVALUATIONS, affordable)),
-            chains=int(np.clip(_CHAIN_NUMBERS // self.target.dimension, _FEWEST_CHAINS, _CHAINS)),
-            time_left=self.budget.left,
-        )
         rng = host_generator(self.resources.key, _STREAM, 3)
-        with precision_of(self.target.dtype):
-            outputs = user_columns(user_space(self.target, best.family))
-            found = run_transitions(self.density, best.map, rng, effort, outputs)
-        worst = self._worst(best, found)
-        settled = "settled" if found.trusted else "not settled"
-        self._note("transitions", best, f"{settled}, {found.diverging:.1%} flew off")
-        return Correction(
-            "transitions",
-            found.positions.astype(self.target.dtype),
-            None,
-            float(found.settling.ess.min()),
-            trusted=found.trusted,
-            worst=worst,
-        )
-
-    def _worst(self, best: Candidate, found: Transitions) -> str:
-        """What q had wrong most."""
-        place, names = best.map, coordinate_names(self.target.position)
-        mean, sd = found.positions.mean(axis=0), found.positions.std(axis=0)
-        order = place.order
-        shift = np.abs(place.mean - mean[order]) / np.maximum(sd[order], 1e-300)
-        ratio = place.sds / np.maximum(sd[order], 1e-300)
-        far = int(np.argmax(shift))
-        off = int(np.argmax(np.abs(np.log(np.maximum(ratio, 1e-300)))))
-        return (
-            f"the mean of {names[order[far]]} is off by {shift[far]:.2g} sds, the sd of "
-            f"{names[order[off]]} by a factor of {ratio[off]:.2g}"
-        )
+        effort = effort_of(self.target, self.mc_tolerance, self.budget.left)
+        found, note = moved(self.target, self.density, best, rng, effort)
+        self._note("transitions", best, note)
+        return found
 
     def _elsewhere(self) -> None:
         """Start again from other places, where the chains have not settled."""

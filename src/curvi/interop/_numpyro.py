@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from curvi._core.compilation import SizedJit
-from curvi._core.errors import InputError, optional_import
-from curvi._core.trees import ravel, usual_promotion
+from curvi._core.errors import InputError, optional_import, warn_user
+from curvi._core.trees import ravel
 from curvi.interop import _checks as checks
+from curvi.interop._numpyro_call import (
+    Call,
+    ModelForms,
+    Plate,
+    Position,
+    Trace,
+    dtype_of,
+    log_probs,
+    quiet_numpyro,
+)
 from curvi.interop._numpyro_sites import (
     is_data,
     is_latent,
@@ -25,13 +31,10 @@ from curvi.interop._numpyro_sites import (
     latent_sites,
     subsampled_plates,
 )
-from curvi.interop._standardise import SUFFIX, latent_scales, standardised_model
-from curvi.targets import AbstractTarget, DataTarget, Target
+from curvi.interop._standardise import SUFFIX, latent_scales, precision_of, standardised_sites
+from curvi.targets import AbstractTarget
 
 _MEDIAN_DRAWS = 101
-
-Position = dict[str, Array]
-Trace = dict[str, Any]
 
 
 def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> AbstractTarget:
@@ -45,10 +48,14 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
     ``result.mean``, ``result.sd`` and ``result.sample`` hold the sites by name, in their own
     support, deterministic sites included. A model that subsamples one plate becomes a
     :class:`DataTarget` over the rows of that plate: ``fit`` then uses all rows, or minibatches
-    with ``batch_size``; the model's own ``subsample_size`` is not used.
+    with ``batch_size``; the model's own ``subsample_size`` is not used. With latent sites inside a
+    subsampled plate, or several such plates, it is a :class:`Target` of all rows, and a warning
+    says so.
 
     A site such as ``Normal(mu, tau)`` whose scale is latent is inferred as standard noise: the
     position holds ``theta_standardised`` in place of ``theta``, the answer ``theta`` as before.
+    Where the data say much about it, the ladder of :func:`curvi.fit` goes on with a form that is
+    centred by degrees, element by element.
     Sites inside ``scan`` and under ``handlers.scale`` keep their own form.
 
     The start is the candidate with the highest log density: the centre of each support, the
@@ -69,10 +76,9 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
     Raises
     ------
     InputError
-        For latent discrete sites, ``numpyro.param`` sites, no latent site at all, latent sites
-        inside a subsampled plate, sites outside it that depend on its rows, rows that the plate
-        does not index, several subsampled plates, observed values outside their support, or a
-        model that cannot be run.
+        For latent discrete sites, ``numpyro.param`` sites, no latent site at all, sites outside a
+        subsampled plate that depend on its rows, rows that the plate does not index, observed
+        values outside their support, or a model that cannot be run.
     MissingDependencyError
         If NumPyro is not installed.
 
@@ -89,53 +95,31 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
         raise InputError(f"model is a {type(model).__name__}; give a NumPyro model, a function")
     checks.check_arguments(args, "args")
     checks.check_arguments(kwargs, "kwargs")
-    call = _Call(model, args, kwargs)
-    with _quiet_numpyro():
+    call = Call(model, args, kwargs)
+    with quiet_numpyro():
         trace, observed = _prototype(call, library)
         for name, values in observed.items():
             checks.check_observed(name, trace[name], values)
         latent = latent_sites(trace)
         plates = subsampled_plates(trace)
+        if reason := _needs_all_rows(plates, trace, latent):
+            warn_user(reason, UserWarning)
+            call, plates = call._replace(whole=tuple(Plate(*one) for one in plates.items())), {}
         labels = labels_of(trace, observed)
         call, latent, trace = _standardised(call, latent, trace)
         candidates = _candidates(call, latent)
     start = candidates[0]
     call = call._replace(sites=checks.shapes_of(start))
-    constrain = partial(_constrain, call, plates)
-    if not plates:
-        return _at_best(Target(partial(_log_density, call), start, constrain, labels), candidates)
-    plate = _only_plate(plates, trace, latent)
-    _check_outside(call, plate, start)
-    row, prior = partial(_row_log_likelihood, call, plate), partial(_log_prior, call, plate)
-    rows = np.arange(plate.size)
-    return _at_best(DataTarget(row, rows, prior, start, constrain, labels), candidates)
+    if plates:
+        _check_outside(call, Plate(*next(iter(plates.items()))), start)
+    noises = [f"{name}{SUFFIX}" for name in call.standard]
+    forms = ModelForms(
+        call, plates, start, labels, {name: precision_of(trace[name]["fn"]) for name in noises}
+    )
+    return _at_best(forms.target(forms.none(start)), candidates)
 
 
-class _Call(NamedTuple):
-    """A model with its arguments."""
-
-    model: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    sites: checks.Shapes = ()  # of the unconstrained position
-    hidden: tuple[str, ...] = ()  # sites that curvi has added
-
-    def seeded(self) -> Any:
-        """The model with a fixed key, since a density must not depend on chance."""
-        from numpyro import handlers
-
-        return handlers.seed(self.model, jax.random.key(0))
-
-    def trace(self, strategy: Callable[..., Any], data: Position) -> Trace:
-        """Run the model once, its latent sites set by an initialisation strategy of NumPyro."""
-        from numpyro import handlers
-
-        started = handlers.substitute(self.seeded(), substitute_fn=strategy)
-        found = handlers.trace(handlers.substitute(started, data=data))
-        return dict(found.get_trace(*self.args, **self.kwargs))
-
-
-def _standardised(call: _Call, latent: list[str], trace: Trace) -> tuple[_Call, list[str], Trace]:
+def _standardised(call: Call, latent: list[str], trace: Trace) -> tuple[Call, list[str], Trace]:
     """The model with standard noise where the scale of a site is latent, and its sites.
 
     A site that cannot be rewritten, such as one inside ``scan``, stays as it is, and so does one
@@ -148,41 +132,24 @@ def _standardised(call: _Call, latent: list[str], trace: Trace) -> tuple[_Call, 
     def run(values: Position) -> Trace:
         return call.trace(init_to_feasible(), values)
 
-    def traced(model: Any) -> Trace:
+    def traced(names: list[str]) -> Trace:
         found: Trace = {}
-        other = call._replace(model=model)
+        other = call._replace(standard=tuple(names))
         jax.eval_shape(lambda: found.update(other.trace(init_to_feasible(), {})))
         return found
 
     try:
         wanted = [name for name in latent_scales(run, sites) if f"{name}{SUFFIX}" not in trace]
-        model, names = standardised_model(call.model, wanted, traced)
+        names, found = standardised_sites(wanted, traced)
     except (TypeError, ValueError, NotImplementedError, jax.errors.JAXTypeError):
         return call, latent, trace  # a model that cannot be run on tracers alone
     if not names:
         return call, latent, trace
-    found = traced(model)
-    hidden = tuple(f"{name}{SUFFIX}" for name in names)
     inferred = [name for name in found if is_latent(found[name])]
-    return call._replace(model=model, hidden=hidden), inferred, {**trace, **found}
+    return call._replace(standard=tuple(names)), inferred, {**trace, **found}
 
 
-class _Plate(NamedTuple):
-    """A plate that the model subsamples."""
-
-    name: str
-    size: int
-
-
-@contextmanager
-def _quiet_numpyro() -> Iterator[None]:
-    """JAX's usual promotion, and no warning where a plate is given all or other rows on purpose."""
-    with usual_promotion(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="subsample_size does not match")
-        yield
-
-
-def _prototype(call: _Call, library: ModuleType) -> tuple[Trace, dict[str, np.ndarray]]:
+def _prototype(call: Call, library: ModuleType) -> tuple[Trace, dict[str, np.ndarray]]:
     """One trace with every subsampled plate at its full size, and the observed values.
 
     The model runs inside jit, which costs one small compilation and not one per operation;
@@ -214,7 +181,7 @@ def _prototype(call: _Call, library: ModuleType) -> tuple[Trace, dict[str, np.nd
     return trace, {name: np.asarray(value) for name, value in observed.items()}
 
 
-def _candidates(call: _Call, latent: list[str]) -> list[Position]:
+def _candidates(call: Call, latent: list[str]) -> list[Position]:
     """Unconstrained positions to start from, the simplest first."""
     from numpyro.infer import initialization
     from numpyro.infer.util import unconstrain_fn
@@ -244,108 +211,29 @@ def _candidates(call: _Call, latent: list[str]) -> list[Position]:
     return positions
 
 
-def _only_plate(plates: dict[str, int], trace: Trace, latent: list[str]) -> _Plate:
-    """The subsampled plate; there must be one, without latent sites."""
-    if len(plates) > 1:
-        raise InputError(
-            f"the model subsamples {len(plates)} plates ({', '.join(plates)}); curvi can follow "
-            "one: leave out subsample_size of the others"
-        )
-    plate = _Plate(*next(iter(plates.items())))
+def _needs_all_rows(plates: dict[str, int], trace: Trace, latent: list[str]) -> str:
+    """Why minibatches of the model make no rows of one table; empty where they do.
+
+    A latent site inside a plate has as many values as the plate has rows, all of which are
+    inferred; the rows of two plates are no rows of one table. All rows give the exact posterior.
+    """
     for name in latent:
-        if any(frame.name == plate.name for frame in trace[name]["cond_indep_stack"]):
-            raise InputError(
-                f"latent site {name!r} is inside plate {plate.name!r}, which is subsampled; its "
-                "rows would need an amortised guide: leave out subsample_size to infer all of them"
-            )
-    return plate
-
-
-def _log_density(call: _Call, position: Position) -> Float[Array, ""]:
-    from numpyro.infer.util import potential_energy
-
-    checks.check_position(position, call.sites)
-    with _quiet_numpyro():
-        return jnp.negative(potential_energy(call.seeded(), call.args, call.kwargs, position))
-
-
-def _constrain(call: _Call, plates: dict[str, int], position: Position) -> Position:
-    from numpyro import handlers
-    from numpyro.infer.util import constrain_fn
-
-    checks.check_position(position, call.sites)
-    rows = {name: jnp.arange(size) for name, size in plates.items()}
-    with _quiet_numpyro():
-        model = handlers.substitute(call.seeded(), data=rows)
-        values = constrain_fn(model, call.args, call.kwargs, position, return_deterministic=True)
-        return {name: _floating(value) for name, value in values.items() if name not in call.hidden}
-
-
-def _floating(value: Any) -> Array:
-    """As a floating-point array: an integer deterministic site has no mean."""
-    array = jnp.asarray(value)
-    is_floating = jnp.issubdtype(array.dtype, jnp.floating)
-    return array if is_floating else array.astype(jnp.result_type(float))
-
-
-def _row_log_likelihood(
-    call: _Call, plate: _Plate, position: Position, rows: Array
-) -> Float[Array, " rows"]:
-    return _log_probs(call, plate, position, rows)[0]
-
-
-def _log_prior(call: _Call, plate: _Plate, position: Position) -> Float[Array, ""]:
-    return _log_probs(call, plate, position, jnp.zeros(1, jnp.int32))[1]
-
-
-def _log_probs(
-    call: _Call, plate: _Plate, position: Position, rows: Array
-) -> tuple[Float[Array, " rows"], Float[Array, ""]]:
-    """Log probability of each row of the plate, and of everything outside it."""
-    import numpyro.distributions as dist
-    from numpyro import handlers
-    from numpyro.infer.util import compute_log_probs
-
-    checks.check_position(position, call.sites)
-    jacobians: Position = {}
-
-    def replace_site(site: dict[str, Any]) -> Array | None:
-        name = site["name"]
-        if site["type"] == "plate" and name == plate.name:
-            return rows
-        if site["type"] != "sample" or name not in position:
-            return None
-        transform = dist.biject_to(site["fn"].support)
-        value = transform(position[name])
-        jacobians[name] = jnp.sum(transform.log_abs_det_jacobian(position[name], value))
-        return value
-
-    with _quiet_numpyro():
-        replaced = handlers.substitute(call.seeded(), substitute_fn=replace_site)
-        log_probs, trace = compute_log_probs(
-            replaced, call.args, call.kwargs, {}, sum_log_prob=False
-        )
-        if missing := set(position) - set(jacobians):
-            raise InputError(f"the sites {sorted(missing)} were not reached with other rows")
-        count = rows.shape[0]
-        inside, outside = jnp.zeros(count, _dtype(position)), sum(jacobians.values())
-        for name, value in log_probs.items():
-            frames = [f for f in trace[name]["cond_indep_stack"] if f.name == plate.name]
-            if not frames:
-                outside = outside + jnp.sum(value)
-                continue
-            if value.shape[frames[0].dim] != count:
-                raise InputError(
-                    f"site {name!r} has {value.shape[frames[0].dim]} rows where plate "
-                    f"{plate.name!r} chose {count}; index its data with the plate: "
-                    "`with numpyro.plate(...) as rows`, then obs=y[rows]"
+        for frame in trace[name]["cond_indep_stack"]:
+            if frame.name in plates:
+                return (
+                    f"latent site {name!r} is inside plate {frame.name!r}, which is subsampled: "
+                    f"all its {plates[frame.name]} rows are used, and all their values inferred; "
+                    "leave out subsample_size to say so yourself"
                 )
-            per_row = jnp.moveaxis(value, frames[0].dim, 0).reshape(count, -1).sum(axis=1)
-            inside = inside + per_row * (count / plate.size)  # undo the plate's own scale
-        return inside, jnp.asarray(outside, inside.dtype)
+    if len(plates) > 1:
+        return (
+            f"the model subsamples {len(plates)} plates ({', '.join(plates)}): all their rows are "
+            "used; leave out subsample_size of all but one to fit on minibatches of that one"
+        )
+    return ""
 
 
-def _check_outside(call: _Call, plate: _Plate, position: Position) -> None:
+def _check_outside(call: Call, plate: Plate, position: Position) -> None:
     """Raise InputError if the part outside the plate changes with its rows: it belongs to no row.
 
     Evaluated in two places, because a product with a coordinate hides at a start of zero.
@@ -356,20 +244,16 @@ def _check_outside(call: _Call, plate: _Plate, position: Position) -> None:
         for name, leaf in position.items()
     }
     batches = [jnp.asarray(rows, jnp.int32) for rows in ([0], [plate.size - 1], range(plate.size))]
-    outside = jax.jit(lambda place: [_log_probs(call, plate, place, rows)[1] for rows in batches])
+    outside = jax.jit(lambda place: [log_probs(call, plate, place, rows)[1] for rows in batches])
     for place in (position, moved):
         values = np.asarray(outside(place))
         # The same sums of the same numbers: they differ by rounding at most.
-        close = 1e3 * float(jnp.finfo(_dtype(position)).eps)
+        close = 1e3 * float(jnp.finfo(dtype_of(position)).eps)
         if not np.allclose(values, values[0], rtol=close, atol=close, equal_nan=True):
             raise InputError(
                 f"a site outside plate {plate.name!r} depends on its rows; move it inside the "
                 "plate, or leave out subsample_size"
             )
-
-
-def _dtype(position: Position) -> Any:
-    return next(iter(position.values())).dtype
 
 
 def _at_best(target: AbstractTarget, candidates: list[Position]) -> AbstractTarget:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,9 @@ from curvi._core.trees import precision_of, usual_promotion
 from curvi.interop._checks import Shapes, check_position, run_checked, shapes_of
 from curvi.interop._pymc_graph import PURPOSE, Graph, translated
 from curvi.interop._pymc_standardise import StandardSites, standard_sites
+from curvi.interop._standardise import SUFFIX
 from curvi.targets import Labels, Target
+from curvi.targets._centring import Centring, Degrees
 
 _MAX_ATTEMPTS = 20  # positions tried around an initial point where the log density is not finite
 
@@ -32,7 +35,9 @@ def from_pymc(model: Any) -> Target:
 
     A variable such as ``theta ~ Normal(mu, tau)`` whose scale is latent is inferred as
     :math:`\theta = \mu + \tau \epsilon`, however the model writes it: the position holds
-    ``theta_standardised`` in place of ``theta``, the answer ``theta`` as before.
+    ``theta_standardised`` in place of ``theta``, the answer ``theta`` as before. Where the data
+    say much about it, the ladder of :func:`curvi.fit` goes on with a form that is centred by
+    degrees, element by element.
 
     The start is the model's initial point. The fit runs in PyTensor's ``floatX`` (float64
     unless configured otherwise), whatever JAX's own default is. Data containers are read now:
@@ -87,16 +92,17 @@ def from_pymc(model: Any) -> Target:
         outputs = list(get_default_varnames(model.unobserved_value_vars, False))
         sites = standard_sites(model)
         values = {name: jnp.asarray(start[name], dtype) for name in names}
-        position = sites.standardised(values)
-        log_density = partial(
-            _log_density, translated(model, [model.logp()]), names, sites, shapes_of(position)
+        none = {name + SUFFIX: np.zeros(values[name].shape) for name in sites.inferred}
+        forms = ModelForms(
+            translated(model, [model.logp()]),
+            translated(model, outputs),
+            tuple(v.name for v in outputs),
+            sites,
+            sites.standardised(values, none),
+            _labels(model),
         )
-        constrain = partial(
-            _constrain, translated(model, outputs), tuple(v.name for v in outputs), names, sites
-        )
-        return Target(
-            log_density, _feasible(log_density, position, pymc), constrain, _labels(model)
-        )
+        feasible = _feasible(forms.log_density(none), forms.start, pymc)
+        return replace(forms, start=feasible).target(none)
 
 
 def _check_variables(model: Any) -> None:
@@ -110,29 +116,77 @@ def _check_variables(model: Any) -> None:
         raise InputError("the model has no free variable: everything in it is observed")
 
 
+@dataclass(frozen=True)
+class ModelForms(Centring):
+    """The forms of a model between its own variables and their noise.
+
+    Parameters
+    ----------
+    density, outputs : Graph
+        Log density and answers as functions of the value variables.
+    output_names : tuple of str
+        Names of the answers.
+    sites : StandardSites
+        The variables that are inferred as noise.
+    start : dict
+        A position.
+    labels : Labels
+        Names of axes and data.
+    """
+
+    density: Graph
+    outputs: Graph
+    output_names: tuple[str, ...]
+    sites: StandardSites
+    start: dict[str, Array]
+    labels: Labels
+
+    @property
+    def precisions(self) -> dict[str, float]:  # type: ignore[override]
+        """That of standard noise."""
+        return dict.fromkeys((name + SUFFIX for name in self.sites.inferred), 1.0)
+
+    def log_density(self, degrees: Degrees) -> Callable[..., Any]:
+        """The log density of a position with these degrees."""
+        return partial(_log_density, self.density, self.sites, shapes_of(self.start), degrees)
+
+    def target(self, degrees: Degrees) -> Target:
+        """The target with these degrees."""
+        constrain = partial(_constrain, self.outputs, self.output_names, self.sites, degrees)
+        centring = self if self.sites.sites else None
+        return Target(self.log_density(degrees), self.start, constrain, self.labels, centring)
+
+    def moved(
+        self, position: dict[str, Array], degrees: Degrees, others: Degrees
+    ) -> dict[str, Array]:
+        """The same place with other degrees."""
+        with usual_promotion():
+            return self.sites.standardised(self.sites.restored(position, degrees)[0], others)
+
+
 def _log_density(
     graph: Graph,
-    names: tuple[str, ...],
     sites: StandardSites,
     shapes: Shapes,
+    degrees: Degrees,
     position: dict[str, Array],
 ) -> Float[Array, ""]:
     check_position(position, shapes)
     with usual_promotion():
-        values, log_det = sites.restored(position)
-        return jnp.asarray(graph.function(*(values[name] for name in names))[0]) + log_det
+        values, log_det = sites.restored(position, degrees)
+        return jnp.asarray(graph.function(*(values[name] for name in sites.names))[0]) + log_det
 
 
 def _constrain(
     graph: Graph,
     output_names: tuple[str, ...],
-    names: tuple[str, ...],
     sites: StandardSites,
+    degrees: Degrees,
     position: dict[str, Array],
 ) -> dict[str, Array]:
     with usual_promotion():
-        values, _ = sites.restored(position)
-        outputs = graph.function(*(values[name] for name in names))
+        values, _ = sites.restored(position, degrees)
+        outputs = graph.function(*(values[name] for name in sites.names))
         return {
             name: jnp.asarray(value, jnp.result_type(value, jnp.float32))
             for name, value in zip(output_names, outputs, strict=True)

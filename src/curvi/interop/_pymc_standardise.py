@@ -1,12 +1,15 @@
 r"""Variables of a PyMC model whose scale is latent, inferred as standard noise.
 
 What :mod:`curvi.interop._standardise` does to a NumPyro model by its handlers, done to the value
-variables of a PyMC model: with location m and scale S as graphs of the other variables,
+variables of a PyMC model: with location m and scale s as graphs of the other variables and a degree
+of centring :math:`\lambda`,
 
 .. math::
 
-   x = m + S \epsilon, \qquad
-   \log p(\epsilon, \ldots) = \log p(x, \ldots) + \log |\det S|.
+   x = m + s^{1 - \lambda} (y - \lambda m), \qquad
+   \log p(y, \ldots) = \log p(x, \ldots) + (1 - \lambda) \log s.
+
+A multivariate variable is centred or not, each of its vectors as a whole.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from jaxtyping import Array
 
 from curvi.interop._pymc_graph import Graph, translated
 from curvi.interop._standardise import SUFFIX
+from curvi.targets._centring import Degrees
 
 # Where location and scale are among the parameters of a distribution. None of these has a
 # transform, so that its value variable is the variable itself.
@@ -41,33 +45,47 @@ class StandardSites(NamedTuple):
     names: tuple[str, ...]
     sites: tuple[_Site, ...]
 
-    def restored(self, position: dict[str, Array]) -> tuple[dict[str, Array], Array]:
-        """Values of the variables, and the log determinant of the map from the noise to them."""
+    @property
+    def inferred(self) -> list[str]:
+        """Names of the variables that are inferred as noise."""
+        return [site.name for site in self.sites]
+
+    def restored(
+        self, position: dict[str, Array], degrees: Degrees
+    ) -> tuple[dict[str, Array], Array]:
+        """Values of the variables, and the log determinant of the map from the position."""
         values = {name: position[name] for name in self.names if name in position}
         log_det = jnp.zeros((), next(iter(position.values())).dtype)
         for site in self.sites:
             noise = position[site.name + SUFFIX]
             location, factor = self._placed(site, values)
+            degree = jnp.asarray(degrees[site.name + SUFFIX], noise.dtype)
             if site.is_matrix:
-                values[site.name] = location + jnp.matmul(factor, noise[..., None])[..., 0]
-                scale = jnp.diagonal(factor, axis1=-2, axis2=-1)
+                whole = _is_whole(degree)
+                moved = location + jnp.matmul(factor, noise[..., None])[..., 0]
+                values[site.name] = jnp.where(whole, noise, moved)
+                logs = jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)) * (1 - whole)
             else:
-                values[site.name] = location + factor * noise
-                scale = factor
-            log_det += jnp.sum(jnp.log(jnp.broadcast_to(scale, noise.shape)))
+                apart = noise - degree * location
+                values[site.name] = location + factor ** (1 - degree) * apart
+                logs = (1 - degree) * jnp.log(factor)
+            log_det += jnp.sum(jnp.broadcast_to(logs, noise.shape))
         return values, log_det
 
-    def standardised(self, values: dict[str, Array]) -> dict[str, Array]:
+    def standardised(self, values: dict[str, Array], degrees: Degrees) -> dict[str, Array]:
         """The position that holds these values."""
         position = {name: values[name] for name in self.names}
         for site in self.sites:
             location, factor = self._placed(site, values)
-            apart = position.pop(site.name) - location
+            value = position.pop(site.name)
+            degree = jnp.asarray(degrees[site.name + SUFFIX], value.dtype)
+            apart = value - location
             if site.is_matrix:
                 factor = jnp.broadcast_to(factor, (*apart.shape[:-1], *factor.shape[-2:]))
                 noise = jnp.linalg.solve(factor, apart[..., None])[..., 0]
+                noise = jnp.where(_is_whole(degree), value, noise)
             else:
-                noise = apart / factor
+                noise = degree * location + factor ** (degree - 1) * apart
             position[site.name + SUFFIX] = noise
         return position
 
@@ -77,6 +95,10 @@ class StandardSites(NamedTuple):
         inputs = [values.get(name, some) for name in self.names]
         location, scale = site.graph.function(*inputs)
         return location, jnp.linalg.cholesky(scale) if site.is_matrix else scale
+
+
+def _is_whole(degree: Array) -> Array:
+    return jnp.round(jnp.mean(degree, axis=-1, keepdims=True)) > 0
 
 
 def standard_sites(model: Any) -> StandardSites:

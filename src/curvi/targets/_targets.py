@@ -19,6 +19,7 @@ from curvi._core.meshes import padded_count, place_rows
 from curvi._core.programs import Program, trace
 from curvi._core.trees import Unravel, precision_of
 from curvi.io._streams import Stream, streamed
+from curvi.targets._centring import Centring
 from curvi.targets._density import Density, traced_likelihoods, traced_prior
 from curvi.targets._shown import Described
 
@@ -57,6 +58,8 @@ class AbstractTarget(Described, abc.ABC):
         Maps an unconstrained position to the user's own space (None: they are the same).
     labels : Labels or None
         Names of axes and observed data, for tables and ArviZ.
+    centring : Centring or None
+        Other forms of the same posterior, which the ladder may take.
 
     Notes
     -----
@@ -67,6 +70,7 @@ class AbstractTarget(Described, abc.ABC):
     position: PyTree
     constrain: Callable[[PyTree], PyTree] | None
     labels: Labels | None
+    centring: Centring | None
     start: Float[Array, " dimension"]
     density: Density
 
@@ -168,6 +172,8 @@ class Target(AbstractTarget):
         Maps an unconstrained position to the user's own space (default: they are the same).
     labels : Labels, optional
         Names of axes and observed data, for tables and ArviZ.
+    centring : Centring, optional
+        Other forms of the same posterior; set by :func:`from_numpyro` and :func:`from_pymc`.
 
     Raises
     ------
@@ -187,6 +193,7 @@ class Target(AbstractTarget):
     position: PyTree
     constrain: Callable[[PyTree], PyTree] | None = None
     labels: Labels | None = field(default=None, repr=False)
+    centring: Centring | None = field(default=None, repr=False)
     start: Float[Array, " dimension"] = field(init=False, repr=False)
     density: Density = field(init=False, repr=False)
 
@@ -235,6 +242,8 @@ class DataTarget(AbstractTarget):
         Maps an unconstrained position to the user's own space (default: they are the same).
     labels : Labels, optional
         Names of axes and observed data, for tables and ArviZ.
+    centring : Centring, optional
+        Other forms of the same posterior; set by :func:`from_numpyro` and :func:`from_pymc`.
 
     Raises
     ------
@@ -260,6 +269,7 @@ class DataTarget(AbstractTarget):
     position: PyTree
     constrain: Callable[[PyTree], PyTree] | None = None
     labels: Labels | None = field(default=None, repr=False)
+    centring: Centring | None = field(default=None, repr=False)
     start: Float[Array, " dimension"] = field(init=False, repr=False)
     density: Density = field(init=False, repr=False)
 

@@ -1,0 +1,102 @@
+"""What makes up for the rest where q is not the target: weights, or transitions from its draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from curvi._core.trees import coordinate_names, precision_of
+from curvi.diagnostics._correction import Correction
+from curvi.diagnostics._moments import user_columns, user_space
+from curvi.diagnostics._transitions import Effort, Transitions, run_transitions
+from curvi.inference._candidate import CLOSE, Candidate
+from curvi.objective._batch import BatchedDensity
+from curvi.targets import AbstractTarget
+
+_FEWEST_WEIGHTED, _MOST_WEIGHTED = 1024, 4096  # draws, unless mc_tolerance asks for more
+_MOST_DRAWS = 2**16  # that are weighted, whatever mc_tolerance asks for
+_NUMBERS_WEIGHTED = 1e8  # that the log density at weighted draws computes
+_MOST_EVALUATIONS = 400_000
+_MOST_NUMBERS = 8e10  # that transitions compute
+_CHAINS, _FEWEST_CHAINS = 256, 32
+_CHAIN_NUMBERS = 400_000  # in the positions of all chains, as far as so many chains allow it
+_WANTED_ESS = 1000.0  # of transitions, or more where mc_tolerance asks for it
+
+
+def number_to_weight(target: AbstractTarget, best: Candidate, mc_tolerance: float | None) -> int:
+    """How many draws are worth a weight."""
+    affordable = _NUMBERS_WEIGHTED / max(target.density.cost.numbers, 1.0)
+    needed = 0.0
+    if mc_tolerance is not None:
+        needed = min((1 / best.relative_ess - 1) / mc_tolerance**2, _MOST_DRAWS)
+    return int(np.clip(affordable, _FEWEST_WEIGHTED, max(_MOST_WEIGHTED, needed)))
+
+
+def weighted(density: BatchedDensity, best: Candidate, noise: np.ndarray) -> Correction | None:
+    """Importance weights for draws with exact moments: only the weights have an error.
+
+    None where a few of them carry the rest: more draws found what those before had missed.
+    """
+    moved = best.map.forward(noise)
+    values, _ = density(moved.positions)
+    log_q = -0.5 * np.sum(noise**2, axis=1) - moved.log_det
+    logs = np.where(np.isfinite(values), values - log_q, -np.inf)  # no weight off the support
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    ess = float(1 / np.sum(weights**2))
+    if ess < CLOSE * len(noise):
+        return None
+    positions = moved.positions.astype(density.density.dtype)
+    return Correction("importance", positions, weights, ess, trusted=True)
+
+
+def effort_of(
+    target: AbstractTarget, mc_tolerance: float | None, time_left: Callable[[], float]
+) -> Effort:
+    """How long transitions go on."""
+    affordable = _MOST_NUMBERS / max(target.density.cost.numbers, 1.0)
+    return Effort(
+        wanted_ess=_WANTED_ESS if mc_tolerance is None else max(_WANTED_ESS, mc_tolerance**-2),
+        most_evaluations=int(min(_MOST_EVALUATIONS, affordable)),
+        chains=int(np.clip(_CHAIN_NUMBERS // target.dimension, _FEWEST_CHAINS, _CHAINS)),
+        time_left=time_left,
+    )
+
+
+def moved(
+    target: AbstractTarget,
+    density: BatchedDensity,
+    best: Candidate,
+    rng: np.random.Generator,
+    effort: Effort,
+) -> tuple[Correction, str]:
+    """Draws of the target by transitions from draws of q, and what came of them."""
+    with precision_of(target.dtype):
+        outputs = user_columns(user_space(target, best.family))
+        found = run_transitions(density, best.map, rng, effort, outputs)
+    settled = "settled" if found.trusted else "not settled"
+    correction = Correction(
+        "transitions",
+        found.positions.astype(target.dtype),
+        None,
+        float(found.settling.ess.min()),
+        trusted=found.trusted,
+        worst=_worst(target, best, found),
+    )
+    return correction, f"{settled}, {found.diverging:.1%} flew off"
+
+
+def _worst(target: AbstractTarget, best: Candidate, found: Transitions) -> str:
+    """What q had wrong most."""
+    place, names = best.map, coordinate_names(target.position)
+    mean, sd = found.positions.mean(axis=0), found.positions.std(axis=0)
+    order = place.order
+    shift = np.abs(place.mean - mean[order]) / np.maximum(sd[order], 1e-300)
+    ratio = place.sds / np.maximum(sd[order], 1e-300)
+    far = int(np.argmax(shift))
+    off = int(np.argmax(np.abs(np.log(np.maximum(ratio, 1e-300)))))
+    return (
+        f"the mean of {names[order[far]]} is off by {shift[far]:.2g} sds, the sd of "
+        f"{names[order[off]]} by a factor of {ratio[off]:.2g}"
+    )
