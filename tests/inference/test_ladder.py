@@ -179,12 +179,12 @@ def test_what_was_chosen_is_not_overridden():
 
 
 def test_one_interruption_ends_the_climb_and_keeps_what_it_has(monkeypatch):
-    from curvi.inference import _ladder
+    from curvi.inference import _corrections
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_ladder, "run_transitions", interrupted)
+    monkeypatch.setattr(_corrections, "run_transitions", interrupted)
     with pytest.warns(curvi.NotConvergedWarning, match="INTERRUPTED: .*corrected"):
         result = curvi.fit(schools(True), progress=False)
     assert result.interrupted

@@ -25,7 +25,7 @@ from jax.extend import core as jaxpr_core
 from jaxtyping import PyTree
 
 from curvi._core.compilation import Cost, cost_of_jaxpr, count_use
-from curvi._core.trees import precision_of
+from curvi._core.trees import on_device, precision_of
 
 _JAX = str(Path(jax.__file__).parent)
 _LIBRARIES = str(Path(jax.__file__).parents[1])
@@ -133,7 +133,7 @@ def _own(constant: Any, aval: Any) -> Any:
     if isinstance(constant, jax.Array):
         return constant
     with precision_of(aval.dtype):
-        return jnp.array(np.asarray(constant), aval.dtype)
+        return on_device(np.array(constant, aval.dtype))
 
 
 def _has_functions_of_the_user(jaxpr: Any) -> bool:

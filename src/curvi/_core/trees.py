@@ -38,6 +38,13 @@ class Unravel:
             start += size
         return jax.tree.unflatten(self.structure, leaves)
 
+    def on_host(self, vector: np.ndarray) -> PyTree:
+        """Cut a vector of NumPy into leaves of NumPy."""
+        sizes = [math.prod(shape) for shape in self.shapes]
+        parts = np.split(vector, np.cumsum(sizes)[:-1])
+        leaves = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return jax.tree.unflatten(self.structure, leaves)
+
 
 def precision_of(dtype: Any) -> contextlib.AbstractContextManager[Any]:
     """A local context in which JAX keeps arrays of this dtype as they are.
@@ -59,8 +66,20 @@ def usual_promotion() -> Iterator[None]:
         yield
 
 
+def on_device(array: Any, dtype: Any = None) -> Array:
+    """An array of NumPy for JAX, which may share its memory: nobody may write into it afterwards.
+
+    ``jnp.asarray`` copies on the device, by a program that is compiled for every shape.
+    """
+    with np.errstate(over="ignore"):  # what is beyond all numbers is judged elsewhere
+        moved: Array = jax.device_put(np.asarray(array, dtype))
+    return moved
+
+
 def ravel(tree: PyTree) -> Float[Array, " dimension"]:
     """All leaves, which share one dtype, as one vector."""
+    if all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(tree)):
+        return on_device(np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)]))
     return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 

@@ -50,8 +50,8 @@ def flat_position(
     dtype = max((array.dtype for array in arrays), key=lambda kind: jnp.finfo(kind).bits)
     for array, name in zip(arrays, names, strict=True):
         refuse_non_finite(array, name, "a starting position must be finite")
-    uniform = [jnp.asarray(array, dtype) for array in arrays]
-    shapes = tuple(tuple(array.shape) for array in uniform)
+    uniform = [np.asarray(array, dtype) for array in arrays]
+    shapes = tuple(array.shape for array in uniform)
     return ravel(uniform), Unravel(structure, shapes)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from curvi._core import validation
-from curvi._core.trees import ArrayState, precision_of
+from curvi._core.trees import ArrayState, on_device, precision_of
 from curvi.diagnostics._evaluation import Moments, evaluation_noise, weighted_moments
 from curvi.diagnostics._moments import (
     UserMoments,
@@ -92,16 +92,16 @@ class Correction(ArrayState):
     def positions(self, space: UserSpace, index: np.ndarray | None = None) -> PyTree:
         """The draws, or those with the given numbers, as the user sees them."""
         flat = self.draws if index is None else self.draws[index]
-        return jax.tree.map(jnp.asarray, positions_in_blocks(space, flat))
+        return jax.tree.map(on_device, positions_in_blocks(space, flat))
 
     def _numbers(self, space: UserSpace) -> PyTree:
         """The draws as the user sees them, switches as zeros and ones."""
 
-        def real(leaf: Any) -> Any:
-            floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+        def real(leaf: np.ndarray) -> np.ndarray:
+            floating = np.issubdtype(leaf.dtype, np.floating)
             return leaf if floating else leaf.astype(self.draws.dtype)
 
-        return jax.tree.map(real, self.positions(space))
+        return jax.tree.map(real, positions_in_blocks(space, self.draws))
 
     def sample(self, space: UserSpace, num_draws: int, seed: int) -> PyTree:
         """``num_draws`` of the draws in the user's space."""

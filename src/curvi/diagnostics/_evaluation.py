@@ -20,10 +20,10 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from curvi._core import validation
 from curvi._core.compilation import SizedJit
 from curvi._core.memory import require_memory
-from curvi._core.trees import size
+from curvi._core.trees import on_device, size
 from curvi.concentration import VarianceReport
 from curvi.families import Family, Params
-from curvi.families._host import has_host_map, host_map
+from curvi.families._host import HostMap, has_host_map, host_map
 from curvi.objective import energies, host_sample
 from curvi.objective._batch import BatchedDensity
 from curvi.objective._draws import host_generator
@@ -188,11 +188,15 @@ def _on_host(
 ) -> tuple[Any, Any, Any]:
     """Energies, log q and the entropy of q, through values and gradients of the log density."""
     noise = np.asarray(draws, np.float64)
-    moved = host_map(family, params).forward(noise)
+    place = host_map(family, params)
+    moved = place.forward(noise)
     values, _ = BatchedDensity.of(target)(moved.positions)
     constant = 0.5 * noise.shape[1] * np.log(2 * np.pi)
     log_q = -0.5 * np.sum(noise**2, axis=1) - constant - moved.log_det
-    return -values, log_q, np.asarray(family.entropy(params))
+    if not isinstance(place, HostMap):
+        return -values, log_q, np.asarray(family.entropy(params))
+    entropy = constant + 0.5 * noise.shape[1] + place.log_det - float(np.sum(place.warp**2))
+    return -values, log_q, np.asarray(entropy)
 
 
 def energies_at(
@@ -340,12 +344,17 @@ def smoothed_weights(log_ratio: np.ndarray) -> ImportanceWeights:
 def weighted_moments(draws: PyTree, weights: np.ndarray) -> Moments:
     """Weighted mean and sd of every leaf over its leading axis."""
 
-    def mean(leaf: Float[Array, "..."]) -> Array:
-        return jnp.tensordot(jnp.asarray(weights, leaf.dtype), leaf, axes=1)
+    def mean(leaf: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.tensordot(weights.astype(leaf.dtype), leaf, axes=1)
+        return found
 
-    means = jax.tree.map(mean, draws)
+    def sd(leaf: np.ndarray, centre: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.sqrt(mean((leaf - centre[None]) ** 2))
+        return found
 
-    def sd(leaf: Any, centre: Any) -> Array:
-        return jnp.sqrt(mean((leaf - centre[None]) ** 2))
-
-    return Moments(means, jax.tree.map(sd, draws, means))
+    # On the host: JAX would compile each operation for each shape of a leaf.
+    with np.errstate(all="ignore"):
+        leaves = jax.tree.map(np.asarray, draws)
+        means = jax.tree.map(mean, leaves)
+        spreads = jax.tree.map(sd, leaves, means)
+    return Moments(*jax.tree.map(on_device, (means, spreads)))

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from curvi._core.trees import coordinate_names, flat_numbers
-from curvi.families import Family, Params
+from curvi.families import Family, Params, SparsePrecision
+from curvi.families._host import HostMap, has_host_map
 from curvi.targets import AbstractTarget
 
 _APART = 1.0  # sds between means that belong to different optima
@@ -49,13 +50,24 @@ def modes_of(
     Two ends belong together where no coordinate of their means is more than one sd apart.
     Parameters are not compared: different ones can be the same q.
     """
-    unravel = target.density.unravel
+    unravel = target.density.unravel.on_host
     found = (
-        Mode(unravel(end.mean), unravel(family.sd(end)), float(elbo), float("nan"), 1)
+        Mode(
+            unravel(np.asarray(end.mean)), unravel(_sds(family, end)), float(elbo), float("nan"), 1
+        )
         for end, elbo in zip(ends, elbos, strict=True)
         if np.isfinite(elbo)
     )
     return joined_modes(found)
+
+
+def _sds(family: Family, params: Params) -> np.ndarray:
+    """Of every coordinate, without compiling anything where the family has a map on the host."""
+    if isinstance(family, SparsePrecision) or not has_host_map(family):
+        return np.asarray(family.sd(params))
+    place, found = HostMap.of(family, params), np.empty(np.shape(params.mean))
+    found[place.order] = place.sds
+    return found
 
 
 def joined_modes(modes: Iterable[Mode]) -> tuple[Mode, ...]:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from curvi._core.compilation import SizedJit, compiled
 from curvi._core.memory import require_memory
 from curvi._core.programs import Program
-from curvi._core.trees import coordinate_names, precision_of, size
+from curvi._core.trees import coordinate_names, on_device, precision_of, size
 from curvi.families import Family, Params
 from curvi.objective import Draws, fixed_draws
 from curvi.targets import AbstractTarget
@@ -87,7 +87,7 @@ def positions_in_blocks(space: UserSpace, flat: np.ndarray) -> PyTree:
     for begin in range(0, len(flat), _ROWS):
         part = flat[begin : begin + _ROWS]
         padded = np.concatenate([part, np.repeat(part[-1:], _ROWS - len(part), axis=0)])
-        blocks.append(jax.tree.map(np.asarray, positions(space, jnp.asarray(padded))))
+        blocks.append(jax.tree.map(np.asarray, positions(space, on_device(padded))))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(flat)], *blocks)
 
 

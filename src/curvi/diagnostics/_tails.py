@@ -14,7 +14,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from curvi._core.trees import coordinate_names
 from curvi.diagnostics._evaluation import energies_at, evaluation_count, evaluation_noise
-from curvi.diagnostics._moments import UserSpace, positions
+from curvi.diagnostics._moments import UserSpace, positions_in_blocks
 from curvi.families import Family, Params
 from curvi.families._host import has_host_map, host_map
 from curvi.targets import AbstractTarget
@@ -42,7 +42,7 @@ def tail_sentence(
     noise = _lines(evaluation_noise(target, family, key)[:_LINES], shape)
     log_p = -energies_at(target, family, params, noise.reshape(-1, width)).reshape(shape)
     flat = _transformed(family, params, noise.reshape(-1, width))
-    given = positions(space, jnp.asarray(flat, target.dtype))
+    given = positions_in_blocks(space, np.asarray(flat, target.dtype))
     outputs = _columns(given)
     names = coordinate_names(jax.tree.map(lambda leaf: leaf[0], given))
     if outputs.size > _MOST_NUMBERS:

@@ -69,7 +69,7 @@ class Rejections(NamedTuple):
 
     def after(self, info: Info) -> tuple[Rejections, Any]:
         """Count a step; the outcome of the run, which gives up when its patience is at an end."""
-        xp = namespace(info.accepted)
+        xp = np if isinstance(info.accepted, bool) else namespace(info.accepted)
         rejected = xp.where(info.accepted, 0, self.rejected + 1)
         broken = xp.where(info.accepted, 0, self.broken + xp.where(info.finite, 0, 1))
         gave_up = xp.where(2 * broken >= rejected, Outcome.NON_FINITE.value, Outcome.STALLED.value)

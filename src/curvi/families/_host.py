@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from scipy import linalg
 
+from curvi._core.trees import on_device
 from curvi.families._bases import Normal
 from curvi.families._conditional import Conditional
 from curvi.families._family import Family, Params
@@ -88,11 +88,10 @@ class HostMap:
         mean = np.empty_like(self.mean)
         mean[self.order] = self.mean
         raw = np.tril(self.factor, -1) + np.diag(np.log(np.diagonal(self.factor)))
-        with np.errstate(over="ignore"):  # q widens beyond all numbers where p is improper
-            scale: Any = jnp.asarray(raw, dtype)
-            if isinstance(family, Conditional):
-                scale = {"scale": scale, "warp": jnp.asarray(self.warp, dtype)}
-            return Params(jnp.asarray(mean, dtype), scale)
+        scale: Any = on_device(raw, dtype)
+        if isinstance(family, Conditional):
+            scale = {"scale": scale, "warp": on_device(self.warp, dtype)}
+        return Params(on_device(mean, dtype), scale)
 
     @property
     def num_globals(self) -> int:

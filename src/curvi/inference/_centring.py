@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy import linalg
 
 from curvi._core.compilation import SizedJit
 from curvi._core.programs import trace
-from curvi._core.trees import precision_of, ravel
+from curvi._core.trees import on_device, precision_of, ravel
 from curvi.families._host import HostMap
 from curvi.targets import AbstractTarget
 
@@ -51,9 +51,9 @@ class Recentred:
         inverse = linalg.solve_triangular(place.factor, np.eye(len(place.factor)), lower=True)
         precision = np.empty(len(inverse))
         precision[place.order] = np.sum(inverse**2, axis=0)
-        given = target.density.unravel(jnp.asarray(precision, target.dtype))
+        given = target.density.unravel.on_host(precision)
         degrees = {
-            name: np.clip(1 - before / np.asarray(given[name], np.float64), 0.0, 1.0)
+            name: np.clip(1 - before / given[name], 0.0, 1.0)
             for name, before in forms.precisions.items()
         }
         if max(float(degree.max(initial=0.0)) for degree in degrees.values()) < _LEAST_DEGREE:
@@ -71,11 +71,12 @@ class Recentred:
     def _in_blocks(self, positions: np.ndarray, degrees: Any, others: Any) -> np.ndarray:
         found = np.empty_like(positions)
         with precision_of(self.plain.dtype):
-            degrees, others = (jax.tree.map(jnp.asarray, given) for given in (degrees, others))
+            put = partial(on_device, dtype=self.plain.dtype)
+            degrees, others = jax.tree.map(put, (degrees, others))
             for begin in range(0, len(positions), _BLOCK):
                 part = positions[begin : begin + _BLOCK].astype(self.plain.dtype)
                 padded = np.concatenate([part, np.repeat(part[-1:], _BLOCK - len(part), axis=0)])
-                moved = _all_moved(0.0, self._program, jnp.asarray(padded), degrees, others)
+                moved = _all_moved(0.0, self._program, on_device(padded), degrees, others)
                 found[begin : begin + _BLOCK] = np.asarray(moved)[: len(part)]
         return found
 

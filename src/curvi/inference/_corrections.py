@@ -21,7 +21,8 @@ _MOST_EVALUATIONS = 400_000
 _MOST_NUMBERS = 8e10  # that transitions compute
 _CHAINS, _FEWEST_CHAINS = 256, 32
 _CHAIN_NUMBERS = 400_000  # in the positions of all chains, as far as so many chains allow it
-_WANTED_ESS = 1000.0  # of transitions, or more where mc_tolerance asks for it
+# Effective draws of transitions: the more the cheaper they are, and what mc_tolerance asks for.
+_LEAST_ESS, _MOST_ESS, _NUMBERS_FOR_ESS = 1000.0, 2500.0, 1e7
 
 
 def number_to_weight(target: AbstractTarget, best: Candidate, mc_tolerance: float | None) -> int:
@@ -55,10 +56,11 @@ def effort_of(
     target: AbstractTarget, mc_tolerance: float | None, time_left: Callable[[], float]
 ) -> Effort:
     """How long transitions go on."""
-    affordable = _MOST_NUMBERS / max(target.density.cost.numbers, 1.0)
+    numbers = max(target.density.cost.numbers, 1.0)
+    wanted = float(np.clip(_NUMBERS_FOR_ESS / numbers, _LEAST_ESS, _MOST_ESS))
     return Effort(
-        wanted_ess=_WANTED_ESS if mc_tolerance is None else max(_WANTED_ESS, mc_tolerance**-2),
-        most_evaluations=int(min(_MOST_EVALUATIONS, affordable)),
+        wanted_ess=wanted if mc_tolerance is None else max(wanted, mc_tolerance**-2),
+        most_evaluations=int(min(_MOST_EVALUATIONS, _MOST_NUMBERS / numbers)),
         chains=int(np.clip(_CHAIN_NUMBERS // target.dimension, _FEWEST_CHAINS, _CHAINS)),
         time_left=time_left,
     )

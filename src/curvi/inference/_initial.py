@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from curvi._core.compilation import compiled
 from curvi._core.errors import InputError, NumericalError, Outcome, keep_result
 from curvi._core.memory import require_memory
-from curvi._core.trees import coordinate_names, leaf_names, size
+from curvi._core.trees import coordinate_names, leaf_names, on_device, size
 from curvi.diagnostics import FitResult, evaluate
 from curvi.diagnostics._evaluation import raw_relative_ess
 from curvi.diagnostics._modes import Mode, modes_of
@@ -197,7 +197,8 @@ def starting_points(
     for _ in range(num_starts - 1):
         if budget.left() <= 0:
             break
-        moved = target.start + jnp.asarray(rng.normal(size=target.dimension), target.dtype)
+        apart = rng.normal(size=target.dimension)
+        moved = on_device(np.asarray(target.start) + apart, target.dtype)
         width = best_width(problem, moved, resources, evaluate_at, budget)
         points.append(around(problem.family, moved, _WIDTHS[-1] if width is None else width))
     return points

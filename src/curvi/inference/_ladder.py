@@ -12,12 +12,11 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from curvi._core.errors import Outcome
 from curvi._core.threads import one_blas_thread
-from curvi._core.trees import coordinate_names
+from curvi._core.trees import coordinate_names, on_device
 from curvi.diagnostics import FitResult
 from curvi.diagnostics._correction import Correction, Rung
 from curvi.diagnostics._evaluation import evaluate
@@ -38,6 +37,7 @@ from curvi.inference._first_rung import (
     number_of_draws,
 )
 from curvi.inference._following import Following
+from curvi.inference._initial import around
 from curvi.inference._tails import has_light_tails
 from curvi.objective import normalise, whiten
 from curvi.objective._batch import BatchedDensity
@@ -242,7 +242,7 @@ class Ladder:
             plan = replace(plan, num_draws=max(plan.num_draws, 2 * FEWEST_DRAWS))
         problem = VariationalProblem(self.target.density, family, plan, dimension, None)
         noise = (normalise if self._sparse else whiten)(self._noise(plan.num_draws, 1))
-        resources = self.resources._replace(noise=jnp.asarray(noise, self.target.dtype))
+        resources = self.resources._replace(noise=on_device(noise, self.target.dtype))
         method = method_for(self.target.dimension)
         budget, spent = self.budget, self._spent
         if most is not None:
@@ -290,7 +290,7 @@ class Ladder:
                 break
             place = start + rng.normal(size=len(start))
             family = self._plain
-            params = family.init(jnp.asarray(place, self.target.dtype), 0.3)
+            params = around(family, on_device(place, self.target.dtype), 0.3)
             fitted = self._judged(family, self._run(family, params).params)
             if fitted is not None:
                 others.append(fitted)
@@ -310,7 +310,7 @@ class Ladder:
         for place in self._far_places(draws):
             if self._exhausted:
                 break
-            start = FullRank().init(jnp.asarray(place, self.target.dtype), 1.0)
+            start = around(FullRank(), on_device(place, self.target.dtype), 1.0)
             ended = self._run(FullRank(), start, _STEPS_AROUND)
             mean = np.asarray(ended.params.mean)
             if ended.outcome is Outcome.CONVERGED and ((mean < low) | (mean > high)).any():

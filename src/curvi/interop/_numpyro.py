@@ -12,7 +12,8 @@ import numpy as np
 
 from curvi._core.compilation import SizedJit
 from curvi._core.errors import InputError, optional_import, warn_user
-from curvi._core.trees import ravel
+from curvi._core.trees import flat_numbers, on_device
+from curvi.inference._first_rung import climbs
 from curvi.interop import _checks as checks
 from curvi.interop._numpyro_call import (
     Call,
@@ -32,6 +33,7 @@ from curvi.interop._numpyro_sites import (
     subsampled_plates,
 )
 from curvi.interop._standardise import SUFFIX, latent_scales, precision_of, standardised_sites
+from curvi.objective._batch import BatchedDensity
 from curvi.targets import AbstractTarget
 
 _MEDIAN_DRAWS = 101
@@ -258,16 +260,21 @@ def _check_outside(call: Call, plate: Plate, position: Position) -> None:
 
 def _at_best(target: AbstractTarget, candidates: list[Position]) -> AbstractTarget:
     """The target, started at the candidate with the highest log density."""
-    flat = [
-        ravel({name: jnp.asarray(leaf, target.dtype) for name, leaf in candidate.items()})
+    placed = [
+        {name: np.asarray(leaf, target.dtype) for name, leaf in candidate.items()}
         for candidate in candidates
     ]
-    evaluated = SizedJit(lambda density, rows, z: density.log_prob(z, rows))
-    values = np.array([float(evaluated(0.0, target.density, target.rows, z)) for z in flat])
+    flat = np.stack([flat_numbers(candidate) for candidate in placed])
+    if climbs(target):  # by the function that a fit compiles anyway
+        values = BatchedDensity.of(target)(flat)[0]
+    else:
+        evaluated = SizedJit(lambda density, rows, z: density.log_prob(z, rows))
+        found = [evaluated(0.0, target.density, target.rows, on_device(z)) for z in flat]
+        values = np.array([float(value) for value in found])
     if not np.isfinite(values).any():
         raise InputError(
             f"the log density is {values[0]} at the centre of the supports and not finite at the "
             "median of the prior; check the model, or give fit(target, position=...) a start"
         )
     best = int(np.nanargmax(np.where(np.isfinite(values), values, -np.inf)))
-    return target.started_at(target.density.unravel(flat[best]))
+    return target.started_at(jax.tree.map(on_device, placed[best]))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from curvi._core.compilation import SizedJit
 from curvi._core.deadline import check_deadline
+from curvi._core.trees import on_device
 from curvi.targets import AbstractTarget, Density
 
 _LARGEST, _SMALLEST = 128, 8
@@ -74,7 +74,7 @@ class BatchedDensity:
             with np.errstate(over="ignore"):  # q widens beyond all numbers where p is improper
                 part = positions[begin : begin + batch].astype(self.density.dtype)
             padded = np.concatenate([part, np.repeat(part[-1:], batch - len(part), axis=0)])
-            found = _compiled(work, self.density, self.rows, jnp.asarray(padded))
+            found = _compiled(work, self.density, self.rows, on_device(padded))
             values[begin : begin + batch] = np.asarray(found[0])[: len(part)]
             gradients[begin : begin + batch] = np.asarray(found[1])[: len(part)]
         self.evaluations += count

@@ -31,6 +31,7 @@ from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi._core.memory import require_draws
 from curvi._core.threads import one_blas_thread
+from curvi._core.trees import on_device
 from curvi.families._bases import Base, Normal
 from curvi.families._family import Family
 
@@ -202,11 +203,9 @@ def fixed_draws(
         draws = np.concatenate([half, -half])
     else:
         draws = host_sample(rng, count, dimension, base)
-    if plan.kind == "normalised":
-        draws = normalise(draws, base.variance)
-    if plan.kind == "whitened":
-        draws = whiten(draws, base.variance)
-    return jnp.asarray(draws.astype(dtype))
+    if plan.kind in ("normalised", "whitened"):
+        draws = (normalise if plan.kind == "normalised" else whiten)(draws, base.variance)
+    return on_device(draws, dtype)
 
 
 def host_sample(rng: np.random.Generator, count: int, dimension: int, base: Base) -> np.ndarray:
