@@ -42,7 +42,8 @@ def tail_sentence(
     noise = _lines(evaluation_noise(target, family, key)[:_LINES], shape)
     log_p = -energies_at(target, family, params, noise.reshape(-1, width)).reshape(shape)
     flat = _transformed(family, params, noise.reshape(-1, width))
-    given = positions_in_blocks(space, np.asarray(flat, target.dtype))
+    with np.errstate(over="ignore"):  # far out is as far as numbers go
+        given = positions_in_blocks(space, np.asarray(flat, target.dtype))
     outputs = _columns(given)
     names = coordinate_names(jax.tree.map(lambda leaf: leaf[0], given))
     if outputs.size > _MOST_NUMBERS:

@@ -70,7 +70,7 @@ class Recentred:
 
     def _in_blocks(self, positions: np.ndarray, degrees: Any, others: Any) -> np.ndarray:
         found = np.empty_like(positions)
-        with precision_of(self.plain.dtype):
+        with precision_of(self.plain.dtype), np.errstate(over="ignore"):
             put = partial(on_device, dtype=self.plain.dtype)
             degrees, others = jax.tree.map(put, (degrees, others))
             for begin in range(0, len(positions), _BLOCK):
