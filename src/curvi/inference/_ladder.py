@@ -115,7 +115,7 @@ class Ladder:
             first = self._centred(first)
             self._answer(first)
             if self._trusted:
-                self._look_around(first)
+                self._look_around(given)
             else:
                 self._elsewhere()
         except KeyboardInterrupt:
@@ -162,12 +162,14 @@ class Ladder:
 
         The climb goes on in the coordinates of that form; the answer is moved back.
         """
-        settled = first.close or self._sparse
-        other = None if settled else Recentred.by(self.target, first.map)
-        if other is None or self._exhausted:
+        place = first.map
+        if first.close or isinstance(place, SparseMap) or self._exhausted:
+            return first
+        other = Recentred.by(self.target, place)
+        if other is None:
             return first
         noise = whiten(self._noise(number_of_draws(self.target.dimension), 7))
-        start = HostMap.matching(other.there(first.map.forward(noise).positions))
+        start = HostMap.matching(other.there(place.forward(noise).positions))
         if start is None:
             return first
         plain, self.target = self.target, other.target
@@ -305,6 +307,8 @@ class Ladder:
         if not cheap or self.target.dimension > FEW_DIMENSIONS or self._correction is None:
             return
         draws = self._correction.draws
+        if self._recentred is not None:  # the modes of a result are places of its own target
+            draws, self.target = self._recentred.back(draws), self._recentred.plain
         low, high = np.quantile(draws, _OUTSIDE, axis=0)
         found = [first]
         for place in self._far_places(draws):
@@ -326,6 +330,7 @@ class Ladder:
         top = found[int(np.argmax(bounds))]
         self._note("full rank from far away", top, f"{len(self._modes)} modes")
         if top.elbo > self._best.elbo + _BETTER:
+            self.density, self._recentred = BatchedDensity.of(self.target), None
             self._answer(top)
 
     def _far_places(self, draws: np.ndarray) -> list[np.ndarray]:
