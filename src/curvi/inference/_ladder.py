@@ -232,7 +232,8 @@ class Ladder:
         family = replace(first.family, follows=True)  # type: ignore[type-var]
         moved = Following(self.density, curvature, place, rng).run()
         fitted = self._judged(family, moved.params(self.target.dtype))
-        better = fitted is not None and fitted.elbo > first.elbo + _BETTER
+        gained = -np.inf if fitted is None else fitted.elbo - first.elbo
+        better = fitted is not None and (gained > _BETTER or (gained > 0 and fitted.close))
         shown = first if fitted is None else fitted
         self._note("scales that follow dense rows", shown, "better" if better else "no better")
         return fitted if better and fitted is not None else first
