@@ -224,12 +224,13 @@ def _errors(result: Row, name: str) -> tuple[list[float], int]:
 def vae(result: Row) -> Any:
     """Seconds to bounds of MNIST, and how far methods end below the best on smaller sets."""
     names = [name for name in ("digits", "frey", "olivetti") if name in result]
-    figure = new_figure(10, 5.4 if "mnist" in result else 3.2)
-    parts = figure.subfigures(2, 1, height_ratios=(1, 1.3)) if "mnist" in result else [figure]
+    both = bool(names) and "mnist" in result
+    figure = new_figure(10, 5.4 if both else 3.2)
+    parts = figure.subfigures(2, 1, height_ratios=(1, 1.3)) if both else [figure]
     if "mnist" in result:
         _race(parts[0].subplots(), result["mnist"])
-    panels = parts[-1].subplots(1, max(len(names), 1), squeeze=False)[0]
-    for panel, name in zip(panels, names, strict=False):
+    panels = parts[-1].subplots(1, len(names), squeeze=False)[0] if names else []
+    for panel, name in zip(panels, names, strict=True):
         runs: dict[str, float] = {}
         for label, row in result[name]["runs"].items():
             method = label.split()[0]

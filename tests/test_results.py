@@ -100,6 +100,7 @@ def test_a_record_describes_this_process():
     [
         (["/opt/bin/python", "-m", "benchmarks", "rows"], "python -m benchmarks rows"),
         (["python", "/opt/bin/curvi", "data", "--out", "/opt/x"], "curvi data --out x"),
+        (["python", "-m", "curvi", "reproduce", "frey"], "curvi reproduce frey"),
         (["python"], "python"),
     ],
 )

@@ -57,6 +57,8 @@ def command_line(arguments: Sequence[str]) -> str:
     """The command of a process as a user would type it, without what belongs to one machine."""
     _, *rest = arguments
     words = [Path(word).name if Path(word).is_absolute() else word for word in rest]
+    if words[:2] == ["-m", "curvi"]:  # the same as the command that is installed
+        words = words[1:]
     first = words[0] if words else ""
     return " ".join(words if first and not first.startswith("-") else ["python", *words])
 
