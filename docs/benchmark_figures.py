@@ -260,7 +260,7 @@ def _race(panel: Any, race: Row) -> None:
     known = {method: values for method, values in series.items() if any(values)}
     dots(panel, [f"{target} nats" for target in targets], known)
     panel.set_xlim(0, None)
-    panel.set_xlabel("seconds to a bound of MNIST (median; no marker: never reached)")
+    panel.set_xlabel("processor seconds to a bound of MNIST (median; no marker: never reached)")
     panel.legend(loc="lower right")
 
 

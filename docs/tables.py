@@ -140,7 +140,7 @@ def vae_table(result: Row) -> str:
         | {target: _ratio(race["ratios"][f"{name} {target}"]) for target in targets}
         for name in race["rivals"]
     ]
-    lines = ["Median seconds to a test bound:", as_table(rows)]
+    lines = ["Median processor seconds to a test bound:", as_table(rows)]
     lines += ["Seconds of the baseline over those of KFAC, median of pairs:", as_table(ratios)]
     lines.append("Chosen on validation images (rate, batch, scale of the first weights, schedule, "
                  "parameters): " + "; ".join(f"{target}: {label}" for name in ("adam", "adagrad")
