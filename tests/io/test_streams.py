@@ -50,6 +50,14 @@ def test_value_gradient_and_product_are_those_of_all_rows(table):
         assert np.allclose(of(streamed), of(whole), rtol=1e-12)
 
 
+def test_blocks_of_integers_and_of_floats_keep_their_fractions():
+    X, whole, fractions = np.ones((4, 1)), np.asarray([0, 1]), np.asarray([0.7, 0.9])
+    blocks = RowBlocks(lambda: iter([(X[:2], whole), (X[2:], fractions)]))
+    stream = _streams.Stream.of(blocks)
+    assert stream.like[1].dtype == np.float64
+    assert np.array_equal(stream.block(0)[1], [0, 1, 0.7, 0.9])
+
+
 def test_a_product_is_one_pass_over_the_blocks(table):
     X, y = table
     reads = []

@@ -53,10 +53,9 @@ class HostRows:
         first = next(self._as_they_come(), None)
         if first is None:
             raise InputError("data has no rows; at least one is needed")
-        kinds = jax.tree.map(lambda a: jax.dtypes.canonicalize_dtype(np.asarray(a).dtype), first)
         width = sum(math.prod(np.shape(leaf)[1:]) for leaf in jax.tree.leaves(first))
         self.block_rows = max(1, _NUMBERS // max(width, 1))
-        self.kinds = kinds
+        self.kinds = jax.tree.map(_kind, first)
         known = _count(self.arrays) if checked and self.arrays is not None else None
         self.num_rows = self._checked() if known is None else known
         self.block_rows = min(self.block_rows, self.num_rows)
@@ -66,7 +65,7 @@ class HostRows:
         self._pass: tuple[int, Iterator[PyTree]] = (0, iter(()))
         self.handle = next(_handles)
         self.like = jax.tree.map(
-            lambda a, kind: jax.ShapeDtypeStruct(np.shape(a)[1:], kind), first, kinds
+            lambda a, kind: jax.ShapeDtypeStruct(np.shape(a)[1:], kind), first, self.kinds
         )
         _hosts[self.handle] = self
 
@@ -81,11 +80,12 @@ class HostRows:
             yield jax.tree.map(lambda a, s=start: np.asarray(a[s : s + size]), self.arrays)
 
     def _checked(self) -> int:
-        """Validate all rows in one pass; their number."""
+        """Validate all rows in one pass, and find dtypes that hold all blocks; their number."""
         count, structure = 0, jax.tree.structure(self.kinds)
         for block in self._as_they_come():
             if jax.tree.structure(block) != structure:
                 raise InputError("the blocks of data do not all have the same arrays")
+            self.kinds = jax.tree.map(_kind, block, self.kinds)
             with warnings.catch_warnings():
                 if count:  # said once
                     warnings.simplefilter("ignore", validation.PrecisionWarning)
@@ -176,6 +176,12 @@ def gathered(array: Any, index: np.ndarray) -> np.ndarray:
 
 def _name(wanted: Any) -> Any:
     return wanted.tobytes() if isinstance(wanted, np.ndarray) else wanted
+
+
+def _kind(array: Any, *others: np.dtype) -> np.dtype:
+    """The dtype that JAX gives an array, or the one that holds it and others."""
+    kind = np.result_type(np.asarray(array).dtype, *others)
+    return np.dtype(jax.dtypes.canonicalize_dtype(kind))
 
 
 def _count(rows: PyTree) -> int:
