@@ -71,6 +71,31 @@ def test_columns_of_parquet_keep_their_order_and_bad_ones_are_named(tmp_path, ta
         rows(path, target="y", columns=["y"])
 
 
+def test_a_null_among_the_responses_of_parquet_is_refused(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"x": [1.0, 2.0], "y": pyarrow.array([1, None])})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(curvi.InputError, match=r"column 'y' .* missing values"):
+        next(rows(tmp_path / "t.parquet", target="y")())
+
+
+def test_rows_that_are_written_keep_their_fractions_and_missing_values(tmp_path):
+    X, ys = np.zeros((2, 1)), [np.asarray([1, 2]), np.asarray([0.7, np.nan])]
+    written = RowBlocks(lambda: ((X, y) for y in ys)).to_npy(tmp_path)
+    assert np.array_equal(written.arrays[1], [1, 2, 0.7, np.nan], equal_nan=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.npy", "1.npy"]
+
+
+@pytest.mark.parametrize("second", [1, 3])
+def test_a_source_that_fails_while_rows_are_written_leaves_no_file(tmp_path, second):
+    lengths = iter([2, second])
+    blocks = RowBlocks(lambda: iter([(np.zeros((1, 1)),)] * next(lengths)))
+    with pytest.raises(curvi.InputError, match="other rows than at first"):
+        blocks.to_npy(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_files_of_other_kinds_and_damaged_text_are_refused(tmp_path):
     with pytest.raises(curvi.InputError, match=r"suffix '\.csv'"):
         rows(tmp_path / "t.csv")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -86,30 +87,56 @@ class RowBlocks:
         """
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
-        count, like = 0, None
-        for block in self():
-            like = block if like is None else like
-            count += len(block[0])
-        if like is None:
-            raise InputError("there are no rows to write")
-        paths = [place / f"{number}.npy" for number in range(len(like))]
+        forms = _forms(self)
+        paths = [place / f"{number}.npy" for number in range(len(forms))]
         if there := [path for path in paths if path.exists()]:
             raise InputError(f"{there[0]} exists; choose another folder, or delete it")
-        shapes = [(count, *np.shape(part)[1:]) for part in like]
-        parts = [
-            np.lib.format.open_memmap(path, "w+", np.asarray(part).dtype, shape)
-            for path, part, shape in zip(paths, like, shapes, strict=True)
-        ]
-        first = 0
-        for block in self():
-            last = first + len(block[0])
-            for part, rows in zip(parts, block, strict=True):
-                part[first:last] = rows
-            first = last
-        for part in parts:
-            part.flush()
+        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=place) as unfinished:
+            drafts = [Path(unfinished) / path.name for path in paths]
+            _write(self, drafts, forms)
+            for draft, path in reversed(list(zip(drafts, paths, strict=True))):
+                draft.rename(path)  # X last: where it is, all are
         mapped = tuple(np.load(path, mmap_mode="r", allow_pickle=False) for path in paths)
         return replace(of_arrays(mapped), columns=self.columns)
+
+
+def _forms(blocks: RowBlocks) -> list[tuple[tuple[int, ...], np.dtype]]:
+    """Shape of each array of all rows, and a dtype that holds those of all blocks; one pass."""
+    count = 0
+    shapes: list[tuple[int, ...]] = []
+    kinds: list[np.dtype] = []
+    for block in blocks():
+        parts = [np.asarray(part) for part in block]
+        shapes = shapes or [part.shape[1:] for part in parts]
+        if [part.shape[1:] for part in parts] != shapes:
+            raise InputError(f"the block that begins at row {count} has arrays of another shape")
+        kinds = kinds or [part.dtype for part in parts]
+        kinds = [np.result_type(k, part.dtype) for k, part in zip(kinds, parts, strict=True)]
+        count += len(parts[0])
+    if not count:
+        raise InputError("there are no rows to write")
+    return [((count, *shape), kind) for shape, kind in zip(shapes, kinds, strict=True)]
+
+
+def _write(
+    blocks: RowBlocks, paths: list[Path], forms: list[tuple[tuple[int, ...], np.dtype]]
+) -> None:
+    files = [
+        np.lib.format.open_memmap(path, "w+", kind, shape)
+        for path, (shape, kind) in zip(paths, forms, strict=True)
+    ]
+    first = 0
+    for block in blocks():
+        last = first + len(block[0])
+        for file, rows in zip(files, block, strict=True):
+            if not np.can_cast(np.asarray(rows).dtype, file.dtype) or last > len(file):
+                raise InputError("the source gave other rows than at first; all passes must agree")
+            file[first:last] = rows
+        first = last
+    if first != len(files[0]):
+        raise InputError("the source gave other rows than at first; all passes must agree")
+    for file in files:
+        file.flush()
 
 
 def prefetched(source: Blocks) -> Iterator[tuple[np.ndarray, ...]]:
@@ -212,16 +239,19 @@ def _parquet(path: Path, target: str, columns: Sequence[str] | None) -> RowBlock
             size = max(1, _NUMBERS // max(len(names), 1))
             for batch in file.iter_batches(size, columns=[*names, target]):
                 parts = [_numbers(batch.column(name), name, path) for name in names]
-                y = batch.column(target).to_numpy(zero_copy_only=False)
-                yield np.column_stack(parts), np.asarray(y)
+                yield np.column_stack(parts), _complete(batch.column(target), target, path)
 
     return RowBlocks(source, num_rows=count, columns=tuple(names))
 
 
-def _numbers(column: Any, name: str, path: Path) -> np.ndarray:
+def _complete(column: Any, name: str, path: Path) -> np.ndarray:
     if column.null_count:
         raise InputError(f"column {name!r} of {path} has missing values; fill them in first")
-    values = column.to_numpy(zero_copy_only=False)
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def _numbers(column: Any, name: str, path: Path) -> np.ndarray:
+    values = _complete(column, name, path)
     if values.dtype.kind not in "biuf":
         raise InputError(f"column {name!r} of {path} has {values.dtype}; features are numbers")
     return values.astype(values.dtype if values.dtype == np.float32 else np.float64)
