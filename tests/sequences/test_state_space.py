@@ -13,6 +13,7 @@ import scipy.stats
 import curvi
 from curvi.sequences._latent import LatentModel, Volatility
 from curvi.sequences._nested import integrate
+from curvi.sequences._series import as_series
 from curvi.sequences._structure import Components, Structure
 from tests.families.kalman import LinearGaussian, smoothed
 
@@ -263,7 +264,32 @@ def test_masked_entries_are_missing_and_markets_are_closed_on_weekends():
     assert len(curvi.StateSpace().fit(days).smooth().mean) == 6
 
 
+def test_working_days_have_a_season_and_other_days_leave_none_out():
+    week = pd.Series(np.tile(Y[:5], 3), index=pd.bdate_range("2024-01-04", periods=15))
+    assert len(as_series(week, None, "gaussian", season=True).y) == 15
+    daily = pd.Series(np.tile(Y, 3), index=pd.date_range("2024-01-01", periods=18))
+    with pytest.raises(
+        curvi.InputError, match=r"leaves out at least one step between y\[2\] and y\[3\]"
+    ):
+        curvi.StateSpace(season=7).fit(daily.drop(daily.index[3]))
+
+
+@pytest.mark.parametrize("form", ["to_period", "tz_localize"])
+def test_periods_and_time_zones_are_times_too(form):
+    months = pd.Series(np.tile(Y, 2), index=pd.date_range("2024-01-01", periods=12, freq="MS"))
+    given = months.to_period("M") if form == "to_period" else months.tz_localize("Europe/Rome")
+    assert len(as_series(given, None, "gaussian", season=True).y) == 12
+    with pytest.raises(curvi.InputError, match="does not go forward"):
+        curvi.StateSpace().fit(given[::-1])
+    with pytest.raises(curvi.InputError, match="leaves out"):
+        curvi.StateSpace().fit(given.drop(given.index[4]))
+
+
 REFUSED = {
+    "rows of X": (
+        lambda: curvi.StateSpace().fit(dated(YEARS), X=pd.DataFrame({"x": Y}, index=YEARS[5::-1])),
+        "the index of X differs",
+    ),
     "two axes": (lambda: curvi.StateSpace().fit(np.ones((3, 2))), "one series of shape"),
     "text": (lambda: curvi.StateSpace().fit(["a", "b"]), "not an array of numbers"),
     "constant": (lambda: curvi.StateSpace().fit(np.ones(5)), "does not vary"),

@@ -94,5 +94,9 @@ def test_a_training_on_a_file_resumes_to_the_same_bits(images, tmp_path):
     with pytest.raises(RuntimeError):
         curvi.VAE(**OPTIONS, on_step=crash).fit(file, checkpoint=policy)
     resumed = curvi.VAE(**OPTIONS).fit(file, checkpoint=policy)
+    again = curvi.VAE(**OPTIONS).fit(file, checkpoint=policy)  # nothing is left to do
     assert same(whole, resumed)
-    assert resumed.n_iter_ == whole.n_iter_
+    assert same(whole, again)
+    assert resumed.n_iter_ == again.n_iter_ == whole.n_iter_
+    np.testing.assert_array_equal(again.history_["elbo"], whole.history_["elbo"])
+    assert again.elbo_ == whole.elbo_

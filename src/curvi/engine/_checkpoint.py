@@ -286,7 +286,7 @@ def _words(value: Any) -> str:
     if hasattr(value, "dimension") and hasattr(value, "dtype"):
         return f"{type(value).__name__}, {value.dtype}[{value.dimension}], {value.num_rows} rows"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{np.dtype(value.dtype)}{list(value.shape)}"
+        return f"{value.dtype}{list(value.shape)}"
     if callable(value):
         return "a function"
     leaves = jax.tree.leaves(value)

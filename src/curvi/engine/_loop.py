@@ -189,7 +189,7 @@ def run_starts(
         One result per start, in their order.
     """
     recording = Recording(lambda s: s.identities.of_run(problem, method, starts, resources))
-    if (ended := recording.ended(starts, budget.max_steps - spent)) is not None:
+    if (ended := recording.ended(starts, budget.max_steps - spent, budget.hooks)) is not None:
         return [RunResult(*result) for result in ended]
     if budget.left() <= 0:  # not even to compile
         return [_unmoved(params, Outcome.BUDGET) for params in starts]

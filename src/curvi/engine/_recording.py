@@ -58,10 +58,13 @@ class Recording:
         log = [] if self.session is None else self.session.log
         return log[self.number] if self.session is not None and self.number < len(log) else None
 
-    def ended(self, like: list[Any], max_steps: int) -> list[Any] | None:
+    def ended(
+        self, like: list[Any], max_steps: int, hooks: tuple[Any, ...] = ()
+    ) -> list[Any] | None:
         """Results of runs that ended in an earlier process: (params, outcome, trace, seconds) each.
 
-        None where there are none, or where more steps can be taken now.
+        None where there are none, or where more steps can be taken now. Hooks stand where the runs
+        left them: what they have seen, such as the best parameters, is part of a result.
         """
         entry = self.entry
         if entry is None or "results" not in entry:
@@ -72,6 +75,7 @@ class Recording:
         is_last = self.session is not None and self.number == len(self.session.log) - 1
         if goes_on and is_last and entry["step"] < max_steps:
             return None
+        _restore_hooks(hooks, entry, like[0])
         return [
             (restored_tree(start, result[0]), *result[1:])
             for start, result in zip(like, entry["results"], strict=True)
@@ -83,9 +87,7 @@ class Recording:
         if entry is None or entry.get("state") is None:
             return start
         driver.restore(entry["state"])
-        for hook in hooks:  # others may be shown the steps now
-            if type(hook).__name__ in entry["hooks"]:
-                hook.restore(entry["hooks"][type(hook).__name__], driver.params(0))
+        _restore_hooks(hooks, entry, driver.params(0))
         return Position(entry["outcomes"], entry["tables"], entry["step"], entry["seconds"])
 
     def after_chunk(self, driver: Any, hooks: tuple[Any, ...], position: Position) -> list[Outcome]:
@@ -108,7 +110,8 @@ class Recording:
         # Of an interrupted run what the last chunk has left is logged, or it begins again.
         if session is None or Outcome.INTERRUPTED in outcomes:
             return results
-        entry = {"identity": self.identity, "results": [_stored(result) for result in results]}
+        stored = [_stored(result) for result in results]
+        entry = {"identity": self.identity, "hooks": _hook_states(hooks), "results": stored}
         if Outcome.BUDGET in outcomes:
             entry = self._under_way(driver, hooks, position) | entry
         self._write(session, entry)
@@ -122,12 +125,23 @@ class Recording:
         return {
             "identity": self.identity,
             "state": state,  # None: the run begins again when it resumes
-            "hooks": {type(h).__name__: h.state() for h in hooks if hasattr(h, "state")},
+            "hooks": _hook_states(hooks),
             "outcomes": [_open(outcome) for outcome in position.outcomes],
             "tables": [[joined(table)] if table else [] for table in position.tables],
             "step": position.step,
             "seconds": position.seconds,
         }
+
+
+def _hook_states(hooks: tuple[Any, ...]) -> dict[str, Any]:
+    return {type(hook).__name__: hook.state() for hook in hooks if hasattr(hook, "state")}
+
+
+def _restore_hooks(hooks: tuple[Any, ...], entry: dict[str, Any], like: Any) -> None:
+    """Put hooks where they were, by name: others may be shown the steps now."""
+    for hook in hooks:
+        if (state := entry.get("hooks", {}).get(type(hook).__name__)) is not None:
+            hook.restore(state, like)
 
 
 def remembered(what: str, compute: Callable[..., Any], *arrays: np.ndarray) -> Any:

@@ -38,7 +38,7 @@ def run_newton(
 ) -> RunResult:
     """Minimise a negative ELBO whose values have the rounding errors of ``dtype``."""
     recording = Recording(lambda session: _identity(session, bound, start, dtype))
-    if (ended := recording.ended([start], budget.max_steps)) is not None:
+    if (ended := recording.ended([start], budget.max_steps, budget.hooks)) is not None:
         return RunResult(*ended[0])
     driver = EagerDriver([DenseNewton(bound, start, dtype)])
     return run_driver(driver, 1, budget, recording=recording)[0]

@@ -94,13 +94,27 @@ def _numbers(y: Any) -> np.ndarray:
         raise InputError(f"y is not an array of numbers ({error})") from error
 
 
-def _check_time(index: Any) -> None:
+def _times(index: Any) -> np.ndarray | None:
+    """The times of a pandas index, of periods or in a time zone too; None for any other index."""
+    if index is None or callable(index):
+        return None
+    if hasattr(index, "to_timestamp"):
+        index = index.to_timestamp()
+    elif getattr(index, "tz", None) is not None:
+        index = index.tz_convert(None)  # in UTC, in which no hour comes twice
+    times = np.asarray(index)
+    return times if times.dtype.kind == "M" and len(times) > 1 else None
+
+
+def _check_time(index: Any, season: bool) -> None:
     """Refuse a pandas index of times that is not sorted, or that leaves out a period.
 
-    Only where a period is longer than a day: markets are closed at night and on weekends.
+    Only where a period is longer than a day: markets are closed at night and on weekends. Of days
+    with a season too, because one that is left out would move all later ones to another phase;
+    where every day is a working day, weekends are no steps.
     """
-    times = None if index is None or callable(index) else np.asarray(index)
-    if times is None or times.dtype.kind != "M" or len(times) < 2:
+    times = _times(index)
+    if times is None:
         return
     gaps = np.diff(times.astype("datetime64[s]").astype(np.float64))
     if (gaps <= 0).any():
@@ -111,7 +125,10 @@ def _check_time(index: Any) -> None:
         )
     usual = float(np.median(gaps))
     wide = gaps > _LEFT_OUT * usual
-    if usual > _DAY and wide.any():
+    days = times.astype("datetime64[D]")
+    if usual <= _DAY and np.is_busday(days).all():
+        wide &= np.busday_count(days[:-1], days[1:]) > 1
+    if (usual > _DAY or (season and usual > 0.5 * _DAY)) and wide.any():
         place = int(np.argmax(wide))
         raise InputError(
             f"the index of y leaves out at least one step between y[{place}] and y[{place + 1}]; "
@@ -119,10 +136,16 @@ def _check_time(index: Any) -> None:
         )
 
 
-def as_series(y: Any, X: Any, likelihood: str) -> Series:
+def as_series(y: Any, X: Any, likelihood: str, *, season: bool = False) -> Series:
     """Validate a series: numbers, at least two of them seen, in the support of the likelihood."""
     shown = _numbers(y)
-    _check_time(getattr(y, "index", None))
+    index, other = getattr(y, "index", None), getattr(X, "index", None)
+    _check_time(index, season)
+    if hasattr(index, "equals") and hasattr(other, "equals") and not index.equals(other):
+        raise InputError(
+            "the index of X differs from that of y; use X.loc[y.index], or X.to_numpy() where the "
+            "rows are those of y in its order"
+        )
     if shown.ndim != 1:
         raise InputError(f"y has the shape {shown.shape}; fit() takes one series of shape (steps,)")
     seen = ~np.isnan(shown)

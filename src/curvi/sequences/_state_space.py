@@ -133,9 +133,10 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         ----------
         y : array, shape (steps,)
             The series; NaN, or masked, where an observation is missing. The times of a pandas
-            series must go forward and leave out no period.
+            series must go forward and leave out no period; days without a season may be left out,
+            as those of a market are.
         X : array, shape (steps, columns), optional
-            Regressors.
+            Regressors; with an index it has to be that of y.
         checkpoint : path or Checkpoint, optional
             A file from which the same call resumes.
 
@@ -155,7 +156,7 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
             If the tails of the hyperparameters were cut off for want of points.
         """
         del checkpoint  # taken by the decorator
-        series = as_series(y, X, self.likelihood)
+        series = as_series(y, X, self.likelihood, season=self.season is not None)
         components = self._components(series)
         own = 0 if components.level == "walk" else 1
         self._series = replace(series, num_own=own)

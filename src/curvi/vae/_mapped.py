@@ -86,6 +86,8 @@ def on_disk(X: Any) -> Any:
                 "an auto-encoder visits its rows in random order, and these blocks come one after "
                 "another; write them to a file that can be mapped: blocks.to_npy(folder)"
             )
+        if len(X.arrays) > 1:
+            raise InputError("an auto-encoder has no responses; leave the target of rows() out")
         return X.arrays[0]
     is_long = isinstance(X, np.memmap) and X.nbytes > streams.LARGEST_IN_MEMORY
     return X if is_long else None
