@@ -191,3 +191,30 @@ def test_structure_given_by_hand_and_the_order_of_coordinates_change_nothing(key
     again = curvi.load(path)
     assert again.family == found.family
     np.testing.assert_array_equal(again.sd, found.sd)
+
+
+def test_a_smooth_chain_keeps_its_small_pivots():
+    """A level that moves little: every round of elimination makes its pivots smaller."""
+    length, step = 65, 0.01
+    links = (np.eye(length) - np.eye(length, k=1))[:-1] / step
+    matrix = np.eye(length) + links.T @ links
+    structure = eliminate(sparse.csr_matrix(matrix != 0), np.empty(0, int))
+    given = on_entries(matrix, structure)
+    root = given.inverse_root(0.1, like=given)
+    assert not root.raised
+    exact = np.linalg.slogdet(matrix)[1]
+    found = -2 * (np.sum(np.log(root.scale)) + np.sum(np.log(np.diagonal(root.corner))))
+    assert found == pytest.approx(exact, rel=1e-9)
+
+
+def test_hubs_may_share_any_number_of_neighbours():
+    """256 of them, which eight bits would count as none."""
+    shared = 256
+    size = shared + 2
+    matrix = np.eye(size)
+    matrix[:2, 2:] = matrix[2:, :2] = 0.01
+    structure = eliminate(sparse.csr_matrix(matrix != 0), np.empty(0, int))
+    root = on_entries(matrix, structure).inverse_root(0.1)
+    exact = np.linalg.slogdet(matrix)[1]
+    found = -2 * (np.sum(np.log(root.scale)) + np.sum(np.log(np.diagonal(root.corner))))
+    assert found == pytest.approx(exact, abs=1e-9)

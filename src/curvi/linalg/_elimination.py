@@ -169,7 +169,7 @@ def eliminate(pattern: sparse.spmatrix, corner: np.ndarray) -> Elimination | Non
     inside = np.zeros(dimension, bool)
     inside[corner] = True
     active = np.flatnonzero(~inside)
-    graph = _cleaned(sparse.csr_matrix(pattern, dtype=np.int8)[active][:, active])
+    graph = _cleaned(sparse.csr_matrix(pattern, dtype=np.int32)[active][:, active])
     rng, chosen, filled = np.random.default_rng(0), [], 0
     edges: list[tuple[np.ndarray, np.ndarray]] = []
     while len(active):
@@ -209,7 +209,7 @@ def _cleaned(graph: sparse.csr_matrix) -> sparse.csr_matrix:
     """Ones where two different coordinates touch."""
     found = sparse.coo_matrix(graph)
     apart = found.row != found.col
-    ones = np.ones(int(apart.sum()), np.int8)
+    ones = np.ones(int(apart.sum()), np.int32)  # products count neighbours: no 8 bits
     joined = sparse.csr_matrix((ones, (found.row[apart], found.col[apart])), found.shape)
     joined.data[:] = 1
     return joined

@@ -78,15 +78,25 @@ class SparseSymmetric:
     def inverse_root(self, floor: float, like: SparseSymmetric | None = None) -> InverseFactor:
         """R with ``R R'`` the inverse, by elimination round by round.
 
-        Pivots below ``floor`` times the diagonal of ``like`` are replaced by their magnitude, or by
-        that, which adds to the diagonal of the matrix and makes it positive definite. Without
-        ``like`` they are an error.
+        Where the matrix is not positive definite, pivots below ``floor`` times the diagonal of
+        ``like`` are replaced by their magnitude, or by that, which adds to the diagonal of the
+        matrix and makes it so. Without ``like`` that is an error. A positive definite matrix may
+        have pivots far below its diagonal, as a smooth chain has, and is taken as it is.
 
         Raises
         ------
         numpy.linalg.LinAlgError
             If the matrix is not positive definite, and there is nothing to raise pivots to.
         """
+        try:
+            return self._eliminated(floor, None)
+        except np.linalg.LinAlgError:
+            if like is None:
+                raise
+            return self._eliminated(floor, like)
+
+    def _eliminated(self, floor: float, like: SparseSymmetric | None) -> InverseFactor:
+        """R, with pivots raised where there is something to raise them to."""
         found = self.structure
         corner, cross = self.corner.copy(), self.cross.copy()
         low, diagonal = self.low.copy(), self.diagonal.copy()

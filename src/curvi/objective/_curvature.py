@@ -169,7 +169,8 @@ def colouring(pattern: sparse.csr_matrix, along: np.ndarray) -> np.ndarray:
     along : array of int
         The columns in the order in which they choose.
     """
-    near = (pattern.T @ pattern).tocsr()
+    wide = pattern.astype(np.int32)  # products count common rows, which may be many
+    near = (wide.T @ wide).tocsr()
     begins, neighbours = near.indptr.tolist(), near.indices.tolist()
     colours = [-1] * pattern.shape[1]
     for column in along.tolist():
