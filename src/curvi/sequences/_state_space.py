@@ -133,8 +133,7 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         ----------
         y : array, shape (steps,)
             The series; NaN, or masked, where an observation is missing. The times of a pandas
-            series must go forward and leave out no period; days without a season may be left out,
-            as those of a market are.
+            series must go forward and leave out no period, but for days where there is no season.
         X : array, shape (steps, columns), optional
             Regressors; with an index it has to be that of y.
         checkpoint : path or Checkpoint, optional
