@@ -43,6 +43,40 @@ def test_a_file_read_in_parts_gives_the_fit_of_the_table(frame, tmp_path, monkey
     assert list(found.group_effects_["school"].index) == list(effects["school"].index)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["007", "7", "007", "A"],
+        ["A", "B", "007", "7"],
+        ["1", "2", "2.5", ""],
+        ["True", "False", "1", "0"],
+        ["", "", "x", "07"],
+    ],
+)
+def test_levels_of_a_csv_in_parts_are_those_of_the_file(tmp_path, monkeypatch, values):
+    path = tmp_path / "t.csv"
+    path.write_text("g,y\n" + "".join(f"{value},1\n" for value in values), encoding="utf-8")
+    whole = pd.read_csv(path)
+    monkeypatch.setattr("curvi.io._frames._ROWS", 2)
+    found = collected(curvi.io.frames(path)(), {"g", "y"})
+    assert found["y"].dtype == whole["y"].dtype
+    assert found["g"].astype(whole["g"].dtype).equals(whole["g"])
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_categories_keep_their_order(frame, tmp_path, monkeypatch, ordered):
+    names = pd.CategoricalDtype(["low", "mid", "unused", "high"], ordered=ordered)
+    level = pd.Series(np.resize(["mid", "high", "low", "mid", "mid"], 90), dtype=names)
+    whole = frame.assign(level=level)
+    assert collected([whole[:2], whole[2:]], {"level"})["level"].equals(level)
+    pytest.importorskip("pyarrow")
+    whole.to_parquet(tmp_path / "t.parquet", row_group_size=30)
+    monkeypatch.setattr("curvi.io._frames._ROWS", 20)
+    found = collected(curvi.io.frames(tmp_path / "t.parquet")(), {"level"})["level"]
+    assert list(found.cat.categories) == list(names.categories)
+    assert found.equals(level)
+
+
 def test_only_columns_of_the_formula_are_kept_and_parts_must_agree(frame):
     kept = collected([frame[:40], frame[40:]], {"y", "school"})
     assert list(kept.columns) == ["y", "school"]
@@ -52,6 +86,8 @@ def test_only_columns_of_the_formula_are_kept_and_parts_must_agree(frame):
         collected([frame[:40], frame[40:][["y"]]], {"y", "school"})
     with pytest.raises(curvi.InputError, match="text in part 1"):
         collected([frame[:40], frame[40:].assign(y="one")], {"y", "school"})
+    with pytest.raises(curvi.InputError, match="numbers in part 1"):
+        collected([frame[:40], frame[40:].assign(school=7)], {"y", "school"})
     with pytest.raises(curvi.InputError, match="no rows"):
         collected(iter(()), {"y"})
     with pytest.raises(curvi.InputError, match="suffix"):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from curvi._core.errors import InputError, optional_import
 
@@ -17,6 +20,9 @@ def frames(
     path: str | os.PathLike[str], *, columns: Sequence[str] | None = None
 ) -> Callable[[], Iterator[Any]]:
     """Parts of a table in a file, as pandas DataFrames, for ``MixedModel.fit``.
+
+    Text files are read twice, first for what is in their columns: one that is text anywhere is
+    text in every part, so that a level ``007`` is the same in all of them.
 
     Parameters
     ----------
@@ -46,7 +52,10 @@ def frames(
 
     if place.suffix != ".parquet":
         separator = "\t" if place.suffix == ".tsv" else ","
-        return lambda: iter(pd.read_csv(place, sep=separator, usecols=chosen, chunksize=_ROWS))
+        # low_memory would infer dtypes of a part piece by piece
+        options = {"sep": separator, "usecols": chosen, "chunksize": _ROWS, "low_memory": False}
+        read = partial(pd.read_csv, place, **options)
+        return lambda: iter(read(dtype=_kinds(read())))
     parquet = optional_import("pyarrow.parquet", extra="parquet", purpose="reading Parquet")
 
     def parts() -> Iterator[Any]:
@@ -55,3 +64,18 @@ def frames(
                 yield batch.to_pandas()
 
     return parts
+
+
+def _kinds(parts: Iterable[Any]) -> dict[str, Any]:
+    """One dtype for each column, of numbers where all parts have numbers, and text otherwise."""
+    found: dict[str, set[Any]] = {}
+    for part in parts:
+        for name, kind in part.dtypes.items():
+            found.setdefault(name, set()).add(kind)
+    return {name: _common(kinds) for name, kinds in found.items()}
+
+
+def _common(kinds: set[Any]) -> Any:
+    families = {kind.kind for kind in kinds}
+    numeric = families <= set("iuf") or families == {"b"}
+    return np.result_type(*kinds) if numeric else str

@@ -21,23 +21,26 @@ class _Texts:
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
         self.codes: list[np.ndarray] = []
+        self.kinds: list[Any] = []
 
     def add(self, column: Any) -> None:
         import pandas as pd
 
+        self.kinds.append(column.dtype)
         codes, found = pd.factorize(column)
         new = np.asarray([self.known.setdefault(str(t), len(self.known)) for t in found], np.int32)
         self.codes.append(np.where(codes < 0, -1, new[codes]) if len(new) else codes)
 
     def column(self) -> Any:
-        """Levels in the order of their names, as a column of text has them."""
+        """Levels in the order of the categories, if all parts have these, or of their names."""
         import pandas as pd
 
-        names = sorted(self.known)
-        place = np.empty(len(names) + 1, np.int32)
-        place[[self.known[name] for name in names]] = np.arange(len(names))
-        place[-1] = -1  # missing
-        return pd.Categorical.from_codes(place[np.concatenate(self.codes)], names)
+        kind, names = self.kinds[0], sorted(self.known)
+        if not isinstance(kind, pd.CategoricalDtype) or any(other != kind for other in self.kinds):
+            kind = pd.CategoricalDtype(names)
+        order = {str(name): code for code, name in enumerate(kind.categories)}
+        place = np.asarray([*(order[name] for name in self.known), -1], np.int32)  # -1: missing
+        return pd.Categorical.from_codes(place[np.concatenate(self.codes)], dtype=kind)
 
 
 def collected(parts: Iterable[Any], names: Set[str]) -> Any:
@@ -57,7 +60,7 @@ def collected(parts: Iterable[Any], names: Set[str]) -> Any:
     Raises
     ------
     InputError
-        If there is no part, or one has other columns.
+        If there is no part, or one has other columns, or text where another has numbers.
     """
     import pandas as pd
 
@@ -79,6 +82,11 @@ def collected(parts: Iterable[Any], names: Set[str]) -> Any:
                     )
                 numbers.setdefault(name, []).append(column.to_numpy())
             else:
+                if index and column.dtype.kind in "biuf" and not column.isna().all():
+                    raise InputError(
+                        f"column {name!r} has text at first, and numbers in part {index}; read it "
+                        f"as text everywhere, such as with dtype={{{name!r}: str}}"
+                    )
                 texts.setdefault(name, _Texts()).add(column)
     if not order:
         raise InputError("the parts have no rows, or none of the columns of the formula")
