@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import linalg, sparse
 
+from curvi._core.trees import precision_of
 from curvi.families._family import Params
 from curvi.families._scales import LowerTriangular
 from curvi.families._sparse_precision import SparsePrecision
@@ -120,7 +121,8 @@ class SparseMap:
         """Marginal sds of q, in the order of the elimination."""
         family = SparsePrecision(elimination=self.structure)
         with_plain = replace(self, warp=np.zeros((len(self.mean), 0)))
-        return np.asarray(family.sd(with_plain.params(np.float64)))[self.order]
+        with precision_of(np.float64):
+            return np.asarray(family.sd(with_plain.params(np.float64)))[self.order]
 
     def astype(self, dtype: Any) -> SparseMap:
         """The same map in another precision."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from curvi._core.deadline import OutOfTime, deadline
 from curvi.families import Family, FullRank, SparsePrecision
 from curvi.inference._sparse_rung import MOST_FULL, SPARSE_DRAWS, may_be_sparse, sparse_family
 from curvi.objective import Draws
@@ -32,12 +33,21 @@ def number_of_draws(dimension: int) -> int:
     return -(-wanted // FEWEST_DRAWS) * FEWEST_DRAWS
 
 
-def first_rung(target: AbstractTarget) -> tuple[Family, NaturalGradient, Draws] | None:
-    """The family, method and draws that a fit begins with; None where there is no such family."""
+def first_rung(
+    target: AbstractTarget, time_budget: float | None = None
+) -> tuple[Family, NaturalGradient, Draws] | None:
+    """The family, method and draws that a fit begins with; None where there is no such family.
+
+    Looking for one takes no longer than ``time_budget``.
+    """
     method = method_for(target.dimension)
     if _has_full_rank(target):
         return FullRank(), method, draws_for(FullRank(), target.dimension)
-    family = sparse_family(target)
+    try:
+        with deadline(float("inf") if time_budget is None else time_budget):
+            family = sparse_family(target)
+    except OutOfTime:
+        return None
     return None if family is None else (family, method, draws_for(family, target.dimension))
 
 

@@ -204,13 +204,15 @@ def fit(
     (True, 8.0, 0.447)
     """
     began = time.perf_counter()
+    check_options(on_failure, tolerance, time_budget)
     chosen = (family, method, draws, num_draws, batch_size, init)
     method, execution = as_method(method, family), as_execution(execution)
     check_batch(target, batch_size)
     target = as_target(target, position, (batch_size, *method.batch_sizes))
     _ = target.to_user  # a constrain that does not work is refused before the work, not after it
     free = mesh is None and execution.mode != "compiled"
-    rung = first_rung(target) if free and is_automatic(target, *chosen) else None
+    climbs = free and is_automatic(target, *chosen)
+    rung = first_rung(target, time_budget) if climbs else None
     automatic = rung is not None
     if rung is not None:
         family, method, draws = rung
@@ -219,7 +221,6 @@ def fit(
     instance_of(family, Family, "family", "curvi.MeanField()")
     assert isinstance(family, Family)  # noqa: S101  for the type checker
     family = family if automatic else with_found_structure(family.on(target.position), target)
-    check_options(on_failure, tolerance, time_budget)
     num_draws, starts = (
         optional_count(num_draws, "num_draws"),
         optional_count(num_starts, "num_starts"),

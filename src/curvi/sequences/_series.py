@@ -139,7 +139,8 @@ def _check_time(index: Any, season: bool) -> None:
 def as_series(y: Any, X: Any, likelihood: str, *, season: bool = False) -> Series:
     """Validate a series: numbers, at least two of them seen, in the support of the likelihood."""
     shown = _numbers(y)
-    index, other = getattr(y, "index", None), getattr(X, "index", None)
+    index: Any = getattr(y, "index", None)
+    other: Any = getattr(X, "index", None)
     _check_time(index, season)
     if hasattr(index, "equals") and hasattr(other, "equals") and not index.equals(other):
         raise InputError(

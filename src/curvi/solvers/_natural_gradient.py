@@ -49,7 +49,7 @@ class NaturalGradient(Method):
     row improve the bound by less than ``least_progress`` nats each.
 
     One step costs the gradients at M draws and :math:`O(d^3)` arithmetic; no second derivative is
-    compiled. That makes it the method of ``family="auto"`` up to a thousand dimensions. For
+    compiled. That makes it the method of ``family="auto"``. For
     :class:`~curvi.SparsePrecision` H is the average of sparse Hessians instead, and a step is
     linear in their entries.
 
