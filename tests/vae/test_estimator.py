@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 
 import curvi
 from curvi.engine import Progress
+from curvi.vae import _stopping
 from curvi.vae._methods import METHODS, method_named
 from curvi.vae._networks import principal_rotation
 from curvi.vae._semi_supervised import _is_missing
@@ -121,13 +122,16 @@ def test_a_first_evaluation_without_a_number_does_not_hide_later_ones():
 
 
 @pytest.mark.float64_only
-def test_evaluations_by_the_clock_wait_for_their_time_and_end_the_run_with_its_budget():
+def test_evaluations_by_the_clock_wait_for_their_time_and_end_the_run_with_its_budget(monkeypatch):
+    """By that of the processor, whatever the clock on the wall says from the second call on."""
     stopping = EarlyStopping(lambda _: 0.0, float, patience=100, every=1, clock=(0.4, 1.0))
     assert stopping.next_call(3) is None
-    verdicts = [
-        stopping(Progress(step, 9, seconds, [], lambda _, step=step: step, ended=False))
-        for step, seconds in enumerate((0.3, 0.45, 0.8, 0.9, 1.1))
-    ]
+    verdicts = []
+    for step, seconds in enumerate((0.3, 0.45, 0.8, 0.9, 1.1)):
+        monkeypatch.setattr(_stopping.time, "process_time", lambda now=seconds: 100.0 + now)
+        wall = 0.3 if step == 0 else 50.0
+        progress = Progress(step, 9, wall, [], lambda _, step=step: step, ended=False)
+        verdicts.append(stopping(progress))
     assert verdicts == [None, None, None, None, curvi.Outcome.BUDGET]
     assert [row[0] for row in stopping.table] == [1, 3, 4]
 

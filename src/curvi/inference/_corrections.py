@@ -35,7 +35,7 @@ def number_to_weight(target: AbstractTarget, best: Candidate, mc_tolerance: floa
 
 
 def weighted(density: BatchedDensity, best: Candidate, noise: np.ndarray) -> Correction | None:
-    """Importance weights for draws with exact moments: only the weights have an error.
+    """Importance weights for draws whose noise has exact moments, of each coordinate at least.
 
     None where a few of them carry the rest: more draws found what those before had missed.
     """

@@ -275,6 +275,7 @@ def streamed(data: Any) -> Stream | None:
         return data
     if isinstance(data, RowBlocks):
         return Stream.of(data)
+    validation.require_sortable_keys(data, "data")
     leaves = jax.tree.leaves(data)
     mapped = [leaf.nbytes for leaf in leaves if isinstance(leaf, np.memmap)]
     return Stream.of(data) if sum(mapped) > LARGEST_IN_MEMORY else None
