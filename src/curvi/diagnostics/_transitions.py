@@ -20,7 +20,8 @@ import numpy as np
 
 from curvi._core.threads import one_blas_thread
 from curvi.families._host import HostMap
-from curvi.families._sparse_host import Moved, SparseMap
+from curvi.families._sparse_host import SparseMap
+from curvi.families._warp import Moved
 from curvi.objective._batch import BatchedDensity
 
 _BLOCK = 8  # transitions between two looks at the moments

@@ -20,8 +20,9 @@ from curvi.families._bases import Normal
 from curvi.families._conditional import Conditional
 from curvi.families._family import Family, Params
 from curvi.families._scales import LowerTriangular
-from curvi.families._sparse_host import LARGEST_LOG, Moved, SparseMap
+from curvi.families._sparse_host import SparseMap
 from curvi.families._sparse_precision import SparsePrecision
+from curvi.families._warp import WarpedMap
 
 
 def has_host_map(family: Family) -> bool:
@@ -41,7 +42,7 @@ def host_map(family: Family, params: Params) -> HostMap | SparseMap:
 
 
 @dataclass(frozen=True, eq=False)
-class HostMap:
+class HostMap(WarpedMap):
     """mu, R and B as NumPy arrays, the coordinates in the order (globals, locals).
 
     Parameters
@@ -94,11 +95,6 @@ class HostMap:
         return Params(on_device(mean, dtype), scale)
 
     @property
-    def num_globals(self) -> int:
-        """Number of globals."""
-        return int(self.warp.shape[1])
-
-    @property
     def sds(self) -> np.ndarray:
         """Marginal sds of q, in the order of the coordinates here."""
         return np.sqrt(np.sum(self.factor**2, axis=1))
@@ -113,36 +109,15 @@ class HostMap:
         mean, factor, warp = (part.astype(dtype) for part in (self.mean, self.factor, self.warp))
         return HostMap(mean, factor, warp, self.order)
 
-    def forward(self, noise: np.ndarray) -> Moved:
-        """Move draws, one per row."""
-        count = self.num_globals
-        logs = self._log_scales(noise)
-        scales = np.exp(np.minimum(logs, LARGEST_LOG))
-        v = noise.copy()
-        v[:, count:] *= scales
+    def _placed(self, v: np.ndarray) -> np.ndarray:
+        """Positions ``mu + R v``."""
         positions = np.empty_like(v)
-        with np.errstate(over="ignore", invalid="ignore"):  # q of an improper posterior
-            positions[:, self.order] = self.mean + v @ self.factor.T
-        return Moved(v, scales, positions, self.log_det + logs.sum(axis=1))
+        positions[:, self.order] = self.mean + v @ self.factor.T
+        return positions
 
     def linear_back(self, gradients: np.ndarray) -> np.ndarray:
         """``R' g``: gradients in v for gradients in the positions."""
         return gradients[:, self.order] @ self.factor
-
-    def back(self, moved: Moved, gradients: np.ndarray) -> np.ndarray:
-        r"""Gradients of :math:`\log p(z) + \log |\det dz/d\epsilon|` in the noise."""
-        count, found = self.num_globals, self.linear_back(gradients)
-        if count:
-            local = found[:, count:]
-            found[:, :count] += (local * moved.v[:, count:] + 1.0) @ self.warp
-            found[:, count:] = local * moved.scales
-        return found
-
-    def noise_of(self, positions: np.ndarray) -> np.ndarray:
-        """The noise that is mapped to the positions."""
-        found = self._linear_noise_of(positions)
-        found[:, self.num_globals :] *= np.exp(-self._log_scales(found))
-        return found
 
     def matched_to(self, positions: np.ndarray, weight: float) -> HostMap:
         """The map with mean and covariance moved towards those of positions, by ``weight``."""
@@ -151,10 +126,6 @@ class HostMap:
         covariance = weight * np.cov(v.T) + (1 - weight) * np.eye(len(mean))
         factor = self.factor @ np.linalg.cholesky(covariance)
         return replace(self, mean=self.mean + self.factor @ mean, factor=factor)
-
-    def _log_scales(self, noise: np.ndarray) -> np.ndarray:
-        """``B epsilon_g - |B|^2``, from the noise or from v, which share their globals."""
-        return noise[:, : self.num_globals] @ self.warp.T - np.sum(self.warp**2, axis=1)
 
     def _linear_noise_of(self, positions: np.ndarray) -> np.ndarray:
         """``v = R^-1 (z - mu)``."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,23 +18,13 @@ from curvi._core.trees import precision_of
 from curvi.families._family import Params
 from curvi.families._scales import LowerTriangular
 from curvi.families._sparse_precision import SparsePrecision
+from curvi.families._warp import WarpedMap
 from curvi.linalg._elimination import Elimination
 from curvi.linalg._sparse_symmetric import InverseFactor, SparseSymmetric
 
-LARGEST_LOG = 30.0  # of a scale: a draw further out is as good as infinitely far
-
-
-class Moved(NamedTuple):
-    """Noise on its way: v, the scales of the locals, positions, ``log |det dz / d epsilon|``."""
-
-    v: np.ndarray
-    scales: np.ndarray
-    positions: np.ndarray
-    log_det: np.ndarray
-
 
 @dataclass(frozen=True, eq=False)
-class SparseMap:
+class SparseMap(WarpedMap):
     r"""``z = mu + R v(epsilon)`` with a sparse inverse of R.
 
     Parameters
@@ -90,11 +80,6 @@ class SparseMap:
     def order(self) -> np.ndarray:
         """Which coordinate of the position stands where."""
         return self.structure.order
-
-    @property
-    def num_globals(self) -> int:
-        """Coordinates of the noise that scales follow."""
-        return int(self.warp.shape[1])
 
     @property
     def log_det(self) -> float:
@@ -192,36 +177,14 @@ class SparseMap:
         rest *= self.scale[:, None]
         return found
 
-    def forward(self, noise: np.ndarray) -> Moved:
-        """Move draws, one per row."""
-        count = self.num_globals
-        logs = self._log_scales(noise)
-        scales = np.exp(np.minimum(logs, LARGEST_LOG))
-        v = noise.copy()
-        v[:, count:] *= scales
-        with np.errstate(over="ignore", invalid="ignore"):  # q of an improper posterior
-            moved = self.apply(np.ascontiguousarray(v.T)) + self.mean[:, None]
-            positions = np.ascontiguousarray(moved[self.structure.places].T)
-        return Moved(v, scales, positions, self.log_det + logs.sum(axis=1))
+    def _placed(self, v: np.ndarray) -> np.ndarray:
+        """Positions ``mu + R v``."""
+        moved = self.apply(np.ascontiguousarray(v.T)) + self.mean[:, None]
+        return np.ascontiguousarray(moved[self.structure.places].T)
 
     def linear_back(self, gradients: np.ndarray) -> np.ndarray:
         """``R' g``: gradients in v for gradients in the positions."""
         return self.transposed(np.ascontiguousarray(gradients.T[self.order])).T
-
-    def back(self, moved: Moved, gradients: np.ndarray) -> np.ndarray:
-        r"""Gradients of :math:`\log p(z) + \log |\det dz/d\epsilon|` in the noise."""
-        count, found = self.num_globals, np.ascontiguousarray(self.linear_back(gradients))
-        if count:
-            local = found[:, count:]
-            found[:, :count] += (local * moved.v[:, count:] + 1.0) @ self.warp
-            found[:, count:] = local * moved.scales
-        return found
-
-    def noise_of(self, positions: np.ndarray) -> np.ndarray:
-        """The noise that is mapped to the positions."""
-        found = self._linear_noise_of(positions)
-        found[:, self.num_globals :] *= np.exp(-self._log_scales(found))
-        return found
 
     def matched_to(self, positions: np.ndarray, weight: float) -> SparseMap:
         """The map with its mean, the corner and the scales of locals moved to those of positions.
@@ -239,10 +202,6 @@ class SparseMap:
         corner = self.corner @ np.linalg.cholesky(covariance) if count else self.corner
         corner = corner.astype(self.corner.dtype)
         return replace(self, mean=mean.astype(self.mean.dtype), corner=corner, scale=scale)
-
-    def _log_scales(self, noise: np.ndarray) -> np.ndarray:
-        """``B epsilon_g - |B|^2``, from the noise or from v, which share their globals."""
-        return noise[:, : self.num_globals] @ self.warp.T - np.sum(self.warp**2, axis=1)
 
     def _linear_noise_of(self, positions: np.ndarray) -> np.ndarray:
         """``v = R^-1 (z - mu)``."""

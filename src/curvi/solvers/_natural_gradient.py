@@ -9,20 +9,16 @@ import numpy as np
 from jaxtyping import Array
 
 from curvi._core import validation
-from curvi._core.errors import InputError, Outcome
-from curvi._core.threads import one_blas_thread
+from curvi._core.errors import InputError
 from curvi.families import SparsePrecision
 from curvi.families._host import HostMap, has_host_map
-from curvi.families._sparse_host import Moved
 from curvi.linalg._sparse_symmetric import inverse_root
-from curvi.objective._batch import BatchedDensity
+from curvi.solvers._host_steps import HostSteps, Point
 from curvi.solvers._method import Info, Method, Problem, Stepper
 from curvi.solvers._sparse_steps import SparseSteps
 
 _LONGEST = 3.0  # posterior sds per coordinate that a step may move the mean, root mean square
-_SHORTER, _LONGER = 0.4, 1.5  # of the share of a step, after a rejection and after a success
 _LEAST_CURVATURE = 0.1  # eigenvalues of the new precision, where it would be indefinite
-_WINDOW = 5  # steps over which progress is judged
 _LARGEST_WARP = 0.5  # that one step may add to an entry of B
 _HOST_ONLY = (
     "NaturalGradient steps on the host, on fixed draws and all rows, and fits FullRank(), "
@@ -115,20 +111,6 @@ class NaturalGradient(Method):
         return _Steps(problem, params, resources, self.least_progress)
 
 
-class _Point(NamedTuple):
-    """A map, and what the draws say there."""
-
-    map: HostMap
-    moved: Moved
-    gradients: np.ndarray
-    neg_elbo: float
-
-    @property
-    def finite(self) -> bool:
-        """Whether the bound and all gradients are finite."""
-        return bool(np.isfinite(self.neg_elbo) and np.isfinite(self.gradients).all())
-
-
 class _Direction(NamedTuple):
     """delta, H - I, the natural gradient of B, and the gain that they promise."""
 
@@ -138,89 +120,30 @@ class _Direction(NamedTuple):
     gain: float
 
 
-class _Steps:
-    """A run: where it stands, and the share of a full step that it dares to take."""
+class _Steps(HostSteps):
+    """A run on a full covariance, or one that is conditional on globals."""
 
     def __init__(self, problem: Any, params: Any, resources: Any, least: float) -> None:
-        self.problem, self.share, self.least = problem, 1.0, least
-        self.values: list[float] = []
-        self.density = BatchedDensity(problem.density, resources.rows)
-        self.noise = np.asarray(resources.noise, np.float64)
-        self.constant = float(problem.family.base.entropy(problem.dimension))
-        self.start = HostMap.of(problem.family, params)
-        self.here: _Point | None = None
-        self.direction: _Direction | None = None
+        super().__init__(problem, resources, HostMap.of(problem.family, params), least)
 
-    @property
-    def params(self) -> Any:
-        """The parameters where the run stands."""
-        found = self.start if self.here is None else self.here.map
-        return found.params(self.problem.family, self.problem.density.dtype)
+    def _params_of(self, place: HostMap) -> Any:
+        return place.params(self.problem.family, self.problem.density.dtype)
 
-    @property
-    def value(self) -> float:
-        """The objective at the start."""
-        self.prepare()
-        return self.here.neg_elbo  # type: ignore[union-attr]
+    def _direction_at(self, here: Point) -> _Direction:
+        return _direction(here, self.noise)
 
-    def prepare(self) -> None:
-        """Compile, and evaluate the start."""
-        self.here = self._at(self.start)
+    def _trial(self, here: Point, direction: _Direction) -> tuple[Point, bool]:
+        place, indefinite = _moved_map(here.map, direction, self.share)
+        return self._at(place), indefinite
 
-    def step(self, tolerance: float) -> Info:
-        """Propose a step and judge it on the same draws."""
-        with one_blas_thread():  # matrices are small: threads would wait for each other
-            return self._step(tolerance)
-
-    def _step(self, tolerance: float) -> Info:
-        here = self._at(self.start) if self.here is None else self.here
-        self.here = here
-        if not here.finite:
-            return self._info(here, 0.0, accepted=False, finite=False)
-        if self.direction is None:
-            self.direction = _direction(here, self.noise)
-        gain = self.direction.gain
-        rounding = np.finfo(self.problem.density.dtype).eps * abs(here.neg_elbo)
-        if gain <= max(tolerance, rounding):
-            return self._info(here, gain, accepted=True, finite=True, converged=True)
-        trial, indefinite = _moved_map(here.map, self.direction, self.share)
-        there = self._at(trial)
+    def _verdict(self, here: Point, there: Point, rounding: float) -> tuple[bool, bool]:
+        """Where rounding decides between the two ends, there is nothing left to gain."""
         accepted = bool(there.finite and there.neg_elbo < here.neg_elbo)
-        # Where rounding decides between the two ends, there is nothing left to gain.
-        spent = bool(not accepted and there.finite and self.share * gain < 4 * rounding)
-        if accepted:
-            self.values.append(there.neg_elbo)
-            spent = len(self.values) > _WINDOW and bool(
-                self.values[-1 - _WINDOW] - self.values[-1] < _WINDOW * self.least
-            )
-            self.here, self.direction = there, None
-            self.share = min(1.0, _LONGER * self.share)
-        else:
-            self.share *= _SHORTER
-        return self._info(here, gain, accepted or spent, there.finite, spent, indefinite)
-
-    def _at(self, place: HostMap) -> _Point:
-        moved = place.forward(self.noise)
-        values, gradients = self.density(moved.positions)
-        with np.errstate(invalid="ignore", over="ignore"):
-            elbo = float(np.mean(values + moved.log_det)) + self.constant
-        return _Point(place, moved, gradients, -elbo)
-
-    @staticmethod
-    def _info(
-        here: _Point,
-        gain: float,
-        accepted: bool,
-        finite: bool,
-        converged: bool = False,
-        indefinite: bool = False,
-    ) -> Info:
-        outcome = Outcome.CONVERGED if converged else Outcome.RUNNING
-        norm = float(np.sqrt(2 * max(gain, 0.0)))
-        return Info(here.neg_elbo, norm, gain, 0, accepted, finite, indefinite, outcome.value)
+        gain = self.share * self.direction.gain
+        return accepted, bool(not accepted and there.finite and gain < 4 * rounding)
 
 
-def _direction(here: _Point, noise: np.ndarray) -> _Direction:
+def _direction(here: Point, noise: np.ndarray) -> _Direction:
     r"""The natural gradient: delta, H made symmetric less the identity, and that of B.
 
     Without the error of the draws H is symmetric. Its average with its transpose has less of that

@@ -17,37 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from curvi._core.errors import Outcome
-from curvi._core.threads import one_blas_thread
 from curvi.families._sparse_host import SparseMap
 from curvi.linalg._sparse_symmetric import SparseSymmetric
-from curvi.objective._batch import BatchedDensity
 from curvi.objective._curvature import Curvature
-from curvi.solvers._method import Info
+from curvi.solvers._host_steps import HostSteps, Point
 
 _LONGEST = 3.0  # posterior sds per coordinate that a step may move the mean, root mean square
-_SHORTER, _LONGER = 0.4, 1.5  # of the share of a step, after a rejection and after a success
 _LEAST_PIVOT = 0.1  # of the old diagonal, where the new precision would be indefinite
-_WINDOW = 5  # steps over which progress is judged
 _ERRORS = 2.0  # standard errors by which a bound must be worse for a step to be rejected
 _SHORTEST = 1e-6  # share of a step below which nothing is left to try
-
-
-class _Point(NamedTuple):
-    """A map, and what the draws say there."""
-
-    map: SparseMap
-    positions: np.ndarray
-    gradients: np.ndarray
-    terms: np.ndarray  # of the bound, a number for every draw
-
-    @property
-    def neg_elbo(self) -> float:
-        return -float(np.mean(self.terms))
-
-    @property
-    def finite(self) -> bool:
-        return bool(np.isfinite(self.terms).all() and np.isfinite(self.gradients).all())
 
 
 class _Direction(NamedTuple):
@@ -58,74 +36,27 @@ class _Direction(NamedTuple):
     gain: float
 
 
-class SparseSteps:
-    """A run: where it stands, and the share of a full step that it dares to take."""
+class SparseSteps(HostSteps):
+    """A run on a sparse precision."""
 
     def __init__(self, problem: Any, params: Any, resources: Any, least: float) -> None:
-        self.problem, self.share, self.least = problem, 1.0, least
-        self.values: list[float] = []
-        self.density = BatchedDensity(problem.density, resources.rows)
         family = problem.family
+        super().__init__(problem, resources, SparseMap.of(family, params), least)
         self.curvature = Curvature(problem.density, resources.rows, family.elimination)
-        self.noise = np.asarray(resources.noise, np.float64)
-        self.constant = float(family.base.entropy(problem.dimension))
-        self.start = SparseMap.of(family, params)
-        self.here: _Point | None = None
-        self.direction: _Direction | None = None
 
-    @property
-    def params(self) -> Any:
-        """The parameters where the run stands."""
-        found = self.start if self.here is None else self.here.map
-        return found.params(self.problem.density.dtype)
+    def _params_of(self, place: SparseMap) -> Any:
+        return place.params(self.problem.density.dtype)
 
-    @property
-    def value(self) -> float:
-        """The objective at the start."""
-        self.prepare()
-        return self.here.neg_elbo  # type: ignore[union-attr]
-
-    def prepare(self) -> None:
-        """Compile, and evaluate the start."""
-        self.here = self._at(self.start)
-
-    def step(self, tolerance: float) -> Info:
-        """Propose a step and judge it on the same draws."""
-        with one_blas_thread():
-            return self._step(tolerance)
-
-    def _step(self, tolerance: float) -> Info:
-        if self.here is None:
-            self.prepare()
-        here = self.here
-        assert here is not None  # noqa: S101  for the type checker
-        if not here.finite:
-            return self._info(here, 0.0, accepted=False, finite=False)
-        if self.direction is None:
-            self.direction = self._direction_at(here)
-        gain = self.direction.gain
-        rounding = np.finfo(self.problem.density.dtype).eps * abs(here.neg_elbo)
-        if gain <= max(tolerance, rounding):
-            return self._info(here, gain, accepted=True, finite=True, converged=True)
-        there, raised = self._trial(here, self.direction)
+    def _verdict(self, here: Point, there: Point, rounding: float) -> tuple[bool, bool]:
+        """Within the error of the change, which few draws know badly."""
         change = there.terms - here.terms
         slack = _ERRORS * float(np.std(change)) / len(change) ** 0.5 + rounding
         accepted = bool(there.finite and np.mean(change) > -slack)
-        spent = bool(not accepted and self.share < _SHORTEST)
-        if accepted:
-            self.values.append(there.neg_elbo)
-            spent = len(self.values) > _WINDOW and bool(
-                self.values[-1 - _WINDOW] - self.values[-1] < _WINDOW * self.least
-            )
-            self.here, self.direction = there, None
-            self.share = min(1.0, _LONGER * self.share)
-        else:
-            self.share *= _SHORTER
-        return self._info(here, gain, accepted or spent, there.finite, spent, raised)
+        return accepted, bool(not accepted and self.share < _SHORTEST)
 
-    def _direction_at(self, here: _Point) -> _Direction:
+    def _direction_at(self, here: Point) -> _Direction:
         place = here.map
-        curvature = self.curvature.negative_mean(here.positions)
+        curvature = self.curvature.negative_mean(here.moved.positions)
         mean = place.linear_back(here.gradients).mean(axis=0)
         # |R' C R - I|^2 by the draws, along which R e is known.
         moved = place.apply(np.ascontiguousarray(self.noise.T))
@@ -133,7 +64,7 @@ class SparseSteps:
         gain = 0.5 * mean @ mean + 0.25 * np.mean(np.sum(excess**2, axis=0))
         return _Direction(mean, curvature, float(gain))
 
-    def _trial(self, here: _Point, direction: _Direction) -> tuple[_Point, bool]:
+    def _trial(self, here: Point, direction: _Direction) -> tuple[Point, bool]:
         """The point after a step, and whether its precision had to be made positive."""
         old = here.map.precision()
         try:
@@ -146,23 +77,3 @@ class SparseSteps:
         way *= min(1.0, _LONGEST / max(float(np.sqrt(np.mean(way**2))), 1e-300))
         mean = here.map.mean + moved.apply(way)[:, 0]
         return self._at(replace(moved, mean=mean)), root.raised
-
-    def _at(self, place: SparseMap) -> _Point:
-        moved = place.forward(self.noise)
-        values, gradients = self.density(moved.positions)
-        with np.errstate(invalid="ignore", over="ignore"):
-            terms = values + moved.log_det + self.constant
-        return _Point(place, moved.positions, gradients, terms)
-
-    @staticmethod
-    def _info(
-        here: _Point,
-        gain: float,
-        accepted: bool,
-        finite: bool,
-        converged: bool = False,
-        indefinite: bool = False,
-    ) -> Info:
-        outcome = Outcome.CONVERGED if converged else Outcome.RUNNING
-        norm = float(np.sqrt(2 * max(gain, 0.0)))
-        return Info(here.neg_elbo, norm, gain, 0, accepted, finite, indefinite, outcome.value)

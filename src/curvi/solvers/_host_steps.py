@@ -1,0 +1,139 @@
+"""A run of natural-gradient steps on the host: propose, judge, shorten or go on."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from curvi._core.errors import Outcome
+from curvi._core.threads import one_blas_thread
+from curvi.objective._batch import BatchedDensity
+from curvi.solvers._method import Info
+
+_SHORTER, _LONGER = 0.4, 1.5  # of the share of a step, after a rejection and after a success
+_WINDOW = 5  # steps over which progress is judged
+
+
+class Point(NamedTuple):
+    """A map, the noise that it moved, and what the log density says there."""
+
+    map: Any
+    moved: Any
+    gradients: np.ndarray
+    terms: np.ndarray  # of the bound, a number for every draw
+    constant: float  # that all of them lack
+
+    @property
+    def neg_elbo(self) -> float:
+        """The negative bound on the draws."""
+        return -(float(np.mean(self.terms)) + self.constant)
+
+    @property
+    def finite(self) -> bool:
+        """Whether the bound and all gradients are finite."""
+        return bool(np.isfinite(self.terms).all() and np.isfinite(self.gradients).all())
+
+
+class HostSteps(abc.ABC):
+    """A run: where it stands, and the share of a full step that it dares to take.
+
+    Parameters
+    ----------
+    problem, resources
+        As :meth:`~curvi.solvers.Method.stepper` is given them.
+    start : HostMap or SparseMap
+        The map to start from.
+    least : float
+        Nats per step that are worth going on for.
+    """
+
+    def __init__(self, problem: Any, resources: Any, start: Any, least: float) -> None:
+        self.problem, self.share, self.least, self.start = problem, 1.0, least, start
+        self.values: list[float] = []
+        self.density = BatchedDensity(problem.density, resources.rows)
+        self.noise = np.asarray(resources.noise, np.float64)
+        self.constant = float(problem.family.base.entropy(problem.dimension))
+        self.here: Point | None = None
+        self.direction: Any = None
+
+    @abc.abstractmethod
+    def _direction_at(self, here: Point) -> Any:
+        """The natural gradient there, with the ``gain`` that it promises."""
+
+    @abc.abstractmethod
+    def _trial(self, here: Point, direction: Any) -> tuple[Point, bool]:
+        """The point after a share of a step, and whether its precision was made positive."""
+
+    @abc.abstractmethod
+    def _verdict(self, here: Point, there: Point, rounding: float) -> tuple[bool, bool]:
+        """Whether a trial is accepted, and whether a rejected one leaves nothing to try."""
+
+    @abc.abstractmethod
+    def _params_of(self, place: Any) -> Any:
+        """The parameters of a map."""
+
+    @property
+    def params(self) -> Any:
+        """The parameters where the run stands."""
+        return self._params_of(self.start if self.here is None else self.here.map)
+
+    @property
+    def value(self) -> float:
+        """The objective at the start."""
+        self.prepare()
+        return self.here.neg_elbo  # type: ignore[union-attr]
+
+    def prepare(self) -> None:
+        """Compile, and evaluate the start."""
+        self.here = self._at(self.start)
+
+    def step(self, tolerance: float) -> Info:
+        """Propose a step and judge it on the same draws."""
+        with one_blas_thread():  # matrices are small: threads would wait for each other
+            return self._step(tolerance)
+
+    def _step(self, tolerance: float) -> Info:
+        here = self._at(self.start) if self.here is None else self.here
+        self.here = here
+        if not here.finite:
+            return _info(here, 0.0, accepted=False, finite=False)
+        if self.direction is None:
+            self.direction = self._direction_at(here)
+        gain = self.direction.gain
+        rounding = np.finfo(self.problem.density.dtype).eps * abs(here.neg_elbo)
+        if gain <= max(tolerance, rounding):
+            return _info(here, gain, accepted=True, finite=True, converged=True)
+        there, raised = self._trial(here, self.direction)
+        accepted, spent = self._verdict(here, there, rounding)
+        if accepted:
+            self.values.append(there.neg_elbo)
+            spent = len(self.values) > _WINDOW and bool(
+                self.values[-1 - _WINDOW] - self.values[-1] < _WINDOW * self.least
+            )
+            self.here, self.direction = there, None
+            self.share = min(1.0, _LONGER * self.share)
+        else:
+            self.share *= _SHORTER
+        return _info(here, gain, accepted or spent, there.finite, spent, raised)
+
+    def _at(self, place: Any) -> Point:
+        moved = place.forward(self.noise)
+        values, gradients = self.density(moved.positions)
+        with np.errstate(invalid="ignore", over="ignore"):
+            terms = values + moved.log_det
+        return Point(place, moved, gradients, terms, self.constant)
+
+
+def _info(
+    here: Point,
+    gain: float,
+    accepted: bool,
+    finite: bool,
+    converged: bool = False,
+    indefinite: bool = False,
+) -> Info:
+    outcome = Outcome.CONVERGED if converged else Outcome.RUNNING
+    norm = float(np.sqrt(2 * max(gain, 0.0)))
+    return Info(here.neg_elbo, norm, gain, 0, accepted, finite, indefinite, outcome.value)
