@@ -349,8 +349,7 @@ def weighted_moments(draws: PyTree, weights: np.ndarray) -> Moments:
         return found
 
     def sd(leaf: np.ndarray, centre: np.ndarray) -> np.ndarray:
-        found: np.ndarray = np.sqrt(mean((leaf - centre[None]) ** 2))
-        return found
+        return np.asarray(np.sqrt(mean((leaf - centre[None]) ** 2)))  # no scalar of NumPy
 
     # On the host: JAX would compile each operation for each shape of a leaf.
     with np.errstate(all="ignore"):

@@ -102,7 +102,7 @@ class HostSteps(abc.ABC):
         if self.direction is None:
             self.direction = self._direction_at(here)
         gain = self.direction.gain
-        rounding = np.finfo(self.problem.density.dtype).eps * abs(here.neg_elbo)
+        rounding = float(np.finfo(self.problem.density.dtype).eps) * abs(here.neg_elbo)
         if gain <= max(tolerance, rounding):
             return _info(here, gain, accepted=True, finite=True, converged=True)
         there, raised = self._trial(here, self.direction)

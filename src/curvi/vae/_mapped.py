@@ -141,7 +141,7 @@ def is_lazy(rows: Any) -> bool:
     return any(isinstance(leaf, LazyRows) for leaf in jax.tree.leaves(rows))
 
 
-def picked(rows: Any, index: np.ndarray) -> Any:
+def picked(rows: Any, index: np.ndarray | slice) -> Any:
     """Some rows, on disk as views; what was one array stays one."""
     known: dict[int, Any] = {}
 
