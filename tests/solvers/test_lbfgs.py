@@ -100,8 +100,10 @@ def test_the_line_search_finds_a_weak_wolfe_point_before_a_wall(
     assert float(end_value) <= float(value + ARMIJO * found.length * slope) + rounding
     # In the precision of the search itself: the two sides may be equal up to its rounding.
     assert bool(end_slope >= CURVATURE * slope)
-    np.testing.assert_allclose(found.gradient, end_slope)
-    np.testing.assert_allclose(found.value, end_value)
+    # The same function, compiled in two places: equal but for the last bits of its precision.
+    same = functools.partial(np.testing.assert_allclose, rtol=4 * float(jnp.finfo(dtype).eps))
+    same(found.gradient, end_slope, atol=rounding)
+    same(found.value, end_value)
 
 
 @pytest.mark.parametrize("wall_value", [np.inf, np.nan], ids=str)
