@@ -145,10 +145,12 @@ TAILS = {
     "half-Cauchy": (half_cauchy, jnp.exp, "mean"),
     "Cauchy": (student(1.0), None, "mean"),
     "Student t with two degrees of freedom": (student(2.0), None, "sd"),
+    "Student t with 2.5": (student(2.5), None, "few draws"),
     "Student t with four": (student(4.0), None, None),
     "inverse gamma of shape one": (inverse_gamma(1.0), jnp.exp, "mean"),
     "inverse gamma of shape 1.5": (inverse_gamma(1.5), jnp.exp, "sd"),
-    "inverse gamma of shape 2.5": (inverse_gamma(2.5), jnp.exp, None),
+    "inverse gamma of shape 2.5": (inverse_gamma(2.5), jnp.exp, "few draws"),
+    "inverse gamma of shape 4": (inverse_gamma(4.0), jnp.exp, None),
     "gamma": (lambda u: 2 * u - jnp.exp(u), jnp.exp, None),
     "lognormal": (lambda u: -0.5 * u**2, jnp.exp, None),
     "uniform": (lambda x: jnp.where(jnp.abs(x) < 1, 0.0, -jnp.inf) - 10 * x**2, None, None),
@@ -156,6 +158,7 @@ TAILS = {
 
 
 SHORT = ("half-Cauchy", "Student t with two degrees of freedom", "inverse gamma of shape 2.5")
+TOO_SMALL = "is probably too small"
 
 
 @pytest.mark.parametrize(
@@ -174,9 +177,36 @@ def test_moments_that_the_target_does_not_have_are_warned_about(name, key):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", curvi.MisfitWarning)
             result = run()
-        assert not any("Under the target" in sentence for sentence in result.warnings)
+        said = " ".join(result.warnings)
+        assert "Under the target" not in said
+        assert TOO_SMALL not in said
+    elif missing == "few draws":
+        warned(run, curvi.MisfitWarning, f"The sd of x {TOO_SMALL}")
     else:
         warned(run, curvi.MisfitWarning, f"Under the target x has no {missing}")
+
+
+@pytest.mark.parametrize("df", [2.5, 5.0])
+def test_tails_of_all_coordinates_together_are_seen(df, key):
+    """Given the others, a coordinate of a multivariate Student t has light tails."""
+
+    def density(x):
+        return -0.5 * (df + 5) * jnp.log1p(jnp.sum(x**2) / df)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", curvi.MisfitWarning)
+        result = curvi.fit(density, jnp.zeros(5), progress=False, seed=seed_of(key))
+    assert any(TOO_SMALL in sentence for sentence in result.warnings) == (df == 2.5)
+
+
+def test_a_heavy_prior_is_no_heavy_posterior_where_data_decide(key):
+    """Six rows of sd 0.3: the prior decides nothing but a tail that has no mass."""
+
+    def density(x):
+        return student(2.5)(x[0]) + student(2.5)(x[1]) - 0.5 * jnp.sum((x - 1.0) ** 2) * 6 / 0.09
+
+    result = curvi.fit(density, jnp.zeros(2), progress=False, seed=seed_of(key))
+    assert result.warnings == ()
 
 
 def test_an_exact_fit_shows_in_its_summary_that_a_function_has_no_mean():
