@@ -109,6 +109,10 @@ def normal_prior(quick, budget=None):
     (X, y), _ = rows_of("a9a", quick)
     model, seconds = timed_fit(X, y)
     goal = (model.elbo_ if quick else REFERENCE) - NORMAL_NATS
+    # Like is compared with like: what the fit spends after the rivals' goal is taken off.
+    trace = model.result_.trace
+    reached = int(np.argmax(trace["elbo"] >= goal))
+    to_goal = seconds[1] - float(trace["seconds"][-1] - trace["seconds"][reached])
     grid = [(0.05, None)] if quick else [(r, b) for r in (0.05, 0.01, 0.003) for b in (None, 1000)]
     limit = budget or (3.0 if quick else 12.0)
     peers = [numpyro_run(X, y, r, b, goal, limit) for r, b in grid]
@@ -119,10 +123,12 @@ def normal_prior(quick, budget=None):
         "gap_to_reference": None if quick else model.elbo_ - REFERENCE,
         "seconds_first": seconds[0],
         "seconds_warm": seconds[1],
+        "seconds_to_goal": to_goal,
         "numpyro": peers,
         "numpyro_seconds": best,
         "numpyro_budget": limit,
-        "speedup": (limit if best is None else best) / seconds[1],
+        "speedup": (limit if best is None else best) / to_goal,
+        "speedup_whole_fit": (limit if best is None else best) / seconds[1],
         "at_least": best is None,
     }
 
@@ -229,6 +235,7 @@ def relevance_prior(name, nats, quick, seeds=10, budget=None):
         "dsvi_seconds": best,
         "dsvi_budget": limit,
         "speedup": (limit if best is None else best) / to_goal,
+        "speedup_whole_fit": (limit if best is None else best) / seconds,
         "at_least": best is None,
     }
 
@@ -285,7 +292,8 @@ def short(part: dict) -> dict:
     """What is printed of a part."""
     names = (
         "elbo", "seconds", "seconds_to_goal", "seconds_warm", "cpu_seconds", "numpyro_seconds",
-        "dsvi_seconds", "scipy_cpu_seconds", "speedup", "at_least",
+        "dsvi_seconds", "scipy_cpu_seconds", "speedup",
+        "speedup_whole_fit", "at_least",
     )  # fmt: skip
     return {name: part[name] for name in names if name in part}
 

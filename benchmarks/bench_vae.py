@@ -9,8 +9,8 @@ the best Adam also runs on the coordinates and with the gradients of KFAC, and K
 directions, with the total gradients of the others, and with a horizon. A run lasts until its
 schedule ends. Finished stages and races are kept, and a run that was
 interrupted goes on with the next one as long as the commit is the same.
-The race counts processor seconds. ``python -m benchmarks.bench_vae [--quick]``; about 50 minutes on
-one idle core.
+The race counts processor seconds. ``python -m benchmarks vae [--quick] [--stages NAME ...]``; about
+50 minutes on one idle core.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -366,23 +367,46 @@ def labels(quick: bool) -> dict:
 
 def _known(name: str) -> dict:
     """What an interrupted run of the same commit has kept; nothing otherwise."""
-    path = RESULTS / f"{name}.json"
-    if not path.exists():
-        return {}
-    kept = json.loads(path.read_text(encoding="utf-8"))
+    kept = _record(name)
     now, then = provenance(), kept.pop("provenance", {})
     same = all(now[key] == then.get(key) for key in ("commit", "modified"))
     return kept if same and not now["modified"] else {}
 
 
-def main(quick: bool = False) -> dict:
+def _record(name: str) -> dict:
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+STAGES = ("products", "memory", "tuning", "mnist", "digits", "frey", "olivetti", "labels")
+
+
+def main(options: Sequence[str] = ()) -> dict:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks vae")
+    parser.add_argument("--quick", action="store_true", help="seconds per run, nothing is kept")
+    parser.add_argument(
+        "--stages", nargs="+", choices=STAGES, default=STAGES,
+        help="what is measured; the rest stays as it was recorded",
+    )  # fmt: skip
+    chosen = parser.parse_args(list(options))
+    quick = chosen.quick
     known = {} if quick else _known("vae_partial")
-    result: dict = {"quick": quick}
+    recorded = {} if quick or chosen.stages == STAGES else _record("vae")
+    result: dict = {"quick": quick, "measured": known.get("measured", {})}
 
     def stage(name, call):
-        result[name] = known[name] if name in known else call()
-        if not quick:
-            keep("vae_partial", result)
+        if name in chosen.stages:
+            if name not in known:
+                result[name] = call()
+                result["measured"][name] = provenance()
+            else:
+                result[name] = known[name]
+            if not quick:
+                keep("vae_partial", result)
+        elif name in recorded:
+            result[name] = recorded[name]
+            made = recorded.get("measured", {}).get(name, recorded["provenance"])
+            result["measured"][name] = made
 
     stage("products", lambda: products(quick))
     stage("memory", memory)
@@ -401,6 +425,4 @@ def main(quick: bool = False) -> dict:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="seconds per run, nothing is kept")
-    main(parser.parse_args().quick)
+    main(sys.argv[1:])
