@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from curvi import VAE
 from curvi.engine import Resources
 from curvi.linalg import gauss_newton
 from curvi.vae import Bernoulli, Gaussian, MLPObjective, VAEObjective, initial_params
@@ -220,3 +221,35 @@ def test_path_derivatives_have_the_mean_of_the_gradient_and_leave_values_alone(k
     signs = jnp.stack([sign, -sign])
     both = gradient(path, signs), gradient(objective, signs)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), *both)
+
+
+@pytest.mark.parametrize("variances", [5, 1], ids=["pixel", "one"])
+def test_products_see_how_far_the_rows_are_from_the_means(key, variances):
+    """Of a log variance: the mean over rows of the second derivative, where that is above 1/2."""
+    generator = generator_of(key)
+    likelihood = Gaussian("pixel" if variances == 5 else "one")
+    decoded = jnp.asarray(generator.normal(size=(6, 5))), jnp.asarray(generator.normal(size=(6, 5)))
+    far = jnp.asarray([0.0, 0.1, 1.0, 10.0, 100.0])  # of a pixel from its mean
+    x = decoded[0] + far[None] * jnp.exp(decoded[1] / 2)
+
+    def loss(log_variance):
+        return -jnp.sum(likelihood.log_prob((decoded[0], log_variance), x))
+
+    slopes = jnp.zeros((6, 5)), jax.grad(loss)(decoded[1])
+    second = jax.jvp(jax.grad(loss), (decoded[1],), (jnp.ones((6, 5)),))[1]
+    precision, lifted = likelihood.lifted(likelihood.curvature(decoded), slopes)
+    np.testing.assert_allclose(precision, likelihood.curvature(decoded)[0])
+    shown = np.broadcast_to(np.maximum(0.5, np.mean(second, axis=0)), (6, 5))
+    np.testing.assert_allclose(lifted, shown, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_hessian_free_finds_the_way_from_weights_near_zero(key):
+    """Means that start at zero, twenty sds from the data, do not drive the variances away."""
+    X = np.asarray(2.0 + 0.1 * generator_of(key).normal(size=(80, 6)), np.float32)
+    model = VAE(
+        2, (8,), likelihood="gaussian", init_scale=1e-3, method="hessian_free", max_epochs=30,
+        validation_fraction=0, random_state=0,
+    ).fit(X)  # fmt: skip
+    oracle = float(np.sum(-0.5 * np.log(2 * np.pi * np.e * X.var(axis=0))))  # one normal per pixel
+    assert model.elbo_ > oracle - 2

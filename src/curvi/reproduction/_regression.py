@@ -34,6 +34,7 @@ PAPER = {
 }  # fmt: skip
 _NEAR = 2.0  # nats
 _VISIBLE = 0.01  # of the largest coefficient
+_EXPLODED = 1e7  # nats
 _CHOICE = (
     "Candidates of every method with the bound of their pilot run, whose seed is not used again; "
     "the one with the highest bound is used above:"
@@ -164,15 +165,20 @@ def logistic(
     )
 
 
+def _nats(bound: float) -> str:
+    """A bound in words where it is not finite, and in few digits where it has exploded."""
+    if not np.isfinite(bound):
+        return "not finite"
+    return f"{bound:.2f}" if abs(bound) < _EXPLODED else f"{bound:.1e}"
+
+
 def pilot_rows(one: Comparison) -> list[Row]:
     """The candidates of every method and what their pilot runs reached."""
     return [
         {
             "data": one.name,
             "setting": str(pilot.setting),
-            "pilot bound [nats]": f"{pilot.bound:.2f}"
-            if np.isfinite(pilot.bound)
-            else "not finite",
+            "pilot bound [nats]": _nats(pilot.bound),
             "chosen": "yes" if pilot.setting == one.settings[method] else "",
         }
         for method, tried in one.pilots.items()

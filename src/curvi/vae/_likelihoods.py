@@ -79,6 +79,10 @@ class Bernoulli:
         probability = jax.nn.sigmoid(outputs)
         return probability * (1 - probability)
 
+    def lifted(self, curvature: Array, slope: Array) -> Array:
+        """The curvature as it is: that of logits bounds what the loss can do."""
+        return curvature
+
     def draw(self, key: Array, outputs: Float[Array, "rows *pixels"]) -> Array:
         """Binary images."""
         flips = jax.random.bernoulli(key, jax.nn.sigmoid(outputs))
@@ -151,6 +155,19 @@ class Gaussian:
         if isinstance(outputs, tuple):
             return precision, jnp.full_like(mean, 0.5)
         return precision
+
+    def lifted(self, curvature: Any, slope: Any) -> Any:
+        r"""The curvature, of log variances at least as large as what the rows show on average.
+
+        Where means are far off, the curvature of the loss in a log variance is not the expected
+        1/2 but :math:`r^2 e^{-s} / 2`, which is 1/2 minus its slope. A step by the former goes so
+        far above the variance that the way back is lost.
+        """
+        if not isinstance(curvature, tuple):
+            return curvature
+        precision, expected = curvature
+        shown = jnp.mean(expected - slope[1], axis=0, keepdims=True)
+        return precision, jnp.maximum(expected, shown)
 
     def draw(self, key: Array, outputs: Any) -> Array:
         """Images with pixel noise."""

@@ -299,7 +299,10 @@ class VAEObjective:
         penalty, shrink = jax.value_and_grad(self.penalty)(params)
         gradient = optax.tree.add(pull(slope)[0], shrink)
         rows = outputs.mean.shape[0]
-        weights = jax.tree.map(lambda w: w / rows, self.curvature(outputs))
+        weights = self.curvature(outputs)
+        each = jax.tree.map(lambda s: rows * s, slope.decoded)
+        weights = weights._replace(decoded=self.likelihood.lifted(weights.decoded, each))
+        weights = jax.tree.map(lambda w: w / rows, weights)
 
         def product(vector: PyTree) -> PyTree:
             (result,) = pull(jax.tree.map(jnp.multiply, weights, push(vector)))
