@@ -9,6 +9,8 @@ from jax.flatten_util import ravel_pytree
 import curvi
 from curvi.sequences._markov import Batch, MarkovObjective, initial_weights
 from curvi.sequences._markov_training import padded, sequence_bounds
+from curvi.solvers._factors import _forward, layer_factors
+from curvi.solvers._traced_layers import with_layers
 from tests.families.kalman import LinearGaussian, smoothed
 
 pytestmark = pytest.mark.float64_only
@@ -130,6 +132,60 @@ def test_the_gauss_newton_map_is_symmetric_and_positive_and_has_the_gradient(key
         np.testing.assert_allclose(a, b, atol=1e-12)
     assert float(u @ on_v) == pytest.approx(float(v @ on_u), rel=1e-9)
     assert float(u @ on_u) > 0
+
+
+def layer_jacobians(layered, params, batch, key):
+    """Rows that enter each layer, and derivatives of all outputs times root curvature in its taps.
+
+    Both for one draw of the noise; the outputs are flattened.
+    """
+    outputs, pull, inputs = _forward(layered, params, batch, key)
+    weight, unravel = ravel_pytree(layered.curvature(outputs))
+    deltas = jax.vmap(lambda v: pull(unravel(jnp.sqrt(weight) * v))[0])(jnp.eye(weight.size))
+    return inputs, deltas
+
+
+@pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian"])
+def test_the_layers_of_all_steps_make_up_the_gauss_newton_matrix(key, likelihood):
+    """J = sum over rows of a times the derivative in the tap of the row, so J' J is the matrix.
+
+    KFAC keeps what a row has with itself; the factors are checked against that below. The second
+    sequence is shorter than the first: its padding counts neither in the rows nor in their number.
+    """
+    rng = generator(key)
+    params, objective = weights(rng), MarkovObjective(likelihood)
+    found = [rng.integers(0, 2, (n, WIDTH)).astype(float) for n in (3, 2)]
+    batch = Batch(*map(jnp.asarray, padded(found, np.float64)))._replace(weight=jnp.full(2, 0.7))
+    layered = with_layers(objective, params, batch, key)
+    assert len(layered.places) == 13
+    many = 400
+
+    @jax.jit
+    def compute(params):
+        inputs, deltas = layer_jacobians(layered, params, batch, key)
+        _, _, operator = objective.gauss_newton(params, batch, key)
+        flat, unravel = ravel_pytree(params)
+        dense = jax.vmap(lambda v: ravel_pytree(operator.apply(unravel(v)))[0])(jnp.eye(flat.size))
+
+        def gap(k):
+            rows, jacobians = layer_jacobians(layered, params, batch, k)
+            first, second = layer_factors(layered, params, batch, k)
+            exact = [jnp.sum(j * j) / 5 for j in jacobians]
+            traces = [g.sum() if g.shape[0] == 1 else jnp.trace(g) for g in second]
+            moments = [a.T @ a / 5 for a in rows[:13]]
+            return jnp.asarray(traces) - jnp.asarray(exact), moments, first[:13]
+
+        return inputs, deltas, dense, jax.vmap(gap)(jax.random.split(key, many))
+
+    inputs, deltas, dense, (gaps, moments, factors) = compute(params)
+    blocks = [np.einsum("ri,kro->kio", a, d) for a, d in zip(inputs, deltas, strict=True)]
+    rows = [ravel_pytree(layered.assemble(params, tuple(map(jnp.asarray, row))))[0]
+            for row in zip(*blocks, strict=True)]  # fmt: skip
+    jacobian = np.stack(rows)
+    np.testing.assert_allclose(jacobian.T @ jacobian / 5, dense, atol=1e-10)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), moments, list(factors))
+    spread = np.asarray(gaps).std(axis=0)
+    assert np.all(np.abs(np.mean(gaps, axis=0)) <= 6 * spread / many**0.5 + 1e-12)
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 import curvi
 from curvi.engine import ObjectiveProblem, Resources
 from curvi.linalg import CGPath, DenseMap
+from curvi.solvers._factors import layer_factors
 from curvi.solvers._hessian_free import _LONGEST, _measured, _Sampled
-from curvi.solvers._kfac import layer_factors
 from curvi.solvers._kronecker import (
     first_sides,
     kronecker_metric,

@@ -8,7 +8,8 @@ import pytest
 
 import curvi
 from curvi.engine import Resources
-from curvi.solvers._kfac import _backward, _inverse_root, layer_factors
+from curvi.solvers._factors import backward, layer_factors
+from curvi.solvers._kfac import _inverse_root
 from curvi.solvers._kronecker import first_sides, kronecker_metric, renewed_sides
 from curvi.solvers._method import Layer
 from curvi.vae import Bernoulli, Gaussian, MLPObjective, initial_params
@@ -32,7 +33,7 @@ def problem_of(key, dtype, likelihood=None, variances=0, **options):
 )
 def test_inputs_and_deltas_of_the_layers_give_the_gradient(key, likelihood, variances):
     objective, params, X = problem_of(key, np.float64, likelihood, variances)
-    value, deltas, inputs = _backward(objective, params, X, key)
+    value, deltas, inputs = backward(objective, params, X, key)
     expected, gradient = jax.value_and_grad(objective)(params, X, key)
     np.testing.assert_allclose(value, expected, rtol=1e-12)
     matrices = objective.matrices(gradient)

@@ -7,7 +7,7 @@ import pytest
 from scipy import special
 
 import curvi
-from curvi.solvers._kfac import _backward, layer_factors
+from curvi.solvers._factors import backward, layer_factors
 from curvi.solvers._traced_layers import with_layers
 from curvi.vae import VAEObjective
 from tests.solvers.problems import generator
@@ -78,7 +78,7 @@ def test_rows_times_deltas_are_the_gradient_of_the_loss(key):
 
     @jax.jit
     def both(params):
-        value, deltas, inputs = _backward(layered, params, x, key)
+        value, deltas, inputs = backward(layered, params, x, key)
         products = tuple(a.T @ d for a, d in zip(inputs, deltas, strict=True))
         plain = jax.value_and_grad(lambda p: objective.loss(objective.outputs(p, x, key), x))(
             params
@@ -106,6 +106,46 @@ def test_factors_are_moments_of_rows_and_of_deltas(key):
     mean, log_variance = objective.code(params, x)
     codes = np.asarray(mean + jnp.exp(log_variance / 2) * objective.noise(key, mean)[0])
     np.testing.assert_allclose(inputs[0], codes.T @ codes / 40, rtol=1e-9)
+
+
+def recurrent(params, x):
+    """Columns of an image one after another, backwards: a recurrence, and what it does not use."""
+
+    def step(state, column):
+        mixed = jnp.tanh(column @ params["into"] + state @ params["over"].T)
+        return mixed, (mixed @ params["out"], state)
+
+    start = jnp.zeros((len(x), 3))
+    return jax.lax.scan(step, start, jnp.moveaxis(x, 2, 0), reverse=True)[1][0].mean(axis=0)
+
+
+def test_products_in_a_loop_over_time_have_the_rows_of_all_steps(key):
+    rng = generator(key)
+    shapes = {"into": (4, 3), "over": (3, 3), "out": (3, 4), "decoder": (2, 16)}
+    params = {name: jnp.asarray(rng.normal(size=shape)) for name, shape in shapes.items()}
+    x = jnp.asarray(rng.random((6, 4, 4)))
+
+    def heads(p, x):
+        out = recurrent(p, x)
+        return out[:, :2], out[:, 2:]
+
+    objective = VAEObjective(heads, lambda p, z: (z @ p["decoder"]).reshape(-1, 4, 4))
+    layered = with_layers(objective, params, x, key)
+    assert len(layered.places) == 4
+
+    @jax.jit
+    def both(params):
+        value, deltas, inputs = backward(layered, params, x, key)
+        products = tuple(a.T @ d for a, d in zip(inputs, deltas, strict=True))
+        plain = jax.value_and_grad(lambda p: objective.loss(objective.outputs(p, x, key), x))(
+            params
+        )
+        return (value, layered.assemble(params, products)), plain, inputs
+
+    ours, theirs, inputs = both(params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-9), ours, theirs)
+    assert [rows.shape for rows in inputs[:3]] == [(24, 4), (24, 3), (24, 3)]
+    np.testing.assert_array_equal(inputs[0], jnp.moveaxis(x, 2, 0).reshape(24, 4))
 
 
 @pytest.mark.slow

@@ -48,14 +48,27 @@ class Batch(NamedTuple):
     weight: Any
 
 
-class Terms(NamedTuple):
-    """What the networks compute: outputs of the emission, and the factors of q and p."""
+class Outputs(NamedTuple):
+    """What the loss depends on, time first; the last two do not depend on the weights.
+
+    Attributes
+    ----------
+    decoded : array, shape (length, rows, width)
+        Outputs of the emission.
+    difference, ratio : array, shape (length, rows, latent)
+        Of q_t and the transition: means, in sds of the transition, and log sds.
+    log_sd : array, shape (width,)
+        Of Gaussian observations.
+    inside, annealed : array, shape (length, rows)
+        One where a step exists, and the weight of its divergence.
+    """
 
     decoded: Array
-    mean: Array
+    difference: Array
+    ratio: Array
     log_sd: Array
-    prior_mean: Array
-    prior_log_sd: Array
+    inside: Array
+    annealed: Array
 
 
 def initial_weights(
@@ -198,9 +211,9 @@ class MarkovObjective:
         mask = jnp.arange(x.shape[0], dtype=length.dtype)[:, None] < length[None]
         return x, mask, jnp.repeat(batch.weight, self.num_draws)
 
-    def terms(self, params: PyTree, batch: Batch, key: PRNGKeyArray) -> Terms:
+    def outputs(self, params: PyTree, batch: Batch, key: PRNGKeyArray) -> Outputs:
         """Everything that the loss depends on, as functions of the parameters."""
-        x, mask, _ = self._repeated(batch)
+        x, mask, weight = self._repeated(batch)
         latent = params["start"]["mean"].shape[0]
         noise = jax.random.normal(key, (*x.shape[:2], latent), x.dtype)
         read = read_backwards(params["recognition"], x, mask)
@@ -208,8 +221,16 @@ class MarkovObjective:
         if self.dropout > 0:
             first, second = jax.random.split(jax.random.fold_in(key, 1))
             read, kept = read * self._kept(first, read), self._kept(second, read)
-        z, *rest = sample_posterior(params, read, noise)
-        return Terms(emission(params["emission"], z, kept), *rest)
+        z, mean, log_sd, prior_mean, prior_log_sd = sample_posterior(params, read, noise)
+        inside = mask.astype(x.dtype)
+        return Outputs(
+            emission(params["emission"], z, kept),
+            (mean - prior_mean) * jnp.exp(-prior_log_sd),
+            log_sd - prior_log_sd,
+            params["emission"]["log_sd"],
+            inside,
+            inside * weight[None],
+        )
 
     def _kept(self, key: PRNGKeyArray, like: Array) -> Array:
         """Which units stay, the same at every step of a sequence; the rest make up for them."""
@@ -217,29 +238,74 @@ class MarkovObjective:
         stays = jax.random.bernoulli(key, 1 - self.dropout, shape)
         return stays.astype(like.dtype) / (1 - self.dropout)
 
-    def log_likelihood(self, params: PyTree, decoded: Array, x: Array) -> Array:
+    def log_likelihood(self, outputs: Outputs, x: Array) -> Array:
         """``log p(x_t | z_t)`` of every step."""
+        decoded = outputs.decoded
         if self.likelihood == "bernoulli":
             return jnp.sum(x * decoded - jax.nn.softplus(decoded), axis=-1)
-        log_sd = _wide(params["emission"]["log_sd"], decoded)
+        log_sd = _wide(outputs.log_sd, decoded)
         square = ((x - decoded) * jnp.exp(-log_sd)) ** 2
         return -jnp.sum(0.5 * square + log_sd + 0.5 * math.log(2 * math.pi), axis=-1)
 
+    def _totals(self, outputs: Outputs, batch: Batch) -> Array:
+        """The negative bound of every copy of every sequence."""
+        x, mask, _ = self._repeated(batch)
+        step = outputs.annealed * divergence(outputs) - self.log_likelihood(outputs, x)
+        return jnp.sum(jnp.where(mask, step, 0), axis=0)
+
     def per_sequence(self, params: PyTree, batch: Batch, key: PRNGKeyArray) -> Array:
         """The negative bound of every sequence, in nats, averaged over draws."""
-        x, mask, weight = self._repeated(batch)
-        terms = self.terms(params, batch, key)
-        step = weight[None] * divergence(terms) - self.log_likelihood(params, terms.decoded, x)
-        total = jnp.sum(jnp.where(mask, step, 0), axis=0)
-        return jnp.mean(total.reshape(-1, self.num_draws), axis=1)
+        totals = self._totals(self.outputs(params, batch, key), batch)
+        return jnp.mean(totals.reshape(-1, self.num_draws), axis=1)
+
+    def loss(self, outputs: Outputs, batch: Batch) -> Float[Array, ""]:
+        """The negative bound per step."""
+        return jnp.sum(self._totals(outputs, batch)) / jnp.sum(outputs.inside)
+
+    def penalty(self, params: PyTree) -> Float[Array, ""]:
+        """None."""
+        return jnp.zeros((), params["start"]["mean"].dtype)
+
+    def curvature(self, outputs: Outputs) -> Outputs:
+        """Diagonal of the curvature of the loss of single steps in the outputs.
+
+        Fisher information of the emission, and of the divergence what it has where q and p agree:
+        1 in the difference of their means, 2 in that of their log sds.
+        """
+        inside, annealed = outputs.inside[..., None], outputs.annealed[..., None]
+        count = jnp.sum(inside)
+        if self.likelihood == "bernoulli":
+            probability = jax.nn.sigmoid(outputs.decoded)
+            fisher, of_log_sd = probability * (1 - probability), 0 * count
+        else:
+            fisher, of_log_sd = jnp.exp(-2 * _wide(outputs.log_sd, outputs.decoded)), 2 * count
+        return Outputs(
+            fisher * inside,
+            jnp.broadcast_to(annealed, outputs.difference.shape),
+            jnp.broadcast_to(2 * annealed, outputs.ratio.shape),
+            jnp.full_like(outputs.log_sd, of_log_sd),
+            jnp.zeros_like(outputs.inside),
+            jnp.zeros_like(outputs.annealed),
+        )
+
+    def inside(self, batch: Batch) -> Float[Array, " rows"]:
+        """One for every row of a layer that is a step, zero for padding; time first."""
+        return self._repeated(batch)[1].astype(batch.x.dtype).reshape(-1)
+
+    def cut(self, fn: Callable[[Batch], Any], batch: Batch) -> Any:
+        """``fn`` of a batch cut off at the shortest length that holds all of it."""
+        lengths = self._lengths(batch.x.shape[1])
+        longest = jnp.max(batch.length)
+        index = jnp.sum(longest > jnp.asarray(lengths[:-1], longest.dtype))
+        branches = [(lambda b, n=n: fn(b._replace(x=b.x[:, :n]))) for n in lengths]
+        return jax.lax.switch(index, branches, batch)
 
     def _lengths(self, width: int) -> list[int]:
         """Where a batch of that width may be cut off."""
         return sorted({*(min(n, width) for n in self.lengths), width})
 
     def _mean(self, params: PyTree, batch: Batch, key: PRNGKeyArray) -> Array:
-        total = jnp.sum(self.per_sequence(params, batch, key))
-        return total / jnp.sum(batch.length).astype(total.dtype)
+        return self.loss(self.outputs(params, batch, key), batch)
 
     def __call__(self, params: PyTree, batch: Batch, key: PRNGKeyArray) -> Float[Array, ""]:
         """The objective on a batch, which is cut off behind its longest sequence."""
@@ -248,38 +314,12 @@ class MarkovObjective:
     def gauss_newton(
         self, params: PyTree, batch: Batch, key: PRNGKeyArray
     ) -> tuple[Array, PyTree, FunctionMap]:
-        """Value, gradient, and the Gauss-Newton map with Fisher weights at the outputs.
-
-        Fisher information of the emission, 1 / sd^2 in the difference of the means of q and p, and
-        2 in the difference of their log sds: what the divergence has where they agree.
-        """
-        x, mask, weight = self._repeated(batch)
-        count = jnp.sum(batch.length).astype(x.dtype) * self.num_draws
-        inside = jnp.where(mask, 1 / count, 0)[..., None]
-
-        def outputs(p: PyTree) -> tuple[Array, Array, Array]:
-            terms = self.terms(p, batch, key)
-            scaled = (terms.mean - terms.prior_mean) * jax.lax.stop_gradient(
-                jnp.exp(-terms.prior_log_sd)
-            )
-            return terms.decoded, scaled, terms.log_sd - terms.prior_log_sd
-
+        """Value, gradient, and the Gauss-Newton map with :meth:`curvature` at the outputs."""
         value, gradient = jax.value_and_grad(self)(params, batch, key)
-        (decoded, scaled, ratio), push = jax.linearize(outputs, params)
+        outputs, push = jax.linearize(lambda p: self.outputs(p, batch, key), params)
         pull = jax.linear_transpose(push, params)
-        if self.likelihood == "bernoulli":
-            probability = jax.nn.sigmoid(decoded)
-            fisher = probability * (1 - probability)
-        else:
-            fisher = jnp.broadcast_to(
-                _wide(jnp.exp(-2 * params["emission"]["log_sd"]), decoded), decoded.shape
-            )
-        annealed = inside * weight[None, :, None]
-        weights = (
-            fisher * inside,
-            jnp.broadcast_to(annealed, scaled.shape),
-            jnp.broadcast_to(2 * annealed, ratio.shape),
-        )
+        count = jnp.sum(outputs.inside)
+        weights = jax.tree.map(lambda w: w / count, self.curvature(outputs))
 
         def product(vector: PyTree) -> PyTree:
             (result,) = pull(jax.tree.map(jnp.multiply, weights, push(vector)))
@@ -288,29 +328,18 @@ class MarkovObjective:
         return value, gradient, FunctionMap(product, params, Definiteness.POSITIVE_SEMI)
 
 
-def _shortest(objective: MarkovObjective, fn: Callable[[Batch], Any], batch: Batch) -> Any:
-    """``fn`` of a batch cut off at the shortest length that holds all of it."""
-    lengths = objective._lengths(batch.x.shape[1])
-    longest = jnp.max(batch.length)
-    index = jnp.sum(longest > jnp.asarray(lengths[:-1], longest.dtype))
-    branches = [(lambda b, n=n: fn(b._replace(x=b.x[:, :n]))) for n in lengths]
-    return jax.lax.switch(index, branches, batch)
-
-
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _cut_off(
     objective: MarkovObjective, params: PyTree, batch: Batch, key: PRNGKeyArray
 ) -> Float[Array, ""]:
-    return _shortest(objective, lambda b: objective._mean(params, b, key), batch)
+    return objective.cut(lambda b: objective._mean(params, b, key), batch)
 
 
 def _cut_off_forward(
     objective: MarkovObjective, params: PyTree, batch: Batch, key: PRNGKeyArray
 ) -> tuple[Array, PyTree]:
     """Value and gradient in one branch: what a branch keeps for a later one, all others pad."""
-    return _shortest(
-        objective, lambda b: jax.value_and_grad(objective._mean)(params, b, key), batch
-    )
+    return objective.cut(lambda b: jax.value_and_grad(objective._mean)(params, b, key), batch)
 
 
 def _cut_off_backward(_: Any, gradient: PyTree, slope: Array) -> tuple[PyTree, None, None]:
@@ -320,8 +349,7 @@ def _cut_off_backward(_: Any, gradient: PyTree, slope: Array) -> tuple[PyTree, N
 _cut_off.defvjp(_cut_off_forward, _cut_off_backward)
 
 
-def divergence(terms: Terms) -> Array:
+def divergence(outputs: Outputs) -> Array:
     """KL(q_t || p_t) of every step, exactly."""
-    ratio = terms.log_sd - terms.prior_log_sd
-    square = ((terms.mean - terms.prior_mean) * jnp.exp(-terms.prior_log_sd)) ** 2
+    square, ratio = outputs.difference**2, outputs.ratio
     return jnp.sum(0.5 * (jnp.exp(2 * ratio) + square - 1) - ratio, axis=-1)

@@ -2,7 +2,6 @@ r"""KFAC: steps preconditioned by Kronecker factors of the Gauss-Newton matrix."
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi.linalg._arithmetic import all_finite, select
 from curvi.solvers._averaging import average_towards
+from curvi.solvers._factors import backward, cut, layer_factors, num_rows_of
 from curvi.solvers._method import CheapSteps, Info, Layer, Layered, Problem, make_info
 
 _AVERAGED = 0.3  # part of the run so far that is averaged
@@ -169,21 +169,25 @@ class KFAC(CheapSteps):
         objective = problem.layered()
         curvature = self._renewed(problem, objective, state, resources, step)
         batch, key = problem.sample(resources, step)
-        value, deltas, inputs = _backward(objective, state.params, batch, key)
+        layers = self._layers(objective, state.params)
+        roots = list(zip(curvature.input_roots, curvature.output_roots, strict=True))
+
+        def gradient(batch: Any) -> tuple[Array, Array, list[Array]]:
+            value, deltas, inputs = backward(objective, state.params, batch, key)
+            rows = jnp.asarray(num_rows_of(objective, batch, inputs), value.dtype)
+            return value, rows, list(map(_preconditioned, layers, roots, inputs, deltas))
+
+        value, rows, updates = cut(objective, gradient, batch)
         now = step.astype(value.dtype)
         rate = self._rate(now)
         matrices = objective.matrices(state.params)
-        roots = list(zip(curvature.input_roots, curvature.output_roots, strict=True))
-        updates = []
-        for index, layer in enumerate(self._layers(objective, state.params)):
-            updates.append(_preconditioned(layer, roots[index], inputs[index], deltas[index]))
         norms = [jnp.sqrt(jnp.sum(update * update)) for update in updates]
         # A norm is finite only if every entry is: one pass over the updates serves both.
         finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(rate * jnp.stack(norms)))
         momentum, moved = [], []
-        for index, layer in enumerate(self._layers(objective, state.params)):
+        for index, layer in enumerate(layers):
             matrix, past = matrices[index], state.momentum[index]
-            clip = self._clipped(updates[index], norms[index], _num_rows(objective, batch, inputs))
+            clip = self._clipped(updates[index], norms[index], rows)
             update = self._decayed(layer, roots[index], matrix, updates[index], (step, rate, clip))
             share = (1 - self.momentum) * clip
             mixed = jnp.where(finite, self.momentum * past + share * update, past)
@@ -218,7 +222,7 @@ class KFAC(CheapSteps):
             return window
         return jnp.minimum(window, _AVERAGED * jnp.maximum(self.horizon - now, 0.0))
 
-    def _clipped(self, update: Array, norm: Array, rows: int) -> Array:
+    def _clipped(self, update: Array, norm: Array, rows: Array) -> Array:
         """Factor that keeps an update within ``clip`` times the size that noise alone has."""
         noise = (update.size / rows) ** 0.5
         return jnp.minimum(1.0, self.clip * noise / (norm + jnp.finfo(norm.dtype).tiny))
@@ -261,7 +265,11 @@ class KFAC(CheapSteps):
         def estimate() -> tuple[Any, Any]:
             batch, key = problem.sample(resources, step, 1, self.factor_rows)
             layers = self._layers(objective, state.params)
-            new_in, new_out = layer_factors(objective, state.params, batch, key, layers=layers)
+            new_in, new_out = cut(
+                objective,
+                lambda b: layer_factors(objective, state.params, b, key, layers=layers),
+                batch,
+            )
             keep = memory.astype(new_out[0].dtype)
             old = (curvature.input_factors, curvature.output_factors)
             return jax.tree.map(lambda a, b: keep * a + (1 - keep) * b, old, (new_in, new_out))
@@ -281,77 +289,6 @@ class KFAC(CheapSteps):
         # One branch around both: what enters the decomposition is transposed to its layout, and
         # that must not happen at every step.
         return jax.lax.cond(factor_due | root_due, renew, lambda: curvature)
-
-
-def _forward(objective: Layered, params: Any, batch: Any, key: Any) -> tuple[Any, Any, Any]:
-    """Outputs, the way back from them to the deltas of every layer, and the layers' inputs."""
-    dtype = optax.tree.dtype(params)
-    taps = tuple(jnp.zeros(shape, dtype) for shape in objective.tap_shapes(params, batch))
-
-    def run(taps: Any) -> tuple[Any, Any]:
-        done = objective.tapped(params, taps, batch, key)
-        return done.outputs, done.inputs
-
-    return jax.vjp(run, taps, has_aux=True)
-
-
-def _backward(objective: Layered, params: Any, batch: Any, key: Any) -> tuple[Array, Any, Any]:
-    """Loss, deltas and inputs: the gradient of layer l is ``inputs[l]' deltas[l]``."""
-    outputs, pull, inputs = _forward(objective, params, batch, key)
-    value, slope = jax.value_and_grad(objective.loss)(outputs, batch)
-    (deltas,) = pull(slope)
-    return value, deltas, inputs
-
-
-def layer_factors(
-    objective: Layered,
-    params: Any,
-    batch: Any,
-    key: Any,
-    *,
-    layers: tuple[Layer, ...] | None = None,
-    white: bool = False,
-) -> tuple[Any, Any]:
-    """One estimate of both factors of every layer, from one random sign per output.
-
-    The input factor of a white layer is empty, or with ``white`` its diagonal as a row. ``layers``
-    are those of the objective unless others are given.
-    """
-    layers = objective.layers(params) if layers is None else layers
-    outputs, pull, inputs = _forward(objective, params, batch, key)
-    weights, structure = jax.tree.flatten(objective.curvature(outputs))
-    signs = _random_signs(jax.random.fold_in(key, 2), weights)
-    probe = [jnp.sqrt(w) * sign for w, sign in zip(weights, signs, strict=True)]
-    (deltas,) = pull(structure.unflatten(probe))
-    first, second = [], []
-    count = _num_rows(objective, batch, inputs)
-    for layer, rows, delta in zip(layers, inputs, deltas, strict=True):
-        if layer.white_input:
-            squares = jnp.mean(rows * rows, axis=0, keepdims=True)
-            first.append(squares if white else jnp.zeros((0, 0), rows.dtype))
-        else:
-            first.append(rows.T @ rows / rows.shape[0])
-        # A row of the batch has M draws of the decoder, whose deltas carry 1/sqrt(M): its block
-        # is their sum.
-        diagonal = jnp.sum(delta * delta, axis=0, keepdims=True) / count
-        second.append(diagonal if layer.diagonal_output else delta.T @ delta / count)
-    return tuple(first), tuple(second)
-
-
-def _random_signs(key: Any, like: list[Array]) -> list[Array]:
-    """Random signs in the shapes of arrays, from one call of the generator: each takes code."""
-    bits = jax.random.bits(key, (sum(array.size for array in like),), jnp.uint8)
-    cuts = list(itertools.accumulate(array.size for array in like))[:-1]
-    return [
-        (1 - 2 * (part & 1).astype(array.dtype)).reshape(array.shape)
-        for part, array in zip(jnp.split(bits, cuts), like, strict=True)
-    ]
-
-
-def _num_rows(objective: Layered, batch: Any, inputs: Any) -> int:
-    """Rows of the batch; a layer may make several of one, and then says how many there are."""
-    given = getattr(objective, "num_rows", None)
-    return int(inputs[0].shape[0] if given is None else given(batch))
 
 
 def _inverse_root(factor: Array, damping: float) -> Array:
@@ -380,8 +317,12 @@ def _both_sides(left: Array, matrix: Array, right: Array) -> Array:
 
 
 def _preconditioned(layer: Layer, roots: tuple[Array, Array], rows: Array, deltas: Array) -> Array:
-    """The preconditioned gradient of one layer, the roots applied to the thin side."""
+    """The preconditioned gradient of one layer, the left root applied to the thinner side."""
     left, right = roots
     deltas = deltas * right if right.shape[0] == 1 else deltas @ right
+    if layer.white_input:
+        return rows.T @ deltas
+    if rows.shape[0] > deltas.shape[1]:
+        return left @ (rows.T @ deltas)
     # The root is symmetric: from this side the outer product needs no transposed copy.
-    return (rows.T if layer.white_input else left @ rows.T) @ deltas
+    return (left @ rows.T) @ deltas

@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 from curvi.linalg import FunctionMetric
 from curvi.linalg._arithmetic import all_finite, select
-from curvi.solvers._kfac import layer_factors
+from curvi.solvers._factors import layer_factors
 from curvi.solvers._method import Layered
 
 _MEMORY = 0.7  # weight of the past in the factors

@@ -5,59 +5,28 @@ parameter; both are ``rows W`` for :class:`~curvi.solvers._method.Layered`. They
 program (jaxpr) of the network, whatever library built it: a parameter that enters exactly one
 ``dot_general`` or ``conv_general_dilated``, on its way at most transposed, reshaped or converted.
 The curvature of a convolution is that of Grosse and Martens (2016): :math:`A` from patches,
-:math:`G` summed over positions. Every other parameter (biases, scales, what recurrences or shared
-weights use) has the diagonal of the Gauss-Newton matrix instead.
+:math:`G` summed over positions. A product inside a ``scan`` is one of the rows of all steps, as in
+Martens, Ba and Johnson (2018) where steps are taken as independent: its factors are shared over
+time. Every other parameter (biases, scales, what several products share) has the diagonal of the
+Gauss-Newton matrix instead.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jaxpr_core
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from curvi._core.errors import InputError
 from curvi.solvers._method import Layer, Pass
+from curvi.solvers._walk import Mark, Place, Walk
 
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
 _LARGEST_FACTOR = 2048  # beyond, a side of a layer is preconditioned by its diagonal, or not at all
-
-
-class Place(NamedTuple):
-    """A product with a parameter.
-
-    Attributes
-    ----------
-    number : int
-        Which of all products with parameters it is, in the order of the program.
-    leaf : int
-        The leaf of the parameters.
-    order : tuple of int
-        Its axes, those that are summed over first.
-    inputs : int
-        How many of them are.
-    """
-
-    number: int
-    leaf: int
-    order: tuple[int, ...]
-    inputs: int
-
-    def matrix(self, leaf: Array) -> Array:
-        """The leaf as (inputs, outputs)."""
-        turned = jnp.transpose(leaf, self.order)
-        return turned.reshape(math.prod(turned.shape[: self.inputs]), -1)
-
-    def leaf_of(self, matrix: Array, like: Array) -> Array:
-        """Back from a matrix."""
-        shape = [like.shape[axis] for axis in self.order]
-        return jnp.transpose(matrix.reshape(shape), np.argsort(self.order).tolist())
 
 
 @dataclass(frozen=True)
@@ -139,9 +108,25 @@ class TracedLayers:
             leaves[i] = shaped if known is None else known.leaf_of(matrix, leaves[i])
         return jax.tree.unflatten(structure, leaves)
 
-    def num_rows(self, batch: Any) -> int:
-        """Rows of a batch, of which a convolution makes several each."""
-        return int(jax.tree.leaves(batch)[0].shape[0])
+    def num_rows(self, batch: Any) -> int | Array:
+        """Rows of a batch, of which a convolution makes several each; of sequences, the steps."""
+        inside = self._inside(batch)
+        return int(jax.tree.leaves(batch)[0].shape[0]) if inside is None else jnp.sum(inside)
+
+    def filled(self, batch: Any) -> float | Array:
+        """Share of the rows of a layer that are not padding."""
+        inside = self._inside(batch)
+        return 1.0 if inside is None else jnp.mean(inside)
+
+    def cut(self, fn: Callable[[Any], Any], batch: Any) -> Any:
+        """``fn`` of a batch, cut off where an objective of sequences says so."""
+        known = getattr(self.objective, "cut", None)
+        return fn(batch) if known is None else known(fn, batch)
+
+    def _inside(self, batch: Any) -> Array | None:
+        """One for rows that exist, zero for padding, where an objective has some."""
+        known = getattr(self.objective, "inside", None)
+        return None if known is None else known(batch)
 
     def tap_shapes(self, params: PyTree, batch: Any) -> tuple[tuple[int, int], ...]:
         """(rows, outputs) of every product; one row for every other parameter."""
@@ -163,172 +148,16 @@ class TracedLayers:
         closed, shapes = jax.make_jaxpr(self.objective.outputs, return_shape=True)(
             moved, batch, key
         )
-        walk = _Walk({p.number: i for i, p in enumerate(self.places)}, taps)
+        walk = Walk({p.number: i for i, p in enumerate(self.places)}, taps)
         arguments = [*leaves, *jax.tree.leaves((batch, key))]
-        marks = [_Mark(i, tuple(range(leaf.ndim))) for i, leaf in enumerate(leaves)]
+        marks = [Mark(i, tuple(range(leaf.ndim))) for i, leaf in enumerate(leaves)]
         found = walk.run(closed.jaxpr, closed.consts, arguments, marks)
         ones = [jnp.ones((1, 1), dtype)] * (len(order) - products)
-        inputs = (*(walk.rows[i] for i in range(products)), *ones)
+        rows, inside = [walk.rows[i] for i in range(products)], self._inside(batch)
+        if inside is not None:
+            rows = [row * inside[:, None] for row in rows]
+        inputs = (*rows, *ones)
         return Pass(jax.tree.unflatten(jax.tree.structure(shapes), found), inputs)
-
-
-class _Mark(NamedTuple):
-    """A value that is a parameter, with its axes in this order."""
-
-    leaf: int
-    order: tuple[int, ...]
-
-
-class _Walk:
-    """Evaluates a program equation by equation, and meets its products with parameters.
-
-    ``wanted`` are the numbers of the products that are layers, with their places among the taps;
-    without it, the walk only notes what it meets.
-    """
-
-    def __init__(self, wanted: dict[int, int] | None = None, taps: Any = None) -> None:
-        self.wanted, self.taps = wanted or {}, taps
-        self.rows: dict[int, Array] = {}
-        self.met: list[Place] = []
-        self.other_uses: list[int] = []
-
-    def run(
-        self, jaxpr: Any, consts: list[Any], arguments: list[Any], marks: Sequence[_Mark | None]
-    ) -> list[Any]:
-        """The outputs of a program; ``marks`` say which arguments are parameters."""
-        values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-        values.update(zip(jaxpr.invars, arguments, strict=True))
-        known = {v: m for v, m in zip(jaxpr.invars, marks, strict=False) if m is not None}
-
-        def read(atom: Any) -> Any:
-            return atom.val if isinstance(atom, jaxpr_core.Literal) else values[atom]
-
-        def mark(atom: Any) -> _Mark | None:
-            return None if isinstance(atom, jaxpr_core.Literal) else known.get(atom)
-
-        for equation in jaxpr.eqns:
-            inputs = [read(atom) for atom in equation.invars]
-            found, turned = self._equation(
-                jaxpr, equation, inputs, list(map(mark, equation.invars))
-            )
-            values.update(zip(equation.outvars, found, strict=True))
-            if turned is not None:
-                known[equation.outvars[0]] = turned
-        for atom in jaxpr.outvars:
-            if (one := mark(atom)) is not None:
-                self.other_uses.append(one.leaf)
-        return [read(atom) for atom in jaxpr.outvars]
-
-    def _equation(
-        self, jaxpr: Any, equation: Any, inputs: list[Any], marks: list[_Mark | None]
-    ) -> tuple[list[Any], _Mark | None]:
-        name, params = equation.primitive.name, equation.params
-        if name in _CALLS and hasattr(params.get("jaxpr"), "jaxpr") and any(marks):
-            inner = params["jaxpr"]
-            return self.run(inner.jaxpr, inner.consts, inputs, marks), None
-        found = _evaluated(jaxpr, equation, inputs)
-        present = [m for m in marks if m is not None]
-        if not present:
-            return found, None
-        if name == "transpose":
-            order = tuple(present[0].order[axis] for axis in params["permutation"])
-            return found, present[0]._replace(order=order)
-        if name == "convert_element_type" and equation.outvars[0].aval.dtype == inputs[0].dtype:
-            return found, present[0]
-        product = _product(equation, inputs, marks)
-        if product is None:
-            self.other_uses.extend(m.leaf for m in present)
-            return found, None
-        place, rows, spread = product
-        place = place._replace(number=len(self.met))
-        self.met.append(place)
-        if place.number in self.wanted:
-            index = self.wanted[place.number]
-            self.rows[index] = rows()
-            if self.taps is not None:
-                found = [found[0] + spread(self.taps[index])]
-        return found, None
-
-
-def _evaluated(jaxpr: Any, equation: Any, inputs: list[Any]) -> list[Any]:
-    """One equation of a program, alone."""
-    given = zip(equation.invars, inputs, strict=True)
-    pairs = {atom: value for atom, value in given if not isinstance(atom, jaxpr_core.Literal)}
-    single = jaxpr.replace(
-        constvars=[], invars=list(pairs), outvars=equation.outvars, eqns=[equation]
-    )
-    found: list[Any] = jax.core.eval_jaxpr(single, (), *pairs.values())
-    return found
-
-
-def _product(equation: Any, inputs: list[Any], marks: list[_Mark | None]) -> Any:
-    """A product of rows with one parameter: its place, its rows, and how a tap enters; or None."""
-    name = equation.primitive.name
-    if len(marks) != 2 or (marks[0] is None) == (marks[1] is None):
-        return None
-    if name == "dot_general":
-        return _dense(equation.params, inputs, marks)
-    if name == "conv_general_dilated" and marks[1] is not None:
-        return _convolution(equation.params, inputs, marks[1])
-    return None
-
-
-def _dense(params: Any, inputs: list[Any], marks: list[_Mark | None]) -> Any:
-    contracted, batched = params["dimension_numbers"]
-    if batched[0] or batched[1]:
-        return None
-    side = 0 if marks[0] is not None else 1
-    mark: Any = marks[side]
-    x, summed, mine = inputs[1 - side], list(contracted[1 - side]), list(contracted[side])
-    free = [axis for axis in range(x.ndim) if axis not in summed]
-    kept = [axis for axis in range(inputs[side].ndim) if axis not in mine]
-    order = tuple(mark.order[axis] for axis in (*mine, *kept))
-    shape = [*(x.shape[a] for a in free), *(inputs[side].shape[a] for a in kept)]
-
-    def rows() -> Array:
-        turned = jnp.transpose(x, (*free, *summed))
-        return turned.reshape(math.prod(x.shape[a] for a in free), -1)
-
-    def spread(tap: Array) -> Array:
-        out = tap.reshape(shape)
-        if side == 1:
-            return out
-        axes = range(len(shape))
-        return jnp.transpose(out, (*axes[len(free) :], *axes[: len(free)]))
-
-    return Place(0, mark.leaf, order, len(mine)), rows, spread
-
-
-def _convolution(params: Any, inputs: list[Any], mark: _Mark) -> Any:
-    if params["feature_group_count"] != 1 or params["batch_group_count"] != 1:
-        return None
-    lhs, rhs, out = params["dimension_numbers"]
-    kernel = inputs[1].shape
-    order = tuple(mark.order[axis] for axis in (rhs[1], *rhs[2:], rhs[0]))
-    layout = (out[0], *out[2:], out[1])  # rows, positions, channels
-
-    def patches(image: Array) -> Array:
-        return jax.lax.conv_general_dilated_patches(
-            image,
-            [kernel[axis] for axis in rhs[2:]],
-            params["window_strides"],
-            params["padding"],
-            params["lhs_dilation"],
-            params["rhs_dilation"],
-            dimension_numbers=jax.lax.ConvDimensionNumbers(lhs, rhs, out),
-        )
-
-    positions = jax.eval_shape(patches, inputs[0]).shape
-    shape = [*(positions[axis] for axis in layout[:-1]), kernel[rhs[0]]]
-
-    def rows() -> Array:
-        turned = jnp.transpose(patches(inputs[0]), layout)
-        return turned.reshape(-1, turned.shape[-1])
-
-    def spread(tap: Array) -> Array:
-        return jnp.transpose(tap.reshape(shape), np.argsort(layout).tolist())
-
-    return Place(0, mark.leaf, order, len(kernel) - 1), rows, spread
 
 
 def with_layers(objective: Any, params: PyTree, batch: Any, key: PRNGKeyArray) -> TracedLayers:
@@ -346,11 +175,11 @@ def with_layers(objective: Any, params: PyTree, batch: Any, key: PRNGKeyArray) -
     TracedLayers
     """
     leaves = jax.tree.leaves(params)
-    walk = _Walk()
+    walk = Walk()
 
     def analysed(params: PyTree, batch: Any, key: PRNGKeyArray) -> Any:
         closed = jax.make_jaxpr(objective.outputs)(params, batch, key)
-        marks = [_Mark(i, tuple(range(leaf.ndim))) for i, leaf in enumerate(leaves)]
+        marks = [Mark(i, tuple(range(leaf.ndim))) for i, leaf in enumerate(leaves)]
         return walk.run(closed.jaxpr, closed.consts, jax.tree.leaves((params, batch, key)), marks)
 
     jax.eval_shape(analysed, params, batch, key)
