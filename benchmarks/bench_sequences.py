@@ -1,15 +1,18 @@
-"""Sequences: state-space models against NUTS, and the slope of time in the length."""
+"""Sequences: state-space models against NUTS, and slopes of time in the length."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 import curvi
 from benchmarks.common import verdict
 from benchmarks.sequence_peers import nuts, simulated
+from curvi.objective import neg_elbo
 from curvi.sequences._latent import LatentModel
 from curvi.sequences._structure import Components
 
@@ -40,6 +43,37 @@ def against_nuts(likelihood: str, length: int) -> dict[str, Any]:
             row[f"{name}_error"] = float(abs(centre - draws[name].mean()) / draws[name].std())
             row[f"{name}_ratio"] = float(spread / draws[name].std())
     return row
+
+
+def chain_slope() -> dict[str, Any]:
+    """Seconds of the bound and its gradient in :class:`curvi.Chain` against its length.
+
+    A walk that is seen through Poisson counts, one draw, compiled before it is timed.
+    """
+    table = {}
+    for length in LENGTHS:
+        y = jnp.asarray(simulated("poisson", length)[0])
+
+        def log_density(z: Any, y: Any = y) -> Any:
+            return jnp.sum(y * z - jnp.exp(z)) - 50 * jnp.sum(jnp.diff(z) ** 2) - 0.5 * z[0] ** 2
+
+        family = curvi.Chain(length, 1)
+        density = curvi.Target(log_density, length).density
+        params = family.init(jnp.zeros(length, y.dtype), sd=0.1)
+        noise = jax.random.normal(jax.random.key(0), (1, length), y.dtype)
+        step = jax.jit(jax.value_and_grad(lambda p, e: neg_elbo(density, family, p, e)))  # noqa: B023
+        jax.block_until_ready(step(params, noise))
+        repeats = max(3, 100_000 // length)
+        timed = []
+        for _ in range(5):
+            began = time.process_time()
+            for _ in range(repeats):
+                jax.block_until_ready(step(params, noise))
+            timed.append((time.process_time() - began) / repeats)
+        table[length] = min(timed)
+    lengths, seconds = list(table), list(table.values())
+    slopes = [np.polyfit(np.log(lengths[i:]), np.log(seconds[i:]), 1)[0] for i in (0, 1)]
+    return {"seconds": table, "slope": float(slopes[0]), "slope_from_1000": float(slopes[1])}
 
 
 def slope() -> dict[str, Any]:
@@ -81,4 +115,6 @@ def main() -> dict[str, Any]:
         )
     found = slope()
     print(f"slope of time in length {found['slope']:.2f}")
-    return {"nuts": rows, "slope": found}
+    chain = chain_slope()
+    print(f"slope of a chain {chain['slope']:.2f}, from 1,000 on {chain['slope_from_1000']:.2f}")
+    return {"nuts": rows, "slope": found, "chain": chain}

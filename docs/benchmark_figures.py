@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from curvi.plots import house_style, new_figure
-from curvi.plots._style import COLOURS, MARKERS, QUIET
+from curvi.plots._style import COLOURS, LINES, MARKERS, QUIET
 
 Row = dict[str, Any]
 OURS = "curvi"
@@ -294,6 +294,43 @@ def sequences(result: Row) -> Any:
     return figure
 
 
+@house_style
+def policies(result: Row) -> Any:
+    """The least cost so far of pendulum policies against time."""
+    figure = new_figure(7.5, 3.4)
+    panel = figure.subplots()
+    names = list(dict.fromkeys(row["method"] for row in result["pendulum"]))
+    for row in result["pendulum"]:
+        number = names.index(row["method"])
+        panel.plot(
+            row["seconds"], row["least"], color=COLOURS[number], linestyle=LINES[number],
+            label=row["method"] if row["seed"] == 0 else None,
+        )  # fmt: skip
+    panel.set(xlabel="seconds, without compilation", ylabel="least cost per step so far")
+    _legend_above(figure, len(names))
+    return figure
+
+
+@house_style
+def music_methods(result: Row) -> Any:
+    """Validation bounds of both methods against processor time."""
+    figure = new_figure(7.5, 3.4)
+    panel = figure.subplots()
+    names = {"adam": "Adam", "kfac": "KFAC"}
+    for row in result["runs"]:
+        for number, (key, title) in enumerate(names.items()):
+            run = row[key]
+            panel.plot(
+                run["seconds"], run["validation"], color=COLOURS[number], linestyle=LINES[number],
+                label=title if row["seed"] == 0 else None,
+            )  # fmt: skip
+    lowest = min(row[key]["best"] for row in result["runs"] for key in names)
+    panel.set(xlabel="processor seconds", ylabel="nats per validation step")
+    panel.set_ylim(lowest - 0.1, lowest + 2)
+    _legend_above(figure, 2)
+    return figure
+
+
 FIGURES: dict[str, tuple[Callable[[Row], Any], str]] = {
     "draws": (draws, "Errors of means by kind and number of draws"),
     "products": (products, "Cost of a product against the number of parameters"),
@@ -307,4 +344,6 @@ FIGURES: dict[str, tuple[Callable[[Row], Any], str]] = {
     "vae": (vae, "Bounds of auto-encoders by method"),
     "rows": (rows, "Seconds and memory against rows"),
     "sequences": (sequences, "Seconds of state-space models beside NUTS"),
+    "music_methods": (music_methods, "Validation bounds of KFAC and Adam against time"),
+    "policies": (policies, "The least cost per step so far, three seeds each"),
 }

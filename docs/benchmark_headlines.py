@@ -180,6 +180,30 @@ def music(result: Row) -> str:
     return f"Test pieces cost {', '.join(parts)}."
 
 
+def music_methods(result: Row) -> str:
+    """How much sooner KFAC reaches the bound of Adam."""
+    ratios = [row["ratio"] for row in result["runs"]]
+    if None in ratios:
+        missed = sum(ratio is None for ratio in ratios)
+        return f"KFAC does not reach Adam's best bound for {missed} of {len(ratios)} seeds."
+    return (
+        f"KFAC reaches Adam's best validation bound in {1 / max(ratios):.2f} to "
+        f"{1 / min(ratios):.2f} of its time ({len(ratios)} seeds)."
+    )
+
+
+def policies(result: Row) -> str:
+    """Which method ends lowest."""
+    names = list(dict.fromkeys(row["method"] for row in result["pendulum"]))
+    mean = {
+        name: np.mean([row["cost"] for row in result["pendulum"] if row["method"] == name])
+        for name in names
+    }
+    ordered = sorted(names, key=lambda name: mean[name])
+    parts = [f"{mean[name]:.2f} by {name}" for name in ordered]
+    return f"Mean costs per step: {', '.join(parts)}."
+
+
 HEADLINES: dict[str, Callable[[Row], str]] = {
     "draws": draws,
     "products": products,
@@ -195,4 +219,6 @@ HEADLINES: dict[str, Callable[[Row], str]] = {
     "rows": rows,
     "sequences": sequences,
     "music": music,
+    "music_methods": music_methods,
+    "policies": policies,
 }

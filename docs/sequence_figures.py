@@ -1,6 +1,6 @@
 """The figures of the page on sequences: ``python docs/sequence_figures.py [NAME ...]``.
 
-``volatility`` and ``forecast`` take seconds, ``return`` a minute. ``roll`` needs the data sets
+``volatility`` and ``forecast`` take seconds. ``roll`` needs the data sets
 (CURVI_DATA) and the model of ``python -m benchmarks music --set jsb --model FILE``:
 ``python docs/sequence_figures.py roll FILE``.
 """
@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "examples" / "sequences")]
+sys.path.insert(0, str(ROOT))
 
 import curvi
-from curvi.plots import house_style, new_figure, plot_rolls, png_bytes
-from curvi.plots._style import COLOURS, INK, LINES
+from curvi.plots import plot_rolls, png_bytes
+from curvi.plots._style import INK
 
 IMAGES = ROOT / "docs" / "images"
 
@@ -61,37 +61,11 @@ def roll(path: str) -> None:
     write("roll", figure)
 
 
-@house_style
-def returns(seconds: float = 30.0) -> None:
-    """The cost of pendulum policies against time."""
-    import jax
-    import policy_pendulum
-
-    figure = new_figure(7, 3.6)
-    axes = figure.subplots()
-    for number, name in enumerate(policy_pendulum.METHODS):
-        for seed in range(3):
-            result, _ = policy_pendulum.learn(name, seed, seconds=seconds)
-            value = np.minimum.accumulate(result.trace["value"])
-            axes.plot(
-                result.trace["seconds"],
-                value,
-                color=COLOURS[number],
-                linestyle=LINES[number],
-                label=name if seed == 0 else None,
-            )
-    jax.clear_caches()
-    axes.set_xlabel("wall-clock time [s], without compilation")
-    axes.set_ylabel("best cost per step so far")
-    axes.legend()
-    write("return", figure)
-
-
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    chosen = sys.argv[1:] or ["volatility", "forecast", "return"]
+    chosen = sys.argv[1:] or ["volatility", "forecast"]
     for place, name in enumerate(chosen):
         if name == "roll":
             roll(chosen[place + 1])
             break
-        {"volatility": volatility, "forecast": forecast, "return": returns}[name]()
+        {"volatility": volatility, "forecast": forecast}[name]()

@@ -115,7 +115,7 @@ def test_the_bound_of_a_linear_gaussian_model_is_below_its_evidence(key):
 @pytest.mark.slow
 def test_the_gauss_newton_map_is_symmetric_and_positive_and_has_the_gradient(key):
     rng = generator(key)
-    params, objective = weights(rng), MarkovObjective()
+    params, objective = weights(rng), MarkovObjective(l2=0.1)
     batch = Batch(*map(jnp.asarray, padded(tunes(rng, 2), np.float64)))
     flat, unravel = ravel_pytree(params)
     u, v = (jnp.asarray(rng.normal(size=flat.shape)) for _ in range(2))
@@ -212,6 +212,17 @@ def test_training_beats_a_model_without_memory(trained):
 
 
 @pytest.mark.slow
+def test_kfac_with_factors_shared_over_time_gets_there_too(trained):
+    adam, found = trained
+    model = curvi.DeepMarkovModel(
+        LATENT, 8, max_epochs=400, annealing=50, method="kfac", l2=1e-4, patience=100
+    )
+    with jax.numpy_dtype_promotion("standard"):
+        model.fit(found, validation_sequences=found[:4])
+    assert model.bound(found) > adam.bound(found) - 0.1
+
+
+@pytest.mark.slow
 def test_a_trained_model_samples_forecasts_smooths_and_fills_gaps(trained):
     model, found = trained
     drawn = model.sample(5, 7, seed=1)
@@ -275,6 +286,12 @@ def test_the_gradient_of_a_batch_that_is_cut_off_is_that_of_the_whole(key):
             np.testing.assert_allclose(a, b, atol=1e-12)
 
 
+def test_the_penalty_is_half_the_squares_of_matrices_alone(key):
+    params = weights(generator(key))
+    squares = sum(np.sum(leaf**2) for leaf in jax.tree.leaves(params) if leaf.ndim == 2)
+    assert float(MarkovObjective(l2=0.2).penalty(params)) == pytest.approx(0.1 * float(squares))
+
+
 REFUSED = {
     "none": (lambda: curvi.DeepMarkovModel().fit([]), "no sequences"),
     "flat": (lambda: curvi.DeepMarkovModel().fit([np.ones(3)]), "shape \\(steps, width\\)"),
@@ -285,6 +302,7 @@ REFUSED = {
     "not fitted": (lambda: curvi.DeepMarkovModel().sample(1, 2), "call fit"),
     "method": (lambda: curvi.DeepMarkovModel(method="sgd").fit([np.ones((3, 2))]), "choose one of"),
     "dropout": (lambda: curvi.DeepMarkovModel(dropout=1.0).fit([np.ones((3, 2))]), "below 1"),
+    "l2": (lambda: curvi.DeepMarkovModel(l2=-1.0).fit([np.ones((3, 2))]), "l2 is -1.0"),
 }
 
 

@@ -122,6 +122,17 @@ def test_a_first_evaluation_without_a_number_does_not_hide_later_ones():
 
 
 @pytest.mark.float64_only
+def test_patience_begins_to_count_where_the_objective_stays_the_same():
+    stopping = EarlyStopping(float, lambda step: -float(step), 2, 1, patient_until=3)
+    verdicts = [
+        stopping(Progress(step, 9, 0.0, [], lambda _, step=step: step, ended=False))
+        for step in range(1, 6)
+    ]
+    assert verdicts == [*[None] * 4, curvi.Outcome.CONVERGED]
+    assert stopping.best == 1
+
+
+@pytest.mark.float64_only
 def test_evaluations_by_the_clock_wait_for_their_time_and_end_the_run_with_its_budget(monkeypatch):
     """By that of the processor, whatever the clock on the wall says from the second call on."""
     stopping = EarlyStopping(lambda _: 0.0, float, patience=100, every=1, clock=(0.4, 1.0))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from sklearn.base import BaseEstimator
 
 from curvi._core import validation
@@ -27,27 +25,16 @@ from curvi.sequences._markov_page import Reported
 from curvi.sequences._markov_training import (
     as_sequences,
     cut_lengths,
+    method_named,
     padded,
     sequence_bounds,
     train_sequences,
 )
 from curvi.sequences._markov_use import emitted, posterior, rolled
-from curvi.solvers import Averaged, FirstOrder, HessianFree, Method
+from curvi.solvers import Method
 from curvi.vae._training import Schedule, Trained
 
-_CLIP = 1.0  # of the norm of a gradient
 _ROUNDS = 20  # of imputation
-
-
-@cache
-def _method_named(name: str, learning_rate: float) -> Method:
-    """A method by name, always the same object: transformations of optax equal only themselves."""
-    if name == "hessian_free":
-        return HessianFree()
-    steps = optax.chain(
-        optax.clip_by_global_norm(_CLIP), optax.adam(learning_rate, b1=0.95, b2=0.999)
-    )
-    return Averaged(FirstOrder(steps), window=500)
 
 
 class DeepMarkovModel(Reported, SavedEstimator, BaseEstimator):
@@ -75,9 +62,12 @@ class DeepMarkovModel(Reported, SavedEstimator, BaseEstimator):
     annealing : int
         Epochs until the divergence counts in full.
     dropout : float
-        Share of units of the emission and of the recognition model that a step leaves out.
-    method : {"adam", "hessian_free"} or Method
-        What takes the steps; ``"adam"`` averages its weights.
+        Share that a step leaves out of the observations that the recognition model reads, of its
+        units, and of those of the emission.
+    l2 : float
+        Weight of the penalty ``l2 / 2`` times the squares of all matrices, beside nats per step.
+    method : {"adam", "kfac", "hessian_free"} or Method
+        What takes the steps; ``"adam"`` and ``"kfac"`` average their weights.
     learning_rate : float
         Of ``"adam"``.
     batch_size, max_epochs, patience : int
@@ -117,6 +107,7 @@ class DeepMarkovModel(Reported, SavedEstimator, BaseEstimator):
         num_draws: int = 1,
         annealing: int = 20,
         dropout: float = 0.0,
+        l2: float = 0.0,
         method: Any = "adam",
         learning_rate: float = 3e-3,
         batch_size: int = 20,
@@ -128,7 +119,8 @@ class DeepMarkovModel(Reported, SavedEstimator, BaseEstimator):
     ) -> None:
         self.latent, self.hidden, self.likelihood = latent, hidden, likelihood
         self.num_draws, self.annealing, self.dropout = num_draws, annealing, dropout
-        self.method, self.learning_rate, self.batch_size = method, learning_rate, batch_size
+        self.l2, self.method = l2, method
+        self.learning_rate, self.batch_size = learning_rate, batch_size
         self.max_epochs, self.patience, self.time_budget = max_epochs, patience, time_budget
         self.random_state, self.verbose = random_state, verbose
 
@@ -145,13 +137,15 @@ class DeepMarkovModel(Reported, SavedEstimator, BaseEstimator):
             validation.positive_integer(self.annealing, "annealing")
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout is {self.dropout}; it is a share of units, below 1")
+        if self.l2 != 0:
+            validation.positive_number(self.l2, "l2")
         if self.time_budget is not None:
             validation.positive_number(self.time_budget, "time_budget")
         validation.checked_seed(self.random_state, "random_state")
         if isinstance(self.method, Method):
             return self.method
-        validation.one_of(self.method, ("adam", "hessian_free"), "method")
-        return _method_named(self.method, float(self.learning_rate))
+        validation.one_of(self.method, ("adam", "kfac", "hessian_free"), "method")
+        return method_named(self.method, float(self.learning_rate))
 
     def _sequences(self, sequences: Any, lengths: Any, width: int | None) -> list[np.ndarray]:
         found = as_sequences(sequences, lengths, width)
@@ -218,6 +212,7 @@ class DeepMarkovModel(Reported, SavedEstimator, BaseEstimator):
             self.likelihood,
             self.num_draws,
             float(self.dropout),
+            float(self.l2),
             cut_lengths(batch.length, self.batch_size),
         )
         weights = self._initial(found) if start is None else start

@@ -22,9 +22,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi.linalg import Definiteness, FunctionMap
+from curvi.vae._objective import l2_penalty
 
 Steps = Float[Array, "length rows width"]
 _SOFTEST = 1e-4  # keeps standard deviations off zero
@@ -192,8 +194,10 @@ class MarkovObjective:
     num_draws : int
         M, draws of every sequence of latent states.
     dropout : float
-        Share of units that a step leaves out, of the last hidden layer of the emission and of what
-        was read.
+        Share that a step leaves out of the observations that are read, of the units that have read
+        them, and of the last hidden layer of the emission.
+    l2 : float
+        Weight of the penalty ``l2 / 2`` times the squares of all matrices.
     lengths : tuple of int
         Lengths at which a batch may be cut off: the shortest that holds all its sequences is
         taken. Empty for the whole width of the padding.
@@ -202,6 +206,7 @@ class MarkovObjective:
     likelihood: str = "bernoulli"
     num_draws: int = 1
     dropout: float = 0.0
+    l2: float = 0.0
     lengths: tuple[int, ...] = ()
 
     def _repeated(self, batch: Batch) -> tuple[Array, Array, Array]:
@@ -216,11 +221,14 @@ class MarkovObjective:
         x, mask, weight = self._repeated(batch)
         latent = params["start"]["mean"].shape[0]
         noise = jax.random.normal(key, (*x.shape[:2], latent), x.dtype)
-        read = read_backwards(params["recognition"], x, mask)
+        first, second, third = jax.random.split(jax.random.fold_in(key, 1), 3)
+        seen = x * self._kept(first, x.shape, x.dtype) if self.dropout > 0 else x
+        read = read_backwards(params["recognition"], seen, mask)
         kept = None
-        if self.dropout > 0:
-            first, second = jax.random.split(jax.random.fold_in(key, 1))
-            read, kept = read * self._kept(first, read), self._kept(second, read)
+        if self.dropout > 0:  # of hidden units the same at every step of a sequence
+            shape = (1, *read.shape[1:])
+            read = read * self._kept(second, shape, x.dtype)
+            kept = self._kept(third, shape, x.dtype)
         z, mean, log_sd, prior_mean, prior_log_sd = sample_posterior(params, read, noise)
         inside = mask.astype(x.dtype)
         return Outputs(
@@ -232,11 +240,9 @@ class MarkovObjective:
             inside * weight[None],
         )
 
-    def _kept(self, key: PRNGKeyArray, like: Array) -> Array:
-        """Which units stay, the same at every step of a sequence; the rest make up for them."""
-        shape = (1, *like.shape[1:])
-        stays = jax.random.bernoulli(key, 1 - self.dropout, shape)
-        return stays.astype(like.dtype) / (1 - self.dropout)
+    def _kept(self, key: PRNGKeyArray, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Zero for what is left out; the rest makes up for it."""
+        return jax.random.bernoulli(key, 1 - self.dropout, shape).astype(dtype) / (1 - self.dropout)
 
     def log_likelihood(self, outputs: Outputs, x: Array) -> Array:
         """``log p(x_t | z_t)`` of every step."""
@@ -263,8 +269,9 @@ class MarkovObjective:
         return jnp.sum(self._totals(outputs, batch)) / jnp.sum(outputs.inside)
 
     def penalty(self, params: PyTree) -> Float[Array, ""]:
-        """None."""
-        return jnp.zeros((), params["start"]["mean"].dtype)
+        """The L2 term."""
+        matrices = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim == 2]
+        return l2_penalty(self.l2, matrices)
 
     def curvature(self, outputs: Outputs) -> Outputs:
         """Diagonal of the curvature of the loss of single steps in the outputs.
@@ -309,7 +316,8 @@ class MarkovObjective:
 
     def __call__(self, params: PyTree, batch: Batch, key: PRNGKeyArray) -> Float[Array, ""]:
         """The objective on a batch, which is cut off behind its longest sequence."""
-        return _cut_off(self, params, batch, key)
+        value: Array = _cut_off(self, params, batch, key)
+        return value if self.l2 == 0 else value + self.penalty(params)
 
     def gauss_newton(
         self, params: PyTree, batch: Batch, key: PRNGKeyArray
@@ -323,7 +331,10 @@ class MarkovObjective:
 
         def product(vector: PyTree) -> PyTree:
             (result,) = pull(jax.tree.map(jnp.multiply, weights, push(vector)))
-            return result
+            if self.l2 == 0:
+                return result
+            _, lift = jax.jvp(jax.grad(self.penalty), (params,), (vector,))
+            return optax.tree.add(result, lift)
 
         return value, gradient, FunctionMap(product, params, Definiteness.POSITIVE_SEMI)
 

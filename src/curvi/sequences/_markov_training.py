@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from curvi._core import validation
@@ -20,11 +22,13 @@ from curvi._core.meshes import current_mesh, replicate, split_batch
 from curvi.engine import Budget, ObjectiveProblem, Resources, hooks_for, run
 from curvi.engine._problems import step_key, traced_objective
 from curvi.sequences._markov import Batch, MarkovObjective
-from curvi.solvers import Method
+from curvi.solvers import KFAC, Averaged, FirstOrder, HessianFree, Method
 from curvi.vae._stopping import EarlyStopping
 from curvi.vae._training import Schedule, Trained
 
 _FIRST_WEIGHT = 0.02  # of the divergence, at the first step
+_CLIP = 1.0  # of the norm of a gradient
+_FACTOR_SEQUENCES = 20  # from which KFAC estimates its factors
 _LENGTHS = 3  # at which batches are cut off; each is compiled
 _ROWS_AT_ONCE = 100  # of an evaluation
 
@@ -64,6 +68,19 @@ class SequenceProblem(ObjectiveProblem):
         share = (step.astype(until.dtype) + 1) / until
         weight = jnp.clip(_FIRST_WEIGHT + (1 - _FIRST_WEIGHT) * share, 0, 1)
         return picked._replace(weight=picked.weight * weight), step_key(plain, step, stream)
+
+
+@cache
+def method_named(name: str, learning_rate: float) -> Method:
+    """A method by name, always the same object: transformations of optax equal only themselves."""
+    if name == "hessian_free":
+        return HessianFree()
+    if name == "kfac":
+        return KFAC(factor_rows=_FACTOR_SEQUENCES)
+    steps = optax.chain(
+        optax.clip_by_global_norm(_CLIP), optax.adam(learning_rate, b1=0.95, b2=0.999)
+    )
+    return Averaged(FirstOrder(steps), window=500)
 
 
 def as_sequences(sequences: Any, lengths: Any, width: int | None = None) -> list[np.ndarray]:
@@ -210,12 +227,18 @@ def train_sequences(
     some = Batch(*(leaf[:_ROWS_AT_ONCE] for leaf in batch))
     held_out = None if validation_batch is None else partial(bound, validation_batch)
     every = per_epoch * max(1, -(-50 // per_epoch))
-    stopping = EarlyStopping(partial(bound, some), held_out, schedule.patience, every)
+    pause = schedule.seconds_between
+    longest = math.inf if schedule.time_budget is None else schedule.time_budget
+    stopping = EarlyStopping(
+        partial(bound, some), held_out, schedule.patience, every,
+        None if pause is None else (pause, longest), patient_until=annealing * per_epoch,
+    )  # fmt: skip
     first = (held_out or partial(bound, some))(params)
     until = jnp.asarray(max(1, annealing * per_epoch), rows.x.dtype)
     with hooks_for(schedule.progress, "ELBO", sign=-1.0) as hooks:
         max_steps = schedule.max_epochs * per_epoch
-        budget = Budget(1e-30, max_steps, schedule.time_budget, (*hooks, stopping), began)
+        limit = schedule.time_budget if pause is None else None  # else the hook ends it
+        budget = Budget(1e-30, max_steps, limit, (*hooks, stopping), began)
         resources = Resources(key, Annealed(rows, until), None)
         fn, reads = traced_objective(objective, params, rows, [size], key)
         problem = SequenceProblem(fn, size, False, reads)

@@ -32,6 +32,8 @@ class EarlyStopping:
         machine does has no part in them, and neither have evaluations.
     early : tuple of int
         Steps of other evaluations.
+    patient_until : int
+        Step at which patience begins to count, where the objective changes until then.
     """
 
     def __init__(
@@ -42,10 +44,11 @@ class EarlyStopping:
         every: int,
         clock: tuple[float, float] | None = None,
         early: tuple[int, ...] = (),
+        patient_until: int = 0,
     ) -> None:
         self.elbo, self.held_out_elbo = elbo, held_out_elbo
         self.patience, self.every, self.clock = patience, every, clock
-        self.early = early
+        self.early, self.patient_until = early, patient_until
         self.best: Any = None
         self.table: list[tuple[int, float, float, float]] = []
         self.since: float | None = None  # processor time at the end of the last call
@@ -82,12 +85,13 @@ class EarlyStopping:
         if self.held_out_elbo is None:
             return Outcome.BUDGET if late else None
         # The first weights are evaluated, but never the best: a diverged run must not end there.
-        values = np.asarray([row[-1] for row in self.table if row[0] > 0 or row is self.table[-1]])
+        counted = [row for row in self.table if row[0] > 0 or row is self.table[-1]]
+        values = np.asarray([row[-1] for row in counted])
         values = np.where(np.isfinite(values), values, -np.inf)
         if values[-1] > max(values[:-1], default=-np.inf):
             self.best = params
         top = int(np.argmax([-np.inf, *values]))
-        if len(values) - top >= self.patience:
+        if sum(row[0] > self.patient_until for row in counted[top:]) >= self.patience:
             return Outcome.CONVERGED
         return Outcome.BUDGET if late else None
 
