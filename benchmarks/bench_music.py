@@ -21,7 +21,7 @@ from benchmarks.common import RESULTS
 LONGEST = 256  # steps of a training piece; longer ones are cut
 # Chosen on validation pieces: few and short pieces need a slow start of the divergence, dropout and
 # a penalty, many and long ones time.
-_FEW = {"annealing": 200, "dropout": 0.1, "l2": 0.0}
+_FEW = {"annealing": 400, "dropout": 0.1, "l2": 1e-3}
 _MANY = {"annealing": 30, "dropout": 0.0, "l2": 0.0}
 SETS = {"jsb": _FEW, "nottingham": _MANY, "piano_midi": _FEW, "musedata": _MANY}
 
@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--hidden", type=int, default=128)
     for name, value in _FEW.items():  # by default those of the set
         parser.add_argument(f"--{name}", type=type(value))
-    parser.add_argument("--patience", type=int, default=10)
+    parser.add_argument("--patience", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", type=Path, default=None)
     parser.add_argument("--model", type=Path, default=None)

@@ -55,13 +55,13 @@ def layer_factors(
     probe = [jnp.sqrt(w) * sign for w, sign in zip(weights, signs, strict=True)]
     (deltas,) = pull(structure.unflatten(probe))
     first, second = [], []
-    count, filled = num_rows_of(objective, batch, inputs), _filled(objective, batch)
+    count, unpadded = num_rows_of(objective, batch, inputs), _unpadded(objective, batch)
     for layer, rows, delta in zip(layers, inputs, deltas, strict=True):
         if layer.white_input:
             squares = jnp.mean(rows * rows, axis=0, keepdims=True)
             first.append(squares if white else jnp.zeros((0, 0), rows.dtype))
         else:
-            first.append(rows.T @ rows / (rows.shape[0] * filled))
+            first.append(rows.T @ rows / (rows.shape[0] * unpadded))
         # A row of the batch has M draws of the decoder, whose deltas carry 1/sqrt(M): its block
         # is their sum.
         diagonal = jnp.sum(delta * delta, axis=0, keepdims=True) / count
@@ -85,9 +85,9 @@ def num_rows_of(objective: Layered, batch: Any, inputs: Any) -> int | Array:
     return int(inputs[0].shape[0]) if given is None else given(batch)
 
 
-def _filled(objective: Layered, batch: Any) -> float | Array:
+def _unpadded(objective: Layered, batch: Any) -> float | Array:
     """Share of the rows of a layer that are not padding: all, unless the objective says so."""
-    given = getattr(objective, "filled", None)
+    given = getattr(objective, "unpadded", None)
     return 1.0 if given is None else given(batch)
 
 

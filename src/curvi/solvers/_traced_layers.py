@@ -113,7 +113,7 @@ class TracedLayers:
         inside = self._inside(batch)
         return int(jax.tree.leaves(batch)[0].shape[0]) if inside is None else jnp.sum(inside)
 
-    def filled(self, batch: Any) -> float | Array:
+    def unpadded(self, batch: Any) -> float | Array:
         """Share of the rows of a layer that are not padding."""
         inside = self._inside(batch)
         return 1.0 if inside is None else jnp.mean(inside)
