@@ -131,3 +131,25 @@ def test_a_broken_gradient_at_the_start_is_named(dtype):
     start = {"a": jnp.zeros(2, dtype), "b": jnp.ones(1, dtype)}
     with pytest.raises(NumericalError, match=r"its gradient in b\[0\] is not"):
         curvi.fit(log_density, start)
+
+
+@pytest.mark.float64_only
+def test_a_regression_in_its_own_units_is_fitted_from_far_away(key):
+    """Pounds against inches: from zero the optimum is a million sds of the first q away."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    inches = rng.normal(67, 4, size=200)
+    pounds = -60_000 + 1_300 * inches + 19_000 * rng.normal(size=200)
+    X = jnp.stack([jnp.ones(200), jnp.asarray(inches)], axis=1)
+    y = jnp.asarray(pounds)
+
+    def log_density(z):
+        return -0.5 * jnp.sum((y - X @ z["beta"]) ** 2) * jnp.exp(-2 * z["s"]) - 200 * z["s"]
+
+    result = curvi.fit(log_density, {"beta": jnp.zeros(2), "s": jnp.zeros(())}, progress=False)
+    best, residual, _, _ = np.linalg.lstsq(X, y, rcond=None)
+    # With a flat prior on log sigma the slopes are Student t with 198 degrees of freedom.
+    sd = np.sqrt(np.diag(np.linalg.inv(X.T @ X)) * residual[0] / 196)
+    assert result.converged
+    assert not result.alarms
+    np.testing.assert_allclose((np.asarray(result.mean["beta"]) - best) / sd, 0.0, atol=0.05)
+    np.testing.assert_allclose(result.sd["beta"] / sd, 1.0, atol=0.05)

@@ -7,6 +7,7 @@ import pytest
 
 import curvi
 from curvi._core.errors import InputError
+from curvi.solvers._natural_gradient import _lifted_root
 
 
 def gaussian(key, dimension, dtype):
@@ -72,3 +73,27 @@ def test_other_families_are_refused(family):
             method=curvi.NaturalGradient(),
             progress=False,
         )
+
+
+def test_a_precision_with_huge_and_negative_eigenvalues_has_a_root(key):
+    """What is lifted keeps its directions, next to eigenvalues forty powers of ten larger."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    vectors = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    for values in ([1e40, 3.0, 0.5, -2.0], [2.0, 1.0, 0.7, -1e-3]):
+        root = _lifted_root((vectors * values) @ vectors.T)
+        np.testing.assert_array_equal(root, np.tril(root))
+        assert np.all(np.diagonal(root) > 0)
+        assert np.all(np.isfinite(root))
+    lifted = vectors.T @ np.linalg.inv(root @ root.T) @ vectors
+    np.testing.assert_allclose(np.diagonal(lifted)[:3], values[:3], rtol=1e-9)
+    assert 0 < lifted[3, 3] < 0.7
+
+
+@pytest.mark.float64_only
+def test_slopes_whose_squares_overflow_end_a_run_and_raise_nothing():
+    target = curvi.Target(lambda z: -1e200 * jnp.sum(z**2), jnp.ones(2))
+    with pytest.warns(curvi.NotConvergedWarning):
+        result = curvi.fit(
+            target, family=curvi.FullRank(), method=curvi.NaturalGradient(), on_failure="warn",
+        )  # fmt: skip
+    assert not result.converged

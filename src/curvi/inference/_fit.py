@@ -248,7 +248,7 @@ def fit(
             first = first_run(
                 problem, method, target, params, resources, budget,
                 num_starts=(1 if alone else "auto") if starts is None else starts,
-                execution=execution,
+                execution=execution, fallback=TrustRegion() if automatic and not alone else None,
             )  # fmt: skip
             grown = run_growing(
                 problem, method, first.ended, resources, budget,

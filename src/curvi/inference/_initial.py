@@ -51,6 +51,7 @@ _NO_SEARCH = (
 
 
 Evaluator = Callable[[Params], float]
+_DONE = (Outcome.CONVERGED, Outcome.INTERRUPTED)
 
 
 class FirstRun(NamedTuple):
@@ -214,13 +215,14 @@ def first_run(
     *,
     num_starts: int | str,
     execution: Execution,
+    fallback: Method | None = None,
 ) -> FirstRun:
     """One run, the best of several, or a second opinion where the first does not match the target.
 
     A bound can have several optima, and a run ends in the one it starts near. The importance
     ratios at its end give it away: a q that matches the whole target has a relative ESS near one,
     a q that matches a minor mode or none has not. Only then, and only where runs are cheap, does
-    ``num_starts="auto"`` make others.
+    ``num_starts="auto"`` make others. A run that does not converge is made again by ``fallback``.
     """
     if isinstance(num_starts, int) and num_starts > 1:
         numbers = COPIES * num_starts * size(start)
@@ -231,13 +233,22 @@ def first_run(
         points = starting_points(problem, target, start, resources, num_starts, evaluate_at, budget)
         runs = run_starts(problem, method, points, resources, budget, execution=execution)
         return _best_of(problem, target, points, runs, resources.key, budget)
-    ended = run(problem, method, start, resources, budget, execution=execution)
+
+    def run_from(point: Params, spent: int = 0) -> RunResult:
+        ended = run(problem, method, point, resources, budget, execution=execution, spent=spent)
+        if fallback is None or ended.outcome in _DONE or budget.left() <= 0:
+            return ended
+        again = run(problem, fallback, point, resources, budget, execution=execution)
+        return again if again.outcome in _DONE else ended
+
+    ended = run_from(start)
     first = FirstRun(ended, start)
     try:
         cheap = execution.is_cheap(problem.cost(start, resources), _PRODUCTS_OF_A_SEARCH)
         if num_starts == 1 or not cheap or ended.outcome is not Outcome.CONVERGED:
             return first
-        return _second_opinion(problem, method, target, first, resources, budget, execution)
+        evaluate_at = evaluator_of(problem, method, start, resources, execution)
+        return _second_opinion(problem, target, first, resources, budget, evaluate_at, run_from)
     except KeyboardInterrupt:
         return FirstRun(ended._replace(outcome=Outcome.INTERRUPTED), start, message=_NO_SEARCH)
     except Exception as error:
@@ -291,20 +302,14 @@ def _modes(
 
 
 def _second_opinion(
-    problem: VariationalProblem,
-    method: Method,
-    target: AbstractTarget,
-    first: FirstRun,
-    resources: Resources,
-    budget: Budget,
-    execution: Execution,
-) -> FirstRun:
+    problem: VariationalProblem, target: AbstractTarget, first: FirstRun, resources: Resources,
+    budget: Budget, evaluate_at: Evaluator | None, run_from: Callable[[Params, int], RunResult],
+) -> FirstRun:  # fmt: skip
     """The best of the first run and of runs from elsewhere, where its q looks wrong."""
     key = resources.key
     elbo, error, log_ratio = evaluate(target, problem.family, first.ended.params, key, budget.left)
     if not np.isfinite(elbo) or raw_relative_ess(log_ratio) >= _DOUBTFUL_ESS:
         return first
-    evaluate_at = evaluator_of(problem, method, first.start, resources, execution)
     points = starting_points(
         problem, target, first.start, resources, 1 + _OTHER_STARTS, evaluate_at, budget
     )
@@ -312,7 +317,7 @@ def _second_opinion(
     for point in points[1:]:
         if budget.left() <= 0 or spent >= budget.max_steps:
             break
-        ended = run(problem, method, point, resources, budget, execution=execution, spent=spent)
+        ended = run_from(point, spent)
         if ended.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
         converged = ended.outcome is Outcome.CONVERGED

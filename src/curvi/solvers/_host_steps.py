@@ -14,6 +14,9 @@ from curvi.solvers._method import Info
 
 _SHORTER, _LONGER = 0.4, 1.5  # of the share of a step, after a rejection and after a success
 _WINDOW = 5  # steps over which progress is judged
+# Sds of the new q per coordinate, root mean square, that a step may move the mean. Far from the
+# data q is so narrow that a whole Newton step is a million of them: the limit grows with success.
+_LEAST_REACH, _FARTHER = 3.0, 4.0
 
 
 class Point(NamedTuple):
@@ -37,7 +40,7 @@ class Point(NamedTuple):
 
 
 class HostSteps(abc.ABC):
-    """A run: where it stands, and the share of a full step that it dares to take.
+    """A run: where it stands, the share of a full step that it dares to take, and how far it goes.
 
     Parameters
     ----------
@@ -52,6 +55,7 @@ class HostSteps(abc.ABC):
     def __init__(self, problem: Any, resources: Any, start: Any, least: float) -> None:
         self.problem, self.share, self.least, self.start = problem, 1.0, least, start
         self.values: list[float] = []
+        self.reach, self.cut = _LEAST_REACH, False
         self.density = BatchedDensity(problem.density, resources.rows)
         self.noise = np.asarray(resources.noise, np.float64)
         self.constant = float(problem.family.base.entropy(problem.dimension))
@@ -91,7 +95,8 @@ class HostSteps(abc.ABC):
 
     def step(self, tolerance: float) -> Info:
         """Propose a step and judge it on the same draws."""
-        with one_blas_thread():  # matrices are small: threads would wait for each other
+        # Matrices are small: threads would wait for each other. What overflows is rejected.
+        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
             return self._step(tolerance)
 
     def _step(self, tolerance: float) -> Info:
@@ -102,6 +107,8 @@ class HostSteps(abc.ABC):
         if self.direction is None:
             self.direction = self._direction_at(here)
         gain = self.direction.gain
+        if not np.isfinite(gain):  # slopes so steep that their squares overflow
+            return _info(here, 0.0, accepted=False, finite=False)
         rounding = float(np.finfo(self.problem.density.dtype).eps) * abs(here.neg_elbo)
         if gain <= max(tolerance, rounding):
             return _info(here, gain, accepted=True, finite=True, converged=True)
@@ -114,9 +121,18 @@ class HostSteps(abc.ABC):
             )
             self.here, self.direction = there, None
             self.share = min(1.0, _LONGER * self.share)
+            self.reach = self.reach * _FARTHER if self.cut else _LEAST_REACH
+        elif self.reach > _LEAST_REACH:
+            self.reach = max(_LEAST_REACH, self.reach / _FARTHER**2)
         else:
             self.share *= _SHORTER
         return _info(here, gain, accepted or spent, there.finite, spent, raised)
+
+    def _within_reach(self, way: np.ndarray) -> np.ndarray:
+        """A move of the mean in sds of the new q, cut to what is allowed."""
+        length = float(np.sqrt(np.mean(way**2)))
+        self.cut = length > self.reach
+        return way * (self.reach / length) if self.cut else way
 
     def _at(self, place: Any) -> Point:
         moved = place.forward(self.noise)

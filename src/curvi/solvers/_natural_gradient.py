@@ -17,7 +17,6 @@ from curvi.solvers._host_steps import HostSteps, Point
 from curvi.solvers._method import Info, Method, Problem, Stepper
 from curvi.solvers._sparse_steps import SparseSteps
 
-_LONGEST = 3.0  # posterior sds per coordinate that a step may move the mean, root mean square
 _LEAST_CURVATURE = 0.1  # eigenvalues of the new precision, where it would be indefinite
 _LARGEST_WARP = 0.5  # that one step may add to an entry of B
 _HOST_ONLY = (
@@ -133,8 +132,10 @@ class _Steps(HostSteps):
         return _direction(here, self.noise)
 
     def _trial(self, here: Point, direction: _Direction) -> tuple[Point, bool]:
-        place, indefinite = _moved_map(here.map, direction, self.share)
-        return self._at(place), indefinite
+        """The step goes to the mean last, whose length is in sds of the new q."""
+        root, indefinite = _new_root(direction.excess, self.share)
+        way = self._within_reach(self.share * (root.T @ direction.mean))
+        return self._at(_moved_map(here.map, direction, self.share, root, way)), indefinite
 
     def _verdict(self, here: Point, there: Point, rounding: float) -> tuple[bool, bool]:
         """Where rounding decides between the two ends, there is nothing left to gain."""
@@ -167,19 +168,31 @@ def _direction(here: Point, noise: np.ndarray) -> _Direction:
     return _Direction(mean, excess, 0.5 * warp, float(gain))
 
 
-def _moved_map(place: HostMap, direction: _Direction, share: float) -> tuple[HostMap, bool]:
-    """The map after a step, and whether the precision had to be made positive."""
-    precision = np.eye(len(place.mean)) + share * direction.excess
+def _new_root(excess: np.ndarray, share: float) -> tuple[np.ndarray, bool]:
+    """The root of the covariance after a step, and whether the precision was made positive."""
+    precision = np.eye(len(excess)) + share * excess
     try:
-        root = inverse_root(precision)
-        indefinite = False
+        return inverse_root(precision), False
     except np.linalg.LinAlgError:
-        values, vectors = np.linalg.eigh(precision)
-        root = inverse_root((vectors * np.maximum(values, _LEAST_CURVATURE)) @ vectors.T)
-        indefinite = True
-    way = share * (root.T @ direction.mean)
-    way *= min(1.0, _LONGEST / max(float(np.sqrt(np.mean(way**2))), 1e-300))
+        return _lifted_root(precision), True
+
+
+def _moved_map(
+    place: HostMap, direction: _Direction, share: float, root: np.ndarray, way: np.ndarray
+) -> HostMap:
+    """The map after a step whose mean goes ``way``, in sds of the new one."""
     factor = place.factor @ root
     warp = place.warp + share * np.clip(direction.warp, -_LARGEST_WARP, _LARGEST_WARP)
-    mean = place.mean + factor @ way
-    return replace(place, mean=mean, factor=factor, warp=warp), indefinite
+    return replace(place, mean=place.mean + factor @ way, factor=factor, warp=warp)
+
+
+def _lifted_root(precision: np.ndarray) -> np.ndarray:
+    """:func:`inverse_root` with small and negative eigenvalues lifted.
+
+    The matrix itself is not formed again: next to eigenvalues far larger than the lifted ones,
+    rounding would make it indefinite.
+    """
+    values, vectors = np.linalg.eigh(precision)
+    wide = (vectors * np.maximum(values, _LEAST_CURVATURE) ** -0.5).T
+    root = np.linalg.qr(wide).R.T
+    return root * np.where(np.diagonal(root) < 0, -1.0, 1.0)[None, :]

@@ -22,7 +22,6 @@ from curvi.linalg._sparse_symmetric import SparseSymmetric
 from curvi.objective._curvature import Curvature
 from curvi.solvers._host_steps import HostSteps, Point
 
-_LONGEST = 3.0  # posterior sds per coordinate that a step may move the mean, root mean square
 _LEAST_PIVOT = 0.1  # of the old diagonal, where the new precision would be indefinite
 _ERRORS = 2.0  # standard errors by which a bound must be worse for a step to be rejected
 _SHORTEST = 1e-6  # share of a step below which nothing is left to try
@@ -74,6 +73,6 @@ class SparseSteps(HostSteps):
         moved = here.map.with_root(root)
         gradient = here.gradients.mean(axis=0)[here.map.order]
         way = self.share * moved.transposed(gradient[:, None])
-        way *= min(1.0, _LONGEST / max(float(np.sqrt(np.mean(way**2))), 1e-300))
+        way = self._within_reach(way)
         mean = here.map.mean + moved.apply(way)[:, 0]
         return self._at(replace(moved, mean=mean)), root.raised
