@@ -1,7 +1,8 @@
 """More rows than memory, more than one process, and what a checkpoint costs.
 
 ``python -m benchmarks scale --rows 10000000 --copies 100 --vae-rows 60000 --gigabytes 20`` is the
-full size; the defaults take minutes. It needs the data a9a and two idle cores.
+full size; the defaults take minutes. ``--part vae`` repeats a part of the record alone. It needs
+the data a9a and two idle cores.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import log_log_slope, verdict
+from benchmarks.common import RESULTS, log_log_slope, verdict
 
 ROOT = Path(__file__).parents[1]
 WORKER = Path(__file__).with_name("scale_worker.py")
@@ -121,6 +122,53 @@ def mapped(gigabytes: float, seconds: int) -> dict:
     return found
 
 
+def shared_products(chosen: argparse.Namespace) -> dict:
+    """Products in one process and in two; the largest table decides."""
+    table = products(chosen.copies, chosen.rounds)
+    ratio = table[-1]["one_mean"] / table[-1]["two_mean"]
+    return {"products": table, "regression": _doubled("regression", ratio)}
+
+
+def shared_batches(chosen: argparse.Namespace) -> dict:
+    """Steps of an auto-encoder in one process and in two."""
+    found = {}
+    for method in ("adam", "kfac"):
+        given = ("vae", chosen.vae_rows, 2000, 4, method)
+        one, two = (worker(*given, processes=count) for count in (1, 2))
+        ratio = two["per_second"] / one["per_second"]
+        found[f"vae_{method}"] = {"one": one, "two": two, **_doubled(f"vae, {method}", ratio)}
+    return found
+
+
+def saving(_: argparse.Namespace) -> dict:
+    """One checkpoint, and what it costs once a minute."""
+    cost = worker("saving", 5_000)
+    print(
+        f"  a checkpoint of {cost['bytes'] / 1e6:.1f} MB takes {cost['seconds'] * 1e3:.0f} ms: "
+        f"{100 * cost['seconds'] / 60:.2f} % of a minute ({verdict(cost['seconds'] < 0.6)})"
+    )
+    return {"saving": {**cost, "share": cost["seconds"] / 60}}
+
+
+def streams(chosen: argparse.Namespace) -> dict:
+    """Rows on disk: time and memory of three lengths."""
+    rows = stream([chosen.rows // 16, chosen.rows // 4, chosen.rows])
+    slope = log_log_slope([r["rows"] for r in rows], [r["seconds"] for r in rows])
+    met = rows[-1]["bytes"] < 2 * GIBIBYTE
+    print(f"  exponent of the cost in rows {slope:.2f}; memory {verdict(met)}")
+    return {"stream": rows, "slope": slope, "memory_met": met}
+
+
+PARTS = {
+    "products": shared_products,
+    "all_reduce": lambda _: {"all_reduce": reductions()},
+    "vae": shared_batches,
+    "saving": saving,
+    "mapped": lambda chosen: {"mapped": mapped(chosen.gigabytes, 15)},
+    "stream": streams,
+}
+
+
 def main(options: list[str] | None = None) -> dict:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -128,28 +176,15 @@ def main(options: list[str] | None = None) -> dict:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--vae-rows", type=int, default=20_000)
     parser.add_argument("--gigabytes", type=float, default=1.0)
-    chosen = parser.parse_args(options or [])
-    found: dict = {"products": products(chosen.copies, chosen.rounds)}
-    found["all_reduce"] = reductions()
-    last = found["products"][-1]
-    found["regression"] = _doubled("regression", last["one_mean"] / last["two_mean"])
-    for method in ("adam", "kfac"):
-        given = ("vae", chosen.vae_rows, 2000, 4, method)
-        one, two = (worker(*given, processes=count) for count in (1, 2))
-        ratio = two["per_second"] / one["per_second"]
-        found[f"vae_{method}"] = {"one": one, "two": two, **_doubled(f"vae, {method}", ratio)}
-    cost = worker("saving", 5_000)
-    found["saving"] = {**cost, "share": cost["seconds"] / 60}
-    print(
-        f"  a checkpoint of {cost['bytes'] / 1e6:.1f} MB takes {cost['seconds'] * 1e3:.0f} ms: "
-        f"{100 * cost['seconds'] / 60:.2f} % of a minute ({verdict(cost['seconds'] < 0.6)})"
+    parser.add_argument(
+        "--part", action="append", choices=list(PARTS), help="these alone; others stay as recorded"
     )
-    found["mapped"] = mapped(chosen.gigabytes, 15)
-    rows = stream([chosen.rows // 16, chosen.rows // 4, chosen.rows])
-    slope = log_log_slope([r["rows"] for r in rows], [r["seconds"] for r in rows])
-    met = rows[-1]["bytes"] < 2 * GIBIBYTE
-    print(f"  exponent of the cost in rows {slope:.2f}; memory {verdict(met)}")
-    return {**found, "stream": rows, "slope": slope, "memory_met": met}
+    chosen = parser.parse_args(options or [])
+    record = RESULTS / "scale.json"
+    found = json.loads(record.read_text()) if chosen.part and record.exists() else {}
+    for name in chosen.part or PARTS:
+        found |= PARTS[name](chosen)
+    return found
 
 
 def _doubled(name: str, ratio: float) -> dict:

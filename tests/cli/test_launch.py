@@ -16,6 +16,8 @@ import pytest
 
 import curvi
 from curvi.cli import _launch, main
+from curvi.engine._drivers import CompiledDriver
+from tests.compilations import num_compiled
 from tests.engine import mesh_worker
 
 pytestmark = pytest.mark.float64_only
@@ -85,6 +87,23 @@ def test_a_mesh_of_one_device_changes_nothing_and_others_are_refused():
         curvi.data_mesh(10_000)
 
 
+def test_under_a_mesh_nothing_is_compiled_between_steps(monkeypatch):
+    compiled, advance = [], CompiledDriver.advance
+
+    def counted(driver, *given):
+        before = num_compiled()
+        chunks = advance(driver, *given)
+        compiled.append(num_compiled() - before)
+        return chunks
+
+    monkeypatch.setattr(CompiledDriver, "advance", counted)
+    target = mesh_worker.target(jax.numpy.float64)
+    options = {"method": curvi.LBFGS(), "execution": "compiled", "max_steps": 40}
+    curvi.fit(target, mesh=curvi.data_mesh(1), progress=False, on_failure="return", **options)
+    assert len(compiled) > 2
+    assert sum(compiled) == 0
+
+
 def test_the_worker_that_keeps_the_others_waiting_is_named(tmp_path):
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
     workers = [subprocess.Popen(command) for _ in range(3)]
@@ -128,3 +147,54 @@ def test_a_worker_that_fails_ends_the_run_with_its_code(tmp_path, capfd, monkeyp
     assert "process 1 of 2 ended with code 7" in capfd.readouterr().err
     assert main(["launch", "--processes", "2"]) == 2
     assert "nothing to launch" in capfd.readouterr().err
+
+
+COUNTS_SIGNALS = """\
+import os, pathlib, signal, sys, time
+place = pathlib.Path({folder!r})
+seen = []
+signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+rank = os.environ["CURVI_LAUNCH_RANK"]
+(place / f"pid{{rank}}.new").write_text(str(os.getpid()))
+os.rename(place / f"pid{{rank}}.new", place / f"pid{{rank}}")
+while not seen:
+    time.sleep(0.02)
+time.sleep(0.5 + 3 * (rank == "0"))  # the first one writes the files
+(place / f"ended{{rank}}").write_text(str(len(seen)))
+sys.exit(128 + seen[0])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_handed_on_once_and_the_workers_are_waited_for(tmp_path, number):
+    script = tmp_path / "worker.py"
+    script.write_text(COUNTS_SIGNALS.format(folder=str(tmp_path)), encoding="utf-8")
+    launcher = (
+        "import sys\nfrom curvi.cli import _launch, main\n"
+        f"_launch.worker_program = [{str(script)!r}]\n"
+        "sys.exit(main(['launch', '--', 'anything']))\n"
+    )
+    started = subprocess.Popen([sys.executable, "-c", launcher], start_new_session=True)
+    try:
+        while not all((tmp_path / f"pid{rank}").exists() for rank in range(2)):
+            assert started.poll() is None
+            time.sleep(0.02)
+        os.killpg(started.pid, number)  # as a terminal does, to its whole foreground group
+        assert started.wait(60) == 128 + number
+    finally:
+        started.kill()
+    assert [(tmp_path / f"ended{rank}").read_text() for rank in range(2)] == ["1", "1"]
+
+
+def test_workers_end_when_their_launcher_was_killed():
+    code = (
+        "import os, threading, time\nfrom curvi.cli import _launch\n_launch._LOOK_UP = 0.05\n"
+        "threading.Thread(target=_launch.end_with, args=(os.getppid(),), daemon=True).start()\n"
+        "print('began', flush=True)\ntime.sleep(60)\nprint('survived')\n"
+    )
+    launcher = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {code!r}])\n"
+    with subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE) as started:
+        assert started.stdout.readline() == b"began\n"
+        started.kill()
+        assert started.stdout.read() == b""  # which the worker, too, holds open until it ends

@@ -11,6 +11,7 @@ import pytest
 import curvi
 from curvi._core.errors import InputError
 from curvi.cli import main
+from curvi.cli._stream import is_long
 from curvi.cli._table import choose_model, responses
 
 pytestmark = pytest.mark.float64_only
@@ -207,6 +208,19 @@ def test_a_parquet_file_is_fitted_in_blocks_like_its_table(tmp_path, capsys, mon
     assert np.allclose(curvi.load(saved).coef_, whole.coef_, atol=1e-6)
     assert main(["fit", str(tmp_path / "t.parquet"), "--target", "nothing"]) == 2
     assert "no column 'nothing'" in capsys.readouterr().err
+    monkeypatch.setenv("CURVI_LAUNCH_RANK", "0")
+    assert main(command) == 2
+    assert "leave 'curvi launch' out" in capsys.readouterr().err
+
+
+def test_the_length_of_a_parquet_file_is_that_of_what_it_unpacks_to(tmp_path, monkeypatch):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table({"x": np.zeros(20_000), "y": np.zeros(20_000)})
+    parquet.write_table(table, tmp_path / "t.parquet")
+    assert (tmp_path / "t.parquet").stat().st_size < 10_000
+    for limit, long in ((300_000, True), (400_000, False)):
+        monkeypatch.setattr("curvi.cli._stream.SMALL", limit)
+        assert is_long(tmp_path / "t.parquet") is long
 
 
 def test_a_short_parquet_file_is_a_table_like_any_other(tmp_path, capsys):

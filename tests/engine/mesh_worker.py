@@ -15,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import curvi
+from curvi._core.meshes import each_on_one, sharded
 from curvi.objective import neg_elbo
+from curvi.solvers._kfac import _inverse_root
 
 
 def rows(dtype):
@@ -48,7 +50,18 @@ def derivatives(mesh, dtype):
         return jax.jvp(jax.grad(lambda x: shared.density.log_prob(x, data)), (z,), (v,))
 
     found = both(shared.rows, z, v)
-    return [np.asarray(part, np.float64).tolist() for part in (*found, own_draws(shared, dtype))]
+    parts = (*found, own_draws(shared, dtype), sharded(roots)(dtype, mesh=mesh))
+    return [np.asarray(part, np.float64).tolist() for part in parts]
+
+
+def roots(dtype):
+    """Inverse roots of matrices of several sizes, which devices deal out."""
+    generator = np.random.default_rng(2)
+    tables = [generator.normal(size=(50, size)).astype(dtype) for size in (3, 7, 1, 5)]
+    found = jax.jit(lambda given: each_on_one(lambda a: _inverse_root(a, 0.01), given))(
+        [jnp.asarray(table.T @ table) for table in tables]
+    )
+    return np.concatenate([np.ravel(part) for part in found])
 
 
 def own_draws(shared, dtype):

@@ -21,7 +21,7 @@ import curvi
 from curvi.engine import Progress, _checkpoint
 from curvi.vae._stopping import EarlyStopping
 from tests.conftest import SEED
-from tests.engine import kill_worker
+from tests.engine import kill_models, kill_worker
 
 pytestmark = pytest.mark.float64_only
 
@@ -181,6 +181,22 @@ def test_early_stopping_goes_on_with_its_table_and_best_parameters():
     assert float(resumed.best[0]) == 2.0
 
 
+def test_processor_time_that_was_spent_is_not_forgotten():
+    def stopping():
+        return EarlyStopping(lambda p: 0.0, None, 2, 1, clock=(0.0, 50.0))
+
+    def at(seconds):
+        return Progress(1, 9, seconds, [], lambda run: (), ended=False)
+
+    first, resumed = stopping(), stopping()
+    assert first(at(40.0)) is None
+    resumed.restore(first.state(), ())
+    assert resumed(at(41.0)) is None
+    assert 40.0 <= resumed.table[-1][1] < 49.0
+    resumed.spent += 10.0
+    assert resumed(at(51.0)) is curvi.Outcome.BUDGET
+
+
 def test_a_checkpoint_of_something_else_is_refused_with_what_differs(tmp_path, monkeypatch):
     path = tmp_path / "fit"
     fit(path)
@@ -303,8 +319,13 @@ def test_a_fit_goes_on_from_an_earlier_one():
 def killed_runs(folder, kills, steps, generator):
     """Kill a worker at random times until it has ended; the bytes of its result."""
     file, out = folder / "run", folder / "out"
-    command = [sys.executable, "-m", "tests.engine.kill_worker", str(file), str(out), str(steps)]
-    count = 0
+    return killed(["kill_worker", str(file), str(out), str(steps)], folder, kills, generator)
+
+
+def killed(words, folder, kills, generator):
+    """The same of any worker that keeps its checkpoint in ``run`` and its bytes in ``out``."""
+    file, out, count = folder / "run", folder / "out", 0
+    command = [sys.executable, "-m", f"tests.engine.{words[0]}", *words[1:]]
     while not out.exists():
         process = subprocess.Popen(command, cwd=ROOT)
         if count < kills:
@@ -322,6 +343,19 @@ def killed_runs(folder, kills, steps, generator):
         assert sum(name.endswith(".tmp") for name in left) <= 1
     assert sorted(path.name for path in folder.iterdir()) == ["out", "run"]
     return count, out.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", sorted(kill_models.MODELS))
+def test_models_that_were_killed_resume_to_the_same_bits(tmp_path, model):
+    found = {}
+    for kills in (0, 3):
+        folder = tmp_path / str(kills)
+        folder.mkdir()
+        words = ["kill_models", model, str(folder / "run"), str(folder / "out")]
+        count, found[kills] = killed(words, folder, kills, np.random.default_rng(SEED))
+        assert count or not kills
+    assert found[3] == found[0]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 
 import numpy as np
@@ -85,6 +86,18 @@ def test_rows_that_are_written_keep_their_fractions_and_missing_values(tmp_path)
     written = RowBlocks(lambda: ((X, y) for y in ys)).to_npy(tmp_path)
     assert np.array_equal(written.arrays[1], [1, 2, 0.7, np.nan], equal_nan=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.npy", "1.npy"]
+
+
+def test_what_a_writer_that_was_killed_has_left_is_removed(tmp_path):
+    for name in (".unfinished-killed", ".unfinished-alive"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.npy").touch()
+    alive = os.open(tmp_path / ".unfinished-alive", os.O_RDONLY)
+    fcntl = pytest.importorskip("fcntl")
+    fcntl.flock(alive, fcntl.LOCK_EX)
+    RowBlocks(lambda: iter([(np.zeros((1, 1)),)])).to_npy(tmp_path)
+    os.close(alive)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".unfinished-alive", "0.npy"]
 
 
 @pytest.mark.parametrize("second", [1, 3])

@@ -267,6 +267,10 @@ def test_a_checkpoint_resumes_to_the_same_weights(tmp_path):
         whole = model().fit(found)
         first = model().fit(found, checkpoint=path)
         again = model().fit(found, checkpoint=path)
+        short, other = tmp_path / "short", tunes(np.random.default_rng(1), 4)
+        model(1).fit(found, validation_sequences=found[:4], checkpoint=short)
+        with pytest.raises(curvi.InputError, match="data was"):
+            model(1).fit(found, validation_sequences=other, checkpoint=short)
     for one in (first, again):
         for a, b in zip(jax.tree.leaves(one.params_), jax.tree.leaves(whole.params_), strict=True):
             np.testing.assert_array_equal(a, b)

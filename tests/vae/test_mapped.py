@@ -65,6 +65,9 @@ def test_codes_and_bounds_of_a_file_are_computed_some_rows_at_a_time(images, tmp
     assert np.allclose(model.transform(file), whole, atol=1e-6)
     assert max(seen) == 10
     assert abs(model.elbo(file).mean() - scores.mean()) < 0.5
+    for refused in (lambda: model.impute(file), lambda: curvi.SemiSupervisedVAE().fit(file, [0])):
+        with pytest.raises(curvi.InputError, match=r"takes rows in memory.*np\.load"):
+            refused()
 
 
 def test_a_long_memory_map_is_not_read_whole_and_is_validated(images, tmp_path, monkeypatch):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -14,6 +16,8 @@ try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
+
+_DRAFTS = ".unfinished-"
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -60,6 +64,35 @@ def sweep_temporaries(path: Path) -> None:
                     path.with_name(name).unlink(missing_ok=True)
             finally:
                 os.close(handle)
+
+
+@contextlib.contextmanager
+def draft_folder(place: Path) -> Iterator[Path]:
+    """A hidden folder for files that are not finished, which is gone at the end.
+
+    Those of processes that were killed are removed, as far as no writer can be alive.
+    """
+    for left in list(place.iterdir()):
+        if left.name.startswith(_DRAFTS) and left.is_dir() and not left.is_symlink():
+            with contextlib.suppress(OSError), _locked(left) as is_ours:
+                if is_ours:
+                    shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_DRAFTS, dir=place) as folder, _locked(Path(folder)):
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder as long as this process lives; False where another one has it."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows opens no folders
+        yield False
+        return
+    try:
+        yield _is_ours(handle)
+    finally:
+        os.close(handle)
 
 
 def _stem(path: Path) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
@@ -128,11 +129,42 @@ def split_batch(index: Any) -> Any:
     return jax.lax.with_sharding_constraint(index, NamedSharding(mesh, PartitionSpec(AXIS)))
 
 
+def each_on_one(compute: Callable[[Any], Any], arrays: Sequence[Any]) -> list[Any]:
+    """``[compute(a) for a in arrays]``, traced; every device of the current mesh takes its share.
+
+    For dear functions of a few arrays that are on every device, such as decompositions; an answer
+    has the shape of its array, and the bits that one device would give it.
+    """
+    mesh = current_mesh()
+    count = 1 if mesh is None else mesh.shape[AXIS]
+    if mesh is None or count == 1 or len(arrays) < 2:
+        return [compute(array) for array in arrays]
+    by_size = sorted(range(len(arrays)), key=lambda place: -arrays[place].size)
+    owners = {place: turn % count for turn, place in enumerate(by_size)}
+
+    def share(*given: Any) -> Any:
+        here = jax.lax.axis_index(AXIS)
+        parts = [
+            jax.lax.cond(here == owners[place], compute, jnp.zeros_like, array)
+            for place, array in enumerate(given)
+        ]
+        return jax.lax.psum(parts, AXIS)  # with zeros
+
+    everywhere = PartitionSpec()
+    found = jax.shard_map(
+        share, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False
+    )
+    return list(found(*arrays))
+
+
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
     """Arrays on every device of the mesh."""
     everywhere = NamedSharding(mesh, PartitionSpec())
 
     def placed(leaf: Any) -> jax.Array:
+        if hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            data = placed(jax.random.key_data(leaf))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
         values = np.asarray(leaf)
         return jax.make_array_from_callback(values.shape, everywhere, lambda index: values[index])
 

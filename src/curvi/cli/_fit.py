@@ -166,7 +166,7 @@ class FitCommand:
 
     def _run_table(self) -> _Done:
         from curvi.cli._encode import prepare
-        from curvi.cli._stream import SMALL, as_text, fit_stream
+        from curvi.cli._stream import as_text, fit_stream, is_long
         from curvi.cli._table import fit_table, table_report
 
         path = Path(str(self.table))
@@ -182,7 +182,7 @@ class FitCommand:
             "checkpoint": self.checkpoint,
         }
         notes: tuple[str, ...] = ()
-        if path.suffix == ".parquet" and path.stat().st_size > SMALL:
+        if is_long(path):
             fitted = fit_stream(path, ignore=self.ignore, **options)
             recipe = {"target": fitted.target, "columns": [{"name": n} for n in fitted.names]}
         else:

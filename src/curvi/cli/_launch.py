@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from curvi._core.errors import InputError
 from curvi.cli._terminal import complain
 
 _LOOK = 0.1  # seconds between two looks at the workers
+_LOOK_UP = 1.0  # seconds between two looks of a worker at its launcher
 _PATIENCE = 5.0  # seconds between SIGTERM and SIGKILL
 _AGREED = 2.0  # seconds that the first process has to end like another one
 _LINES = 20  # that are shown of what another worker has said
@@ -59,13 +61,10 @@ class LaunchCommand:
         script = self.command[0]
         if script.endswith(".py") and not Path(script).is_file():
             raise InputError(f"there is no script {script}")
-        with tempfile.TemporaryDirectory() as folder:
-            workers = self._started(Path(folder))
+        with tempfile.TemporaryDirectory() as folder, Asked() as asked:
+            asked.workers = workers = self._started(Path(folder))
             try:
-                return self._watched(workers, Path(folder))
-            except KeyboardInterrupt:
-                end(workers, signal.SIGINT)
-                return 130
+                return self._watched(workers, Path(folder), asked)
             finally:
                 end(workers, signal.SIGTERM)
 
@@ -82,18 +81,21 @@ class LaunchCommand:
                         env={**given, **dict(zip(_VARIABLES, values, strict=True))},
                         stdout=None if rank == 0 else subprocess.DEVNULL,
                         stderr=None if rank == 0 else kept,
+                        start_new_session=True,  # a terminal asks the launcher, which asks once
                     )
                 )
         return started
 
-    def _watched(self, workers: list[subprocess.Popen[bytes]], folder: Path) -> int:
+    def _watched(self, workers: list[subprocess.Popen[bytes]], folder: Path, asked: Asked) -> int:
         began = time.time()
         while True:
             codes = [worker.poll() for worker in workers]
+            if None not in codes and asked.by is not None:
+                return 128 + asked.by
             if all(code == 0 for code in codes):
                 return 0
             failed = [rank for rank, code in enumerate(codes) if code not in (0, None)]
-            if failed:
+            if failed and asked.by is None:
                 code = int(codes[failed[0]] or 1)
                 if not same_end(workers[0], code):
                     said(folder / f"{failed[0]}.said")
@@ -108,6 +110,38 @@ class LaunchCommand:
                 )
                 return 1
             time.sleep(_LOOK)
+
+
+class Asked:
+    """Signals that ask the launcher to end: each is handed on to the workers, once.
+
+    They finish their step, save and end by themselves, as long as that takes less than the longest
+    time without progress.
+    """
+
+    def __init__(self) -> None:
+        self.by: int | None = None
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> Asked:
+        """Take the signals over, where this is the main thread."""
+        if threading.current_thread() is threading.main_thread():
+            for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+                if (number := getattr(signal, name, None)) is not None:
+                    self._handlers[number] = signal.signal(number, self._hand_on)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Give them back."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _hand_on(self, number: int, frame: Any) -> None:
+        self.by = number if self.by is None else self.by
+        for found in self.workers:
+            if found.poll() is None:
+                found.send_signal(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
 
 def same_end(first: subprocess.Popen[bytes], code: int) -> bool:
@@ -179,6 +213,7 @@ def worker(command: list[str]) -> int:
     from jax.experimental import multihost_utils
 
     rank, count, port, _ = (os.environ[name] for name in _VARIABLES)
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     take_cores(int(rank), int(count))
     jax.distributed.initialize(
         f"127.0.0.1:{port}",
@@ -198,6 +233,13 @@ def worker(command: list[str]) -> int:
     from curvi.cli import main
 
     return main(command)
+
+
+def end_with(parent: int) -> None:
+    """Ask this process to end when the one that started it has been killed."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_UP)
+    signal.raise_signal(signal.SIGTERM)
 
 
 def cores() -> list[int]:

@@ -10,10 +10,27 @@ from typing import Any
 import numpy as np
 
 from curvi._core.errors import InputError, optional_import
+from curvi.cli._launch import shared_mesh
 from curvi.cli._table import FittedTable, choose_model, estimator_of
 from curvi.io import RowBlocks, rows
 
-SMALL = 2**26  # bytes of a file that is read as a whole, text columns and all
+SMALL = 2**26  # bytes of a table that is read as a whole, text columns and all
+_NUMBER = 8  # bytes
+
+
+def is_long(path: Path) -> bool:
+    """Whether a Parquet file holds more than is read as a whole, once it is unpacked.
+
+    Its footer tells the bytes of its columns before compression, but repeated values are stored
+    once even there: a cell counts as a number at least.
+    """
+    if path.suffix != ".parquet":
+        return False
+    parquet = optional_import("pyarrow.parquet", extra="parquet", purpose="reading Parquet")
+    footer = parquet.read_metadata(path)
+    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+    stored = sum(group.total_byte_size for group in groups)
+    return bool(max(stored, _NUMBER * footer.num_rows * footer.num_columns) > SMALL)
 
 
 def as_text(path: Path, folder: str) -> Path:
@@ -35,8 +52,14 @@ def fit_stream(
     Raises
     ------
     InputError
-        The target does not fit the model, or several models are possible.
+        The target does not fit the model, several models are possible, or several processes were
+        launched: each would read and fit all rows.
     """
+    if shared_mesh() is not None:
+        raise InputError(
+            f"{path} is read in blocks by one process, whose threads share the cores; leave "
+            "'curvi launch' out"
+        )
     blocks = rows(path, target=target)
     if ignore:
         kept = [name for name in blocks.columns if name not in ignore]

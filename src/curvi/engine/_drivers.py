@@ -19,6 +19,7 @@ from jaxtyping import Array
 from curvi._core.compilation import QUICK, SizedJit, compiled, count_use
 from curvi._core.deadline import OutOfTime, deadline
 from curvi._core.errors import Outcome
+from curvi._core.meshes import current_mesh, replicate
 from curvi._core.threads import one_blas_thread
 from curvi.engine._execution import Execution
 from curvi.engine._recording import leaves_of, restored_tree
@@ -144,6 +145,9 @@ class CompiledDriver:
         self.carry = carries[0]
         if self.num_runs > 1:
             self.carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *carries)
+        if (mesh := current_mesh()) is not None:
+            # Where the first chunk will leave it: found elsewhere, the second would be compiled.
+            self.carry = replicate(self.carry, mesh)
         self.dtype = jax.tree.leaves(starts[0])[0].dtype
         cost = problem.cost(starts[0], resources)
         # Never without any optimisation where a run may be long.

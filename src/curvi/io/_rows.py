@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ import numpy as np
 
 from curvi._core import validation
 from curvi._core.errors import InputError, optional_import
+from curvi._core.files import draft_folder
 
 _AHEAD = 2  # blocks that are read before they are asked for
 _NUMBERS = 2**22  # of a block
@@ -91,8 +91,8 @@ class RowBlocks:
         paths = [place / f"{number}.npy" for number in range(len(forms))]
         if there := [path for path in paths if path.exists()]:
             raise InputError(f"{there[0]} exists; choose another folder, or delete it")
-        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=place) as unfinished:
-            drafts = [Path(unfinished) / path.name for path in paths]
+        with draft_folder(place) as unfinished:
+            drafts = [unfinished / path.name for path in paths]
             _write(self, drafts, forms)
             for draft, path in reversed(list(zip(drafts, paths, strict=True))):
                 draft.rename(path)  # X last: where it is, all are

@@ -21,6 +21,7 @@ from curvi._core.errors import InputError
 from curvi._core.meshes import current_mesh, replicate, split_batch
 from curvi.engine import Budget, ObjectiveProblem, Resources, hooks_for, run
 from curvi.engine._problems import step_key, traced_objective
+from curvi.engine._recording import belongs
 from curvi.sequences._markov import Batch, MarkovObjective
 from curvi.solvers import KFAC, Averaged, FirstOrder, HessianFree, Method
 from curvi.vae._stopping import EarlyStopping
@@ -226,6 +227,8 @@ def train_sequences(
 
     some = Batch(*(leaf[:_ROWS_AT_ONCE] for leaf in batch))
     held_out = None if validation_batch is None else partial(bound, validation_batch)
+    if validation_batch is not None:
+        belongs("held-out sequences", validation_batch)
     every = per_epoch * max(1, -(-50 // per_epoch))
     pause = schedule.seconds_between
     longest = math.inf if schedule.time_budget is None else schedule.time_budget

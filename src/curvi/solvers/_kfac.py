@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from curvi._core import validation
 from curvi._core.errors import InputError
+from curvi._core.meshes import each_on_one
 from curvi.linalg._arithmetic import all_finite, select
 from curvi.solvers._averaging import average_towards
 from curvi.solvers._factors import backward, cut, layer_factors, num_rows_of
@@ -279,7 +280,9 @@ class KFAC(CheapSteps):
             factors = jax.lax.cond(factor_due, estimate, lambda: old)
 
             def decompose() -> Any:
-                return jax.tree.map(lambda factor: _inverse_root(factor, self.damping), factors)
+                leaves, structure = jax.tree.flatten(factors)
+                roots = each_on_one(lambda factor: _inverse_root(factor, self.damping), leaves)
+                return structure.unflatten(roots)
 
             kept = curvature.input_roots, curvature.output_roots
             roots = jax.lax.cond(root_due, decompose, lambda: kept)

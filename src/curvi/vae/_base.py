@@ -23,7 +23,7 @@ from curvi._core.errors import (
 from curvi._core.memory import require_memory
 from curvi.io._objects import SavedEstimator
 from curvi.vae._likelihoods import Gaussian, Likelihood, likelihood_for
-from curvi.vae._mapped import on_disk
+from curvi.vae._mapped import on_disk, refuse_blocks
 from curvi.vae._networks import ACTIVATIONS
 from curvi.vae._report import Reported
 from curvi.vae._training import MOST_EVALUATED_ROWS, Schedule, Trained, default_epochs
@@ -85,6 +85,7 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
         """
         if not reset:
             check_is_fitted(self)
+        refuse_blocks(X, type(self).__name__)
         validation.refuse_masked(X, "X")
         if isinstance(X, list | tuple) and len(X) and np.ndim(X[0]) > 1:
             X = np.asarray(X)  # images as nested lists

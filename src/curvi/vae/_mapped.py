@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -93,6 +94,15 @@ def on_disk(X: Any) -> Any:
     return X if is_long else None
 
 
+def refuse_blocks(X: Any, what: str) -> None:
+    """Raise InputError for blocks of rows where an array is needed."""
+    if isinstance(X, RowBlocks):
+        raise InputError(
+            f"{what} takes rows in memory, and X is blocks of them; give an array, np.load(path) "
+            "or some of its rows at a time"
+        )
+
+
 def row_parts(source: Any) -> list[slice]:
     """Slices of a memory map that are read at once."""
     size = max(2, _NUMBERS // max(math.prod(source.shape[1:]), 1))
@@ -121,7 +131,25 @@ def all_rows(X: Any, check: Callable[[Any], np.ndarray]) -> Any:
     def read(index: np.ndarray) -> np.ndarray:
         return streams.gathered(source, index).reshape(len(index), width).astype(dtype, copy=False)
 
-    return LazyRows(read, np.arange(len(source)), width, dtype, gaps=gaps)
+    return LazyRows(_once(read), np.arange(len(source)), width, dtype, gaps=gaps)
+
+
+def _once(read: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """The same, which keeps the last batch that each thread has read.
+
+    What the encoder reads and what the decoder explains are made of the same rows.
+    """
+    last = threading.local()
+
+    def found(index: np.ndarray) -> np.ndarray:
+        if not np.array_equal(getattr(last, "index", None), index):
+            rows = read(index)
+            if rows.size > _NUMBERS:
+                return rows
+            last.index, last.rows = index, rows
+        return last.rows
+
+    return found
 
 
 def in_memory(rows: Any) -> Any:

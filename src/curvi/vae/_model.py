@@ -15,7 +15,7 @@ from curvi._core.errors import InputError
 from curvi._core.memory import require_memory
 from curvi.plots import plot_codes
 from curvi.vae import _use as use
-from curvi.vae._mapped import on_disk, row_parts
+from curvi.vae._mapped import on_disk, refuse_blocks, row_parts
 from curvi.vae._objective import Rows, VAEObjective
 
 
@@ -117,6 +117,7 @@ class Uses:
             ``X`` with its missing entries filled.
         """
         model = self._networks()
+        refuse_blocks(X, "impute()")
         validation.refuse_masked(X, "X")
         X = np.array(X, use.dtype_of(model), ndmin=2)
         missing = np.isnan(X) if missing is None else np.asarray(missing)

@@ -96,14 +96,15 @@ class EarlyStopping:
         return Outcome.BUDGET if late else None
 
     def state(self) -> dict[str, Any]:
-        """Evaluations and the best parameters, for a checkpoint."""
+        """Evaluations, the best parameters and the time spent, for a checkpoint."""
         best = None if self.best is None else leaves_of(self.best)
-        return {"table": [list(row) for row in self.table], "best": best}
+        return {"table": [list(row) for row in self.table], "best": best, "spent": self.spent}
 
     def restore(self, state: dict[str, Any], params: Any) -> None:
         """Go on from there; ``params`` have the structure of the best ones."""
         self.table = [tuple(row) for row in state["table"]]
         self.best = None if state["best"] is None else restored_tree(params, state["best"])
+        self.spent, self.since = float(state["spent"]), time.process_time()
 
     def evaluate(self, step: int, seconds: float, params: Any) -> None:
         """Append both ELBOs at parameters."""

@@ -20,6 +20,7 @@ from curvi._core.errors import InputError, Interrupted, Outcome
 from curvi._core.threads import one_blas_thread
 from curvi.engine import Budget, Resources, StepInfo, hooks_for, run
 from curvi.engine._problems import traced_objective
+from curvi.engine._recording import belongs
 from curvi.solvers import Method
 from curvi.vae._epochs import EpochProblem, ShuffledRows, shuffling_multipliers, stored_rows
 from curvi.vae._mapped import in_memory
@@ -296,7 +297,9 @@ def _trained(
     elbo = _evaluator(objective, read_rows(X, some), key)
     held_out = None
     if validation is not None:
-        held_out = _evaluator(objective, read_rows(validation, slice(MOST_EVALUATED_ROWS)), key)
+        evaluated = read_rows(validation, slice(MOST_EVALUATED_ROWS))
+        belongs("held-out rows", evaluated)  # they decide when it ends, and what is kept
+        held_out = _evaluator(objective, evaluated, key)
     least = _MIN_ROWS_BETWEEN_EVALUATIONS // method.usual_batch_size
     every = per_epoch * max(1, -(-least // per_epoch))
     early = tuple(per_epoch // part for part in _FIRST_EPOCH if per_epoch // part >= _MIN_EARLY)
