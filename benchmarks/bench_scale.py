@@ -105,12 +105,14 @@ def write_images(path: Path, gigabytes: float) -> None:
     X.flush()
 
 
-def mapped(gigabytes: float, seconds: int) -> dict:
+def mapped(chosen: argparse.Namespace, seconds: int = 15) -> dict:
     """Training of an auto-encoder on a file, against rows in memory."""
+    gigabytes = chosen.gigabytes
     found: dict = {"gigabytes": gigabytes}
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        path = Path(folder).resolve() / "images.npy"
-        write_images(path, gigabytes)
+        path = chosen.images or Path(folder).resolve() / "images.npy"
+        if not path.exists():
+            write_images(path, gigabytes)
         for method in ("kfac", "adam"):
             runs = {w: worker("mapped", path, w, method, seconds) for w in ("memory", "file")}
             ratio = runs["file"]["per_second"] / runs["memory"]["per_second"]
@@ -164,7 +166,7 @@ PARTS = {
     "all_reduce": lambda _: {"all_reduce": reductions()},
     "vae": shared_batches,
     "saving": saving,
-    "mapped": lambda chosen: {"mapped": mapped(chosen.gigabytes, 15)},
+    "mapped": lambda chosen: {"mapped": mapped(chosen)},
     "stream": streams,
 }
 
@@ -176,6 +178,7 @@ def main(options: list[str] | None = None) -> dict:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--vae-rows", type=int, default=20_000)
     parser.add_argument("--gigabytes", type=float, default=1.0)
+    parser.add_argument("--images", type=Path, help="file of so many, written where there is none")
     parser.add_argument(
         "--part", action="append", choices=list(PARTS), help="these alone; others stay as recorded"
     )

@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 
 RANK = int(os.environ.get("CURVI_LAUNCH_RANK", "0"))
-if "mapped" not in sys.argv:  # whose reader has a core of its own; before JAX makes its threads
+if "mapped" not in sys.argv:  # which takes all cores from memory and file; before JAX has threads
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[RANK % len(cores)]})
 

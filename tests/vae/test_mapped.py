@@ -9,6 +9,7 @@ import pytest
 import curvi
 from curvi.io import RowBlocks, _streams
 from curvi.vae import _mapped
+from curvi.vae._direct import MappedRows
 
 pytestmark = pytest.mark.float64_only
 OPTIONS = {"latent": 2, "hidden": (6,), "max_epochs": 3, "random_state": 0}
@@ -31,11 +32,58 @@ def same(one, two):
     return all(np.array_equal(a, b) for a, b in pairs) and one.elbo_ == two.elbo_
 
 
+@pytest.mark.parametrize("direct", [True, False])
+def test_training_on_a_file_has_the_bits_of_training_in_memory(
+    images, tmp_path, monkeypatch, direct
+):
+    announced, announce = [], _streams.announce
+    if not direct:  # as on other devices
+        monkeypatch.setattr(MappedRows, "of", lambda rows: None)
+    monkeypatch.setattr(_streams, "LARGEST_IN_MEMORY", 0)
+    monkeypatch.setattr(
+        _streams, "announce", lambda *given: (announced.append(given[1]), announce(*given))
+    )
+    whole = curvi.VAE(**OPTIONS, method="adagrad").fit(images)
+    mapped = curvi.VAE(**OPTIONS, method="adagrad").fit(saved(images, tmp_path / "x.npy"))
+    assert same(whole, mapped)
+    visited = np.concatenate(announced)
+    assert len(np.unique(visited)) > 250  # of 301, some of which are held out
+    assert visited.max() < 301
+
+
 @pytest.mark.parametrize("method", ["kfac", pytest.param("hessian_free", marks=pytest.mark.slow)])
-def test_training_on_a_file_has_the_bits_of_training_in_memory(images, tmp_path, method):
+def test_principal_coordinates_of_rows_on_a_file_are_those_in_memory(images, tmp_path, method):
     whole = curvi.VAE(**OPTIONS, method=method).fit(images)
     mapped = curvi.VAE(**OPTIONS, method=method).fit(saved(images, tmp_path / "x.npy"))
-    assert same(whole, mapped)
+    pairs = zip(jax.tree.leaves(whole.params_), jax.tree.leaves(mapped.params_), strict=True)
+    for one, other in pairs:
+        np.testing.assert_allclose(one, other, atol=1e-4)
+    assert np.isclose(whole.elbo_, mapped.elbo_, rtol=1e-5)
+
+
+def test_rows_of_a_map_are_gathered_in_place_and_others_by_the_host(images, tmp_path):
+    def rows(X):
+        np.save(tmp_path / "x.npy", X)
+        blocks = curvi.io.rows(tmp_path / "x.npy")
+        found = _mapped.all_rows(blocks, lambda X: np.asarray(X, np.float32))
+        order = np.arange(0, 301, 3)
+        return MappedRows.of(_mapped.picked(_mapped.filled(found, np.zeros(9), None), order))
+
+    found = rows(images.reshape(301, 3, 3))
+    taken = found.take(jax.numpy.asarray([2, 0, 100]))
+    np.testing.assert_array_equal(taken.x, images[[6, 0, 300]])
+    assert taken.features is taken.x
+    source = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert found.table.shape == source.shape
+    assert found.shape_of(7).x.shape == (7, 9)
+    gaps = images.copy()
+    gaps[0, 0] = np.nan
+    assert rows(gaps) is None
+    assert rows(np.asfortranarray(images)) is None
+    flags = rows((images > 0.5).astype(np.uint8))
+    taken = flags.take(jax.numpy.asarray([1]))
+    assert taken.x.dtype == np.float32
+    np.testing.assert_array_equal(taken.x[0], images[3] > 0.5)
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
     everywhere = NamedSharding(mesh, PartitionSpec())
 
     def placed(leaf: Any) -> jax.Array:
-        if hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             data = placed(jax.random.key_data(leaf))
             return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
         values = np.asarray(leaf)

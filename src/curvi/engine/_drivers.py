@@ -161,6 +161,8 @@ class CompiledDriver:
     def advance(self, count: int, tolerance: float, seconds: float) -> list[Chunk]:
         """Take steps on device, then read their rows."""
         before = np.atleast_1d(np.asarray(self.carry.step))
+        if (read_ahead := getattr(self.problem, "read_ahead", None)) is not None:
+            read_ahead(self.resources, int(before.max()), count)
         with one_blas_thread() if self.method.decomposes else nullcontext():
             found = self._chunk(int(before.max()) + count, tolerance)
             _wait(found.step, seconds)

@@ -313,7 +313,7 @@ def _gauss_newton_product(fn: Any, params: PyTree, batch: PyTree, key: PRNGKeyAr
 
 
 def _some(rows: PyTree, count: int | None) -> PyTree:
-    if isinstance(rows, Stream):
+    if hasattr(rows, "shape_of"):  # they are not arrays
         return rows.shape_of(count or rows.num_rows)
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[1:]), leaf.dtype), rows

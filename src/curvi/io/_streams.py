@@ -11,7 +11,6 @@ import itertools
 import math
 import mmap
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -32,7 +31,6 @@ LARGEST_IN_MEMORY = 2**28  # bytes of memory maps that are simply read
 _NUMBERS = 2**20  # of a block
 _AHEAD = 4  # answers that are kept until they are asked for
 _READERS = 2
-_HANDED_OVER = 3e-4  # seconds in which an answer reaches compiled code
 
 _hosts: weakref.WeakValueDictionary[int, HostRows] = weakref.WeakValueDictionary()
 _handles = itertools.count()
@@ -157,31 +155,28 @@ class HostRows:
             known = self._ahead.pop(_name(wanted), None)
             for one in following:
                 if _name(one) not in self._ahead:
-                    self._ahead[_name(one)] = self._readers.submit(_later, read, one)
+                    self._ahead[_name(one)] = self._readers.submit(read, one)
             while len(self._ahead) > _AHEAD:
                 self._ahead.pop(next(iter(self._ahead)))
         return read(wanted) if known is None else known.result()
 
 
-def _later(read: Any, wanted: Any) -> PyTree:
-    """Read when the answer before this one has gone.
-
-    It needs the interpreter on its way to compiled code, and would wait for a reader that has it.
-    """
-    time.sleep(_HANDED_OVER)
-    return read(wanted)
+def announce(array: Any, index: np.ndarray) -> None:
+    """Tell the system which rows of a memory map will be read; other arrays are left alone."""
+    pages = getattr(array, "_mmap", None)
+    advice = getattr(mmap, "MADV_WILLNEED", None)  # not on every system
+    if advice is None or pages is None or not array.flags.c_contiguous:
+        return
+    begin = array.offset % mmap.ALLOCATIONGRANULARITY
+    for row in index.tolist():
+        first = begin + row * array.strides[0]
+        page = first // mmap.PAGESIZE * mmap.PAGESIZE
+        pages.madvise(advice, page, first + array.strides[0] - page)
 
 
 def gathered(array: Any, index: np.ndarray) -> np.ndarray:
     """Rows by their numbers; of a memory map the system reads them from disk all at once."""
-    pages = getattr(array, "_mmap", None)
-    advice = getattr(mmap, "MADV_WILLNEED", None)  # not on every system
-    if advice is not None and pages is not None and array.flags.c_contiguous:
-        begin = array.offset % mmap.ALLOCATIONGRANULARITY
-        for row in index.tolist():
-            first = begin + row * array.strides[0]
-            page = first // mmap.PAGESIZE * mmap.PAGESIZE
-            pages.madvise(advice, page, first + array.strides[0] - page)
+    announce(array, index)
     if isinstance(array, np.memmap):  # a plain array is gathered twice as fast
         return np.take(array.view(np.ndarray), index, axis=0)
     return np.asarray(array[index])

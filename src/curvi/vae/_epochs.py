@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from curvi._core.compilation import Cost
+from curvi._core.compilation import Cost, compiled
 from curvi._core.meshes import split_batch
 from curvi.engine import ObjectiveProblem, Resources
 from curvi.engine._problems import step_key
 from curvi.io._streams import Stream
+from curvi.vae._direct import MappedRows
 
 _MULTIPLIERS = 256
 _SMALL_ROWS, _SMALL_TABLE = 1024, 2**17  # what a small table has, rows and entries
@@ -37,7 +38,8 @@ class ShuffledRows(NamedTuple):
 
 def stored_count(rows: PyTree) -> int:
     """Rows that are stored, on the device or on the host."""
-    return rows.num_rows if isinstance(rows, Stream) else jax.tree.leaves(rows)[0].shape[0]
+    on_disk = isinstance(rows, Stream | MappedRows)
+    return int(rows.num_rows if on_disk else jax.tree.leaves(rows)[0].shape[0])
 
 
 def stored_rows(num_rows: int, columns: int) -> int:
@@ -98,8 +100,16 @@ class EpochProblem(ObjectiveProblem):
                 ahead = self._visited(resources, step + 1, num_rows)
         if isinstance(rows, Stream):
             return rows.take(index, ahead), key
+        if isinstance(rows, MappedRows):
+            return rows.take(index), key
         # Every index is a row: nothing has to be filled in.
         return jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0, mode="clip"), rows), key
+
+    def read_ahead(self, resources: Resources, first: int, count: int) -> None:
+        """Have rows on disk read that steps from ``first`` on will visit."""
+        rows = resources.rows.rows
+        if isinstance(rows, MappedRows) and rows.host is not None:
+            rows.host.read_ahead(lambda steps: _numbers(self, resources, steps), first, count)
 
     @property
     def knows_its_length(self) -> bool:
@@ -131,3 +141,11 @@ class EpochProblem(ObjectiveProblem):
         product = jnp.take(multipliers, choice, mode="clip") * place.astype(jnp.uint32)
         spread = (product % jnp.asarray(num_rows, jnp.uint32)).astype(jnp.int32)
         return (spread + offset) % num_rows
+
+
+@compiled
+def _numbers(problem: EpochProblem, resources: Resources, steps: Array) -> Array:
+    """Numbers of the rows in the file that steps visit, one after another."""
+    rows, _, count = resources.rows
+    visited = jax.vmap(lambda step: problem._visited(resources, step, count))(steps)
+    return jnp.take(rows.order, visited.reshape(-1), mode="clip")

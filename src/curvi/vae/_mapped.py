@@ -35,15 +35,19 @@ class LazyRows:
         Of what is read.
     gaps : bool
         Whether any entry is missing (NaN).
+    source : memory map, optional
+        Whose rows these are, as they stand.
+    rotation : Rotation, optional
+        What made these rows of others, in the same order.
     """
 
     ndim = 2
 
     def __init__(
         self, read: Callable[[np.ndarray], np.ndarray], order: np.ndarray, width: int, dtype: Any,
-        *, gaps: bool = False,
+        *, gaps: bool = False, source: Any = None, rotation: Any = None,
     ) -> None:  # fmt: skip
-        self.read, self.order = read, order
+        self.read, self.order, self.source, self.rotation = read, order, source, rotation
         self.shape, self.dtype, self.gaps = (len(order), width), np.dtype(dtype), gaps
 
     @property
@@ -60,8 +64,10 @@ class LazyRows:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> LazyRows:
-        order = self.order[index]
-        return LazyRows(self.read, order, self.shape[1], self.dtype, gaps=self.gaps)
+        return LazyRows(
+            self.read, self.order[index], self.shape[1], self.dtype, gaps=self.gaps,
+            source=self.source, rotation=self.rotation,
+        )  # fmt: skip
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return np.asarray(self.read(self.order), dtype)
@@ -131,7 +137,8 @@ def all_rows(X: Any, check: Callable[[Any], np.ndarray]) -> Any:
     def read(index: np.ndarray) -> np.ndarray:
         return streams.gathered(source, index).reshape(len(index), width).astype(dtype, copy=False)
 
-    return LazyRows(_once(read), np.arange(len(source)), width, dtype, gaps=gaps)
+    order = np.arange(len(source))
+    return LazyRows(_once(read), order, width, dtype, gaps=gaps, source=source)
 
 
 def _once(read: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
@@ -142,7 +149,7 @@ def _once(read: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np
     last = threading.local()
 
     def found(index: np.ndarray) -> np.ndarray:
-        if not np.array_equal(getattr(last, "index", None), index):
+        if not np.array_equal(getattr(last, "index", ()), index):
             rows = read(index)
             if rows.size > _NUMBERS:
                 return rows

@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from curvi._core.meshes import current_mesh, replicate
 from curvi.io._streams import HostRows, Stream
+from curvi.vae._direct import MappedRows
 from curvi.vae._epochs import stored_rows
 from curvi.vae._mapped import LazyRows, is_lazy, picked
 from curvi.vae._networks import Rotation
@@ -37,7 +38,9 @@ def rotated_rows(rotation: Rotation, X: Any) -> Rows:
         parts = [np.asarray(view[index]) for view in views if view is not None]
         return rotation.features(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1))
 
-    return Rows(LazyRows(features, everywhere, width, rows.x.dtype), rows.x, rows.condition)
+    same = rows.features is rows.x and rows.condition is None
+    made = LazyRows(features, everywhere, width, rows.x.dtype, rotation=rotation if same else None)
+    return Rows(made, rows.x, rows.condition)
 
 
 def read_rows(X: Any, index: Any) -> Any:
@@ -48,7 +51,8 @@ def read_rows(X: Any, index: Any) -> Any:
 def stored(X: Any, order: np.ndarray) -> Any:
     """Rows in an order, on the device and in one shape for many tables; or on disk, as a stream."""
     if is_lazy(X):
-        return Stream.of(HostRows(picked(X, order), checked=True))
+        rows = picked(X, order)
+        return MappedRows.of(rows) or Stream.of(HostRows(rows, checked=True))
     X = jax.tree.map(np.asarray, X)
     order = np.resize(order, stored_rows(len(order), columns_of(X)))
     return jax.tree.map(lambda leaf: _placed(leaf[order]), X)
