@@ -77,7 +77,7 @@ def trust_region(result: Row) -> Any:
     figure = new_figure(8.5, 1.4 + 0.34 * len(rows))
     panel = figure.subplots()
     dots(panel, rows, {s: [row[s]["seconds"] for row in result["rows"]] for s in solvers})
-    panel.set(xscale="log", xlabel="seconds, compiled")
+    panel.set(xscale="log", xlabel="processor seconds, compiled")
     _legend_above(figure, 3)
     return figure
 
@@ -165,7 +165,7 @@ def regression(result: Row) -> Any:
             limit if other is None else None for _, other, limit in rows.values()
         ],
     })  # fmt: skip
-    panel.set(xscale="log", xlabel="seconds, compiled")
+    panel.set(xscale="log", xlabel="processor seconds, compiled")
     _legend_above(figure, 3)
     return figure
 
