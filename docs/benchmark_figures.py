@@ -77,7 +77,7 @@ def trust_region(result: Row) -> Any:
     figure = new_figure(8.5, 1.4 + 0.34 * len(rows))
     panel = figure.subplots()
     dots(panel, rows, {s: [row[s]["seconds"] for row in result["rows"]] for s in solvers})
-    panel.set(xscale="log", xlabel="processor seconds, compiled")
+    panel.set(xscale="log", xlabel="seconds, compiled")
     _legend_above(figure, 3)
     return figure
 
