@@ -7,7 +7,7 @@ from scipy import sparse
 import curvi
 from curvi.glm import _sparse_rows
 from curvi.glm._design import Columns, Moments
-from curvi.glm._sparse_rows import SparseTable, prefers_sparse
+from curvi.glm._sparse_rows import SparseTable, _compressed, prefers_sparse
 from curvi.objective._draws import host_generator
 
 
@@ -105,3 +105,15 @@ def test_columns_far_from_zero_are_centred_before_they_are_squared(random):
     fits = [curvi.BayesianLogisticRegression().fit(table, y) for table in (X, near)]
     np.testing.assert_allclose(fits[0].elbo_, fits[1].elbo_, rtol=1e-7)
     np.testing.assert_allclose(fits[0].coef_, fits[1].coef_, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_array_is_compressed_as_scipy_does_it(key, order):
+    rng = host_generator(key)
+    X = np.asarray(rng.normal(size=(7, 5)) * (rng.random((7, 5)) < 0.3), order=order)
+    X[2], X[0, 0] = 0.0, -0.0
+    for table in (X, np.zeros((3, 4)), np.zeros((0, 4))):
+        mine, theirs = _compressed(table), sparse.csr_array(table)
+        np.testing.assert_array_equal(mine.indptr, theirs.indptr)
+        np.testing.assert_array_equal(mine.indices, theirs.indices)
+        np.testing.assert_array_equal(mine.data, theirs.data)
