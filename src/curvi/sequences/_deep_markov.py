@@ -60,7 +60,8 @@ class DeepMarkovModel(Reported, SavedEstimator, BaseEstimator):
     num_draws : int
         M, draws of every sequence of latent states in a step.
     annealing : int
-        Epochs until the divergence counts in full.
+        Epochs until the divergence counts in full. With few of them most coordinates of z stay
+        unused: small sets of sequences want hundreds.
     dropout : float
         Share that a step leaves out of the observations that the recognition model reads, of its
         units, and of those of the emission.

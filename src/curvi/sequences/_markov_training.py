@@ -29,6 +29,7 @@ from curvi.vae._training import Schedule, Trained
 
 _FIRST_WEIGHT = 0.02  # of the divergence, at the first step
 _CLIP = 1.0  # of the norm of a gradient
+_STEP = 0.15  # of KFAC: a row of its layers is a step, and a batch has hundreds
 _FACTOR_SEQUENCES = 20  # from which KFAC estimates its factors
 _LENGTHS = 3  # at which batches are cut off; each is compiled
 _ROWS_AT_ONCE = 100  # of an evaluation
@@ -77,7 +78,7 @@ def method_named(name: str, learning_rate: float) -> Method:
     if name == "hessian_free":
         return HessianFree()
     if name == "kfac":
-        return KFAC(factor_rows=_FACTOR_SEQUENCES)
+        return KFAC(step_size=_STEP, factor_rows=_FACTOR_SEQUENCES)
     steps = optax.chain(
         optax.clip_by_global_norm(_CLIP), optax.adam(learning_rate, b1=0.95, b2=0.999)
     )
