@@ -93,13 +93,17 @@ class Factor:
         return x
 
     def sample(self, noise: np.ndarray) -> np.ndarray:
-        """Draws of N(0, P^-1) from standard normal noise of shape (..., N, w, columns)."""
+        """Draws of N(0, P^-1) from standard normal noise of shape (..., N, w, columns).
+
+        In the precision of the noise.
+        """
+        levels = [_Level(*(a.astype(noise.dtype, copy=False) for a in one)) for one in self.levels]
         parts = []
         for _ in self.levels:
             parts.append(noise[..., 1::2, :, :])
             noise = noise[..., 0::2, :, :]
-        x = self.last @ noise
-        for level, odd in zip(reversed(self.levels), reversed(parts), strict=True):
+        x = self.last.astype(noise.dtype, copy=False) @ noise
+        for level, odd in zip(reversed(levels), reversed(parts), strict=True):
             x = _interleaved(x, level.root @ odd - _regressed(level, x))
         return x
 
@@ -123,7 +127,7 @@ def _regressed(level: _Level, even: np.ndarray) -> np.ndarray:
 
 def _interleaved(even: np.ndarray, odd: np.ndarray) -> np.ndarray:
     shape = (*even.shape[:-3], even.shape[-3] + odd.shape[-3], *even.shape[-2:])
-    out = np.empty(shape)
+    out = np.empty(shape, even.dtype)
     out[..., 0::2, :, :], out[..., 1::2, :, :] = even, odd
     return out
 

@@ -305,7 +305,7 @@ class LatentModel:
         """Draws of the predictor, offset included: shape (points, times, num_draws)."""
         structure = Structure(self.components, len(self.y))
         system = self._system(structure, self.natural(theta))
-        drawn = system.draw(posterior.precision, rng, num_draws)
+        drawn = system.draw(posterior.precision, system.noise(rng, len(theta), num_draws))
         return drawn + posterior.mean[:, :, None]
 
     def gap(self, theta: np.ndarray, posterior: Posterior) -> np.ndarray:
@@ -320,16 +320,24 @@ class LatentModel:
         """
         structure = Structure(self.components, len(self.y))
         seen = np.isfinite(self.y)
-        y, gaps = self.y[seen][:, None], np.zeros(len(theta))
+        y, gaps = self.y[seen][:, None].astype(np.float32), np.zeros(len(theta))
+        offset = np.float32(self.offset)
         at_once = max(1, int(_NUMBERS_AT_ONCE / (10 * _GAP_DRAWS * structure.times)))
         for first in range(0, len(theta), at_once):
             some = slice(first, first + at_once)
             part = Posterior(*(column[some] for column in posterior))
             system = self._system(structure, self.natural(theta[some]))
-            drawn = system.draw(part.precision, np.random.default_rng(0), _GAP_DRAWS, shared=True)
-            eta = (drawn + part.mean[:, :, None] - self.offset)[:, seen]
-            site = part.linear[:, seen, None] * eta - 0.5 * part.precision[:, seen, None] * eta**2
-            total = (self._log_likelihood(eta + self.offset, y) - site).sum(axis=1)
+            if first == 0:  # for all points, and in single precision: they are only compared
+                noise = system.noise(np.random.default_rng(0), 1, _GAP_DRAWS, np.float32)
+            drawn = system.draw(part.precision, noise)
+            mean, linear, precision = (
+                column[:, seen, None].astype(drawn.dtype)
+                for column in (part.mean - self.offset, part.linear, part.precision)
+            )
+            eta = drawn[:, seen] + mean
+            site = eta * (linear - 0.5 * precision * eta)
+            total = self._log_likelihood(eta + offset, y) - site
+            total = total.sum(axis=1, dtype=np.float64)
             gaps[some] = 0.5 * _bulk(total).var(axis=1)
         return gaps
 

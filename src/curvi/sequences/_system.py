@@ -10,6 +10,13 @@ from curvi.sequences._block_tridiagonal import Factor
 from curvi.sequences._structure import Structure
 
 
+class Noise(NamedTuple):
+    """Standard normal noise of draws: of the chain, and of the coefficients."""
+
+    chain: np.ndarray
+    coef: np.ndarray
+
+
 class State(NamedTuple):
     """Components of the state: means and variances (points, times, components), and beta."""
 
@@ -108,18 +115,22 @@ class System:
         shared = np.einsum("ktsp,kpq,ktsq->kts", moved[..., 1:], inverse, moved[..., 1:])
         return State(mean, components(own)[..., 0] + shared, coef, inverse)
 
-    def draw(
-        self, w: np.ndarray, rng: np.random.Generator, num_draws: int, *, shared: bool = False
-    ) -> np.ndarray:
-        """Centred draws of the predictors: the chain given beta, and beta; noise may be shared."""
-        factor, _, predictors, _, inverse, _ = self._border(w, np.zeros_like(w))
+    def noise(
+        self, rng: np.random.Generator, points: int, num_draws: int, dtype: Any = np.float64
+    ) -> Noise:
+        """What :meth:`draw` turns into draws; with one point, all points share it."""
         structure = self.structure
-        points = 1 if shared else len(w)
         shape = (points, structure.num_blocks, structure.width, num_draws)
-        chain = factor.sample(rng.normal(size=shape))
-        drawn = self._times(np.einsum("gi,knim->kngm", structure.read, chain))
+        chain = rng.standard_normal(shape, dtype)
+        return Noise(chain, rng.standard_normal((points, self.design.shape[1], num_draws), dtype))
+
+    def draw(self, w: np.ndarray, noise: Noise) -> np.ndarray:
+        """Centred draws of the predictors: the chain given beta, and beta; as precise as noise."""
+        factor, _, predictors, _, inverse, _ = self._border(w, np.zeros_like(w))
+        dtype = noise.chain.dtype
+        read = self.structure.read.astype(dtype)
+        drawn = self._times(read[None, None] @ factor.sample(noise.chain))
         if self.design.shape[1]:
-            root = np.linalg.cholesky(inverse)
-            coef = root @ rng.normal(size=(points, self.design.shape[1], num_draws))
-            drawn = drawn + (self.design[None] - predictors[:, :, 1:]) @ coef
+            rest = (self.design[None] - predictors[:, :, 1:]) @ np.linalg.cholesky(inverse)
+            drawn = drawn + rest.astype(dtype) @ noise.coef
         return drawn
