@@ -58,8 +58,8 @@ def chain_slope() -> dict[str, Any]:
             return jnp.sum(y * z - jnp.exp(z)) - 50 * jnp.sum(jnp.diff(z) ** 2) - 0.5 * z[0] ** 2
 
         family = curvi.Chain(length, 1)
-        density = curvi.Target(log_density, length).density
-        params = family.init(jnp.zeros(length, y.dtype), sd=0.1)
+        start = jnp.zeros(length, y.dtype)
+        density, params = curvi.Target(log_density, start).density, family.init(start)
         noise = jax.random.normal(jax.random.key(0), (1, length), y.dtype)
         step = jax.jit(jax.value_and_grad(lambda p, e: neg_elbo(density, family, p, e)))  # noqa: B023
         jax.block_until_ready(step(params, noise))
