@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from markdown import as_table
+from scipy.optimize import nnls
 
 Row = dict[str, Any]
 COLUMNS = 123  # of a9a
@@ -18,10 +19,15 @@ NUMBER = 4  # bytes of float32
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a product: ``overhead + each N d / P + log2(P) (latency + wire d) + waiting``."""
+    """Seconds of a product of N d numbers, those beyond the cache read from memory, on P devices:
+
+    ``overhead + (each N d + fetch (4 N d - cache)) / P + log2(P) (latency + wire d) + waiting``.
+    """
 
     overhead: float
     each: float  # per row and column
+    fetch: float  # per byte beyond the cache
+    cache: float  # bytes
     latency: float
     wire: float  # per number of an all-reduce
     waiting: float  # for the slower of the processes
@@ -30,16 +36,19 @@ class Cost:
     def fitted(cls, result: Row) -> Cost:
         """Computing from one process alone, sending from sums alone, waiting from two processes."""
         table, sums = result["products"], result["all_reduce"]
-        seconds = np.asarray([row["one"] for row in table])
         work = np.asarray([row["rows"] * COLUMNS for row in table], float)
-        overhead, each = _line(work, seconds)
-        latency, wire = _line([s["numbers"] for s in sums], [s["median"] for s in sums])
+        cache = float(result["cache_bytes"])
+        beyond = np.maximum(NUMBER * work - cache, 0.0)
+        overhead, each, fetch = _fitted([work, beyond], [row["one"] for row in table])
+        numbers = np.asarray([s["numbers"] for s in sums], float)
+        latency, wire = _fitted([numbers], [s["median"] for s in sums])
         waiting = float(np.mean([row["two_mean"] - row["two"] for row in table]))
-        return cls(overhead, each, latency, wire, max(waiting, 0.0))
+        return cls(overhead, each, fetch, cache, latency, wire, max(waiting, 0.0))
 
     def product(self, rows: float, columns: float, devices: int) -> float:
         """Seconds of a product of so many rows."""
-        own = self.overhead + self.each * rows * columns / devices
+        beyond = max(NUMBER * rows * columns - self.cache, 0.0)
+        own = self.overhead + (self.each * rows * columns + self.fetch * beyond) / devices
         if devices == 1:
             return own
         return own + math.log2(devices) * self.sum(columns) + self.waiting
@@ -49,15 +58,12 @@ class Cost:
         return self.latency + self.wire * numbers
 
 
-def _line(x: Any, y: Any) -> tuple[float, float]:
-    """Offset and slope, both not negative, with the least relative errors."""
-    x, y = np.asarray(x, float), np.asarray(y, float)
-    design = np.stack([1 / y, x / y], axis=1)
-    found = np.linalg.lstsq(design, np.ones(len(y)), rcond=None)[0]
-    if found.min() >= 0:
-        return float(found[0]), float(found[1])
-    slope = np.sum(x / y) / np.sum((x / y) ** 2)
-    return 0.0, float(slope)
+def _fitted(columns: list[np.ndarray], seconds: list[float]) -> list[float]:
+    """Offset and slopes, none of them negative, with the least relative errors."""
+    y = np.asarray(seconds, float)
+    design = np.stack([np.ones(len(y)), *columns], axis=1) / y[:, None]
+    sizes = np.linalg.norm(design, axis=0) + np.finfo(float).tiny
+    return [float(value) for value in nnls(design / sizes, np.ones(len(y)))[0] / sizes]
 
 
 def scale_text(result: Row) -> str:
@@ -66,29 +72,37 @@ def scale_text(result: Row) -> str:
 
 
 def _measured(result: Row) -> str:
-    last, saving, mapped = result["stream"][-1], result["saving"], result["mapped"]
-    ratios = {m: mapped[m]["ratio"] for m in ("kfac", "adam")}
-    return (
+    """What the parts of the record say; one that was not measured is left out."""
+    last, saving, mapped = result["stream"][-1], result["saving"], result.get("mapped")
+    disk = (
         f"**Rows on disk.** {last['rows']:,} rows of 100 columns take {last['seconds']:.0f} s on "
-        "one "
-        f"core and {last['bytes'] / 2**30:.2f} GiB, whatever their number; the cost grows with "
-        "the "
-        f"power {result['slope']:.2f} of it. An auto-encoder of the size used for MNIST whose "
-        "rows "
-        f"are in a file of {mapped['gigabytes']:g} GB takes {ratios['kfac']:.2f} (`kfac`) and "
-        f"{ratios['adam']:.2f} (`adam`) times as many steps a second as one with rows in "
-        "memory.\n\n"
+        f"one core and {last['bytes'] / 2**30:.2f} GiB of memory; the cost grows with "
+        f"the power {result['slope']:.2f} of it."
+    )
+    if mapped is not None:
+        disk += (
+            " An auto-encoder of the size used for MNIST whose rows are in a file of "
+            f"{mapped['gigabytes']:g} GB takes {mapped['kfac']['ratio']:.2f} (`kfac`) and "
+            f"{mapped['adam']['ratio']:.2f} (`adam`) times as many steps a second as one with rows "
+            "in memory."
+        )
+    shared = (
         f"**Two processes on two cores** make {result['regression']['ratio']:.2f} times as many "
         f"products with the Hessian of a9a, repeated to {result['products'][-1]['rows']:,} rows, "
-        "as "
-        f"one on one core, and {result['vae_adam']['ratio']:.2f} (`adam`) and "
-        f"{result['vae_kfac']['ratio']:.2f} (`kfac`) times as many steps of that auto-encoder at "
-        "batches of 2,000 rows.\n\n"
-        f"**A checkpoint** of it, {saving['bytes'] / 1e6:.0f} MB, takes "
-        f"{1e3 * saving['seconds']:.0f} ms: once a minute that is {100 * saving['share']:.2f} % "
-        "of a "
-        "run."
+        "as one on one core"
     )
+    if "vae_adam" in result:
+        shared += (
+            f", and {result['vae_adam']['ratio']:.2f} (`adam`) and "
+            f"{result['vae_kfac']['ratio']:.2f} (`kfac`) times as many steps of an auto-encoder at "
+            "batches of 2,000 rows"
+        )
+    checkpoint = (
+        f"**A checkpoint** of an auto-encoder, {saving['bytes'] / 1e6:.0f} MB, takes "
+        f"{1e3 * saving['seconds']:.0f} ms: once a minute that is {100 * saving['share']:.2f} % of "
+        "a run."
+    )
+    return "\n\n".join([disk, f"{shared}.", checkpoint])
 
 
 def _checked(result: Row) -> str:
@@ -106,7 +120,8 @@ def _checked(result: Row) -> str:
     errors = [abs(row["model, two"] / row["two processes [ms]"] - 1) for row in rows]
     return (
         f"The constants come from one process alone ($c = {1e9 * cost.each:.3f}$ ns per row and "
-        f"column, {1e3 * cost.overhead:.2f} ms to begin), from sums of two processes alone "
+        f"column, $m = {1e9 * cost.fetch:.3f}$ ns per byte beyond the {cost.cache / 2**20:.0f} MiB "
+        f"of the cache, {1e3 * cost.overhead:.2f} ms to begin), from sums of two processes alone "
         "($\\alpha "
         f"= {1e6 * cost.latency:.0f}$ µs, $\\beta = {1e9 * cost.wire:.2f}$ ns per number) and "
         "from the "
@@ -118,10 +133,11 @@ def _checked(result: Row) -> str:
 
 
 def _carried(cost: Cost) -> str:
-    compute = cost.each * ROWS * WIDE / DEVICES
+    each = cost.each + NUMBER * cost.fetch  # far beyond the cache
+    compute = each * ROWS * WIDE / DEVICES
     talk = math.log2(DEVICES) * cost.sum(WIDE)
     everything = ROWS * WIDE * NUMBER
-    even = math.log2(DEVICES) * cost.sum(WIDE) / (cost.each * WIDE) * DEVICES
+    even = math.log2(DEVICES) * cost.sum(WIDE) / (each * WIDE) * DEVICES
     sent = 2 * PARAMETERS  # mean and log sd of every coordinate
     return (
         f"**On paper: $10^9$ rows** of {WIDE} columns on {DEVICES} devices such as these cores. A "
