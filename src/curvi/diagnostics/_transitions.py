@@ -24,7 +24,7 @@ from curvi.families._sparse_host import SparseMap
 from curvi.families._warp import Moved
 from curvi.objective._batch import BatchedDensity
 
-_BLOCK = 8  # transitions between two looks at the moments
+_BLOCK = 8  # transitions between two looks at the moments, or this share of those before
 _WARM = 8  # transitions that choose the step
 _LENGTH, _JITTER = np.pi / 2, 0.3  # of a trajectory, and its relative spread
 _WANTED_ACCEPTANCE = 0.8
@@ -50,6 +50,8 @@ class Effort:
         Effective draws of the worst coordinate at which they end.
     most_evaluations : int
         Gradients that they may take.
+    patience : int
+        Gradients from which on they go on only where what is left promises to be enough.
     chains : int
         Number of chains.
     time_left : callable
@@ -58,6 +60,7 @@ class Effort:
 
     wanted_ess: float = 1000.0
     most_evaluations: int = 200_000
+    patience: int = 200_000
     chains: int = 256
     time_left: Callable[[], float] = lambda: float("inf")
 
@@ -188,14 +191,14 @@ class _Chains:
             self._advance(_WARM // 2, adapt=True)
         self._forget()
         while True:
-            self._advance(_BLOCK, adapt=False)
+            self._advance(max(_BLOCK, len(self.kept) // _BLOCK), adapt=False)
             if self._shortened():
                 continue
             self.seen += [self.outputs(places) for places in self.kept[len(self.seen) :]]
             dropped = len(self.kept) // 3
             found = settling_of(np.stack(self.seen[dropped:]))
             done = found.settled and found.ess.min() >= self.effort.wanted_ess
-            if done or self._spent():
+            if done or self._spent() or self._impatient(found):
                 return Transitions(
                     np.concatenate(self.kept[dropped:]),
                     found,
@@ -211,7 +214,7 @@ class _Chains:
     def _shortened(self) -> bool:
         """Begin again with shorter steps where trajectories fly off: a place is not resolved."""
         flies = float(np.mean(self.flown)) > _RARELY_DIVERGING
-        late = self._used() > 0.4 * self.effort.most_evaluations  # what follows is the answer
+        late = self._used() > 0.4 * self.effort.patience  # what follows is the answer
         if not flies or late or self.step <= _SHORTEST_AGAIN or self._spent():
             return False
         self.step *= _SHORTER
@@ -223,6 +226,16 @@ class _Chains:
 
     def _spent(self) -> bool:
         return self._used() >= self.effort.most_evaluations or self.effort.time_left() <= 0
+
+    def _impatient(self, found: Settling) -> bool:
+        """Whether, past the usual effort, more is not needed, or all that is left is too little."""
+        used, enough = self._used(), _LEAST_PER_CHAIN * self.effort.chains
+        if used < self.effort.patience:
+            return False
+        least = float(found.ess.min())
+        return (found.settled and least >= enough) or (
+            least * self.effort.most_evaluations < enough * used
+        )
 
     def _start(self, noise: np.ndarray) -> _State:
         """Chains where the target is not negligible.

@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 from curvi._core.errors import Outcome
 from curvi._core.trees import coordinate_names, flat_numbers
 from curvi.diagnostics._evaluation import ENOUGH_ESS, LEAST_ESS, WORST_K
-from curvi.families import DiagonalPlusLowRank, LowerTriangular
+from curvi.families import Diagonal, DiagonalPlusLowRank, LowerTriangular
 
 LARGEST_MC_ERROR = 0.05
 _FALL, _RELATIVE_FALL, _FALL_SES = 5.0, 0.1, 10.0  # nats, of the bound, and standard errors
@@ -74,13 +74,22 @@ def misfit_sentence(result: Any) -> str:
             "prior that keeps it from zero, write group effects as mean + sd * noise, or sample "
             "with NUTS from result.to_blackjax()."
         )
-    richer = _richer(result.target.dimension, result.family.scale)
-    return (
+    dimension, scale = result.target.dimension, result.family.scale
+    found = (
         f"q does not match the target (Pareto k {result.khat:.2f}, relative ESS "
         f"{result.relative_ess:.2g}; good fits have ESS above {ENOUGH_ESS}, or k below {WORST_K} "
-        f"and ESS above {LEAST_ESS}): sds and tails may be wrong; use linear_response, {richer}or "
-        "num_starts in case there are several optima."
+        f"and ESS above {LEAST_ESS}): sds and tails may be wrong; "
     )
+    if isinstance(scale, Diagonal) and dimension > _MOST_FULL:
+        return found + (
+            "q has no correlations, and above a thousand coordinates the ladder goes on only where "
+            "the Hessian has zeros or is cheap. result.linear_response() has the sds that "
+            f"correlations make, curvi.fit(..., family=curvi.LowRank({_FIRST_RANK})) the largest "
+            "of them; a model in which fewer coordinates meet (a series by its levels, not by its "
+            "innovations) has zeros."
+        )
+    richer = _richer(dimension, scale)
+    return found + f"use linear_response, {richer}or num_starts in case there are several optima."
 
 
 def _richer(dimension: int, scale: Any) -> str:

@@ -10,6 +10,7 @@ from curvi._core.trees import coordinate_names, precision_of
 from curvi.diagnostics._correction import Correction
 from curvi.diagnostics._moments import user_columns, user_space
 from curvi.diagnostics._transitions import Effort, Transitions, run_transitions
+from curvi.families._sparse_host import SparseMap
 from curvi.inference._candidate import CLOSE, Candidate
 from curvi.objective._batch import BatchedDensity
 from curvi.targets import AbstractTarget
@@ -17,7 +18,9 @@ from curvi.targets import AbstractTarget
 _FEWEST_WEIGHTED, _MOST_WEIGHTED = 1024, 4096  # draws, unless mc_tolerance asks for more
 _MOST_DRAWS = 2**16  # that are weighted, whatever mc_tolerance asks for
 _NUMBERS_WEIGHTED = 1e8  # that the log density at weighted draws computes
-_MOST_EVALUATIONS = 400_000
+_PATIENCE, _MOST_EVALUATIONS = 400_000, 1_600_000  # gradients of transitions
+# Numbers that they compute, and that all positions hold, up to which they go on for want of draws.
+_CHEAP_NUMBERS, _HELD_NUMBERS = 4e9, 1e8
 _MOST_NUMBERS = 8e10  # that transitions compute
 _CHAINS, _FEWEST_CHAINS = 256, 32
 _CHAIN_NUMBERS = 400_000  # in the positions of all chains, as far as so many chains allow it
@@ -32,6 +35,18 @@ def number_to_weight(target: AbstractTarget, best: Candidate, mc_tolerance: floa
     if mc_tolerance is not None:
         needed = min((1 / best.relative_ess - 1) / mc_tolerance**2, _MOST_DRAWS)
     return int(np.clip(affordable, _FEWEST_WEIGHTED, max(_MOST_WEIGHTED, needed)))
+
+
+def with_own_moments(place: SparseMap, noise: np.ndarray) -> np.ndarray:
+    """Noise whose draws have the means and sds of q exactly, coordinate by coordinate.
+
+    What q has right then has no Monte-Carlo error before it is weighted.
+    """
+    positions = place.forward(noise).positions
+    mean, sd = np.empty_like(place.mean), np.empty_like(place.mean)
+    mean[place.order], sd[place.order] = place.mean, place.sds
+    scaled = (positions - positions.mean(axis=0)) / positions.std(axis=0)
+    return place.noise_of(mean + scaled * sd)
 
 
 def weighted(density: BatchedDensity, best: Candidate, noise: np.ndarray) -> Correction | None:
@@ -58,9 +73,12 @@ def effort_of(
     """How long transitions go on."""
     numbers = max(target.density.cost.numbers, 1.0)
     wanted = float(np.clip(_NUMBERS_FOR_ESS / numbers, _LEAST_ESS, _MOST_ESS))
+    patience = int(min(_PATIENCE, _MOST_NUMBERS / numbers))
+    most = min(_MOST_EVALUATIONS, _CHEAP_NUMBERS / numbers, _HELD_NUMBERS / target.dimension)
     return Effort(
         wanted_ess=wanted if mc_tolerance is None else max(wanted, mc_tolerance**-2),
-        most_evaluations=int(min(_MOST_EVALUATIONS, _MOST_NUMBERS / numbers)),
+        most_evaluations=max(patience, int(most)),
+        patience=patience,
         chains=int(np.clip(_CHAIN_NUMBERS // target.dimension, _FEWEST_CHAINS, _CHAINS)),
         time_left=time_left,
     )

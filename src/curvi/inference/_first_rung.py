@@ -9,8 +9,9 @@ from curvi.objective import Draws
 from curvi.solvers import NaturalGradient
 from curvi.targets import AbstractTarget
 
-_MOST_WORK = 3e11  # numbers that the gradients of one fit compute
+_MOST_WORK = 1e12  # numbers that the gradients of one fit compute
 _STEPS = 30  # of a run, by which its work is judged
+MOST_DENSE = 2000  # coordinates, up to which a Hessian without zeros has a full covariance
 FEWEST_DRAWS, _DRAWS_PER_DIMENSION = 128, 1.15
 FEW_DIMENSIONS = 30  # up to which a run goes on to the end
 _LEAST_PROGRESS = 0.02  # nats per step and root of a dimension that are worth going on for
@@ -18,13 +19,13 @@ _LEAST_PROGRESS = 0.02  # nats per step and root of a dimension that are worth g
 
 def climbs(target: AbstractTarget) -> bool:
     """Whether a full covariance of the target is affordable, or a sparse precision to be found."""
-    return _has_full_rank(target) or may_be_sparse(target)
+    return _has_full_rank(target, MOST_DENSE) or may_be_sparse(target)
 
 
-def _has_full_rank(target: AbstractTarget) -> bool:
+def _has_full_rank(target: AbstractTarget, most: int) -> bool:
     draws = number_of_draws(target.dimension)
     work = target.density.cost.numbers * draws * _STEPS
-    return target.dimension <= MOST_FULL and work <= _MOST_WORK
+    return target.dimension <= most and work <= _MOST_WORK
 
 
 def number_of_draws(dimension: int) -> int:
@@ -40,15 +41,23 @@ def first_rung(
 
     Looking for one takes no longer than ``time_budget``.
     """
-    method = method_for(target.dimension)
-    if _has_full_rank(target):
-        return FullRank(), method, draws_for(FullRank(), target.dimension)
-    try:
-        with deadline(float("inf") if time_budget is None else time_budget):
-            family = sparse_family(target)
-    except OutOfTime:
-        return None
-    return None if family is None else (family, method, draws_for(family, target.dimension))
+    method, dimension = method_for(target.dimension), target.dimension
+    family: Family | None = None
+    if not _has_full_rank(target, MOST_FULL) and may_be_sparse(target):
+        try:
+            with deadline(float("inf") if time_budget is None else time_budget):
+                family = sparse_family(target)
+        except OutOfTime:
+            return None
+    if family is None and _has_full_rank(target, MOST_DENSE):
+        family = FullRank()
+    return None if family is None else (family, method, draws_for(family, dimension))
+
+
+def has_more_draws(target: AbstractTarget) -> bool:
+    """Whether a first run that has not ended may begin again on four times its draws."""
+    draws = 4 * number_of_draws(target.dimension)
+    return target.density.cost.numbers * draws * _STEPS <= _MOST_WORK
 
 
 def draws_for(family: Family, dimension: int) -> Draws:

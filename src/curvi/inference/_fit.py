@@ -36,7 +36,7 @@ from curvi.engine import (
     resumable,
 )
 from curvi.families import Family, MeanField, Params
-from curvi.inference._first_rung import first_rung
+from curvi.inference._first_rung import FEW_DIMENSIONS, first_rung, has_more_draws
 from curvi.inference._growth import Grown, Precision, run_growing
 from curvi.inference._initial import (
     COPIES,
@@ -71,7 +71,6 @@ from curvi.targets import AbstractTarget
 
 _STREAM = 0xD4A
 _LAPLACE_STEPS = 1000  # to the mode, at most
-_FEW_DIMENSIONS = 30  # up to which other starts are tried where q looks wrong
 _MANY_STEPS = 100  # in which any width that a proper posterior has is reached
 
 
@@ -113,9 +112,9 @@ def fit(
         "auto" climbs a ladder until the answer is right: a full covariance, or above a thousand
         dimensions a sparse precision where the Hessian is sparse; a family that is conditional
         on globals where there are groups; importance weights, transitions from draws of q;
-        ``result.rungs`` tells what was tried. Above a thousand dimensions with a dense Hessian,
-        on minibatches, with ``init="laplace"``, a mesh, compiled execution and with a method or
-        draws of one's own it is MeanField.
+        ``result.rungs`` tells what was tried. Above two thousand dimensions with a dense Hessian
+        (fewer where it is expensive), on minibatches, with ``init="laplace"``, a mesh, compiled
+        execution and with a method or draws of one's own it is MeanField.
     method : Method
         TrustRegion by default, and NaturalGradient on the ladder and for SparsePrecision: no
         learning rate, both stop by themselves.
@@ -238,21 +237,23 @@ def fit(
     accuracy = default_tolerance(target.dtype) if tolerance is None else tolerance
     noise = None if plan.fresh else draws_of(problem, key, _STREAM)
     resources = Resources(key, target.rows, noise)
-    grows = num_draws is None and not isinstance(draws, Draws)
+    few = not automatic or target.dimension <= FEW_DIMENSIONS  # other starts are tried there
+    again = not few and max_steps is None and has_more_draws(target)
     with hooks_for(progress, "ELBO", on_step, sign=-1.0) as hooks:
         budget = Budget(accuracy, steps, time_budget, hooks, began)
         call = _Call(target, method, execution, budget, mc_tolerance)
         params = _start(init, problem, call, resources)
         try:
-            alone = automatic and target.dimension > _FEW_DIMENSIONS
             first = first_run(
                 problem, method, target, params, resources, budget,
-                num_starts=(1 if alone else "auto") if starts is None else starts,
-                execution=execution, fallback=TrustRegion() if automatic and not alone else None,
+                num_starts=starts or ("auto" if few else 1), execution=execution,
+                fallback=TrustRegion() if automatic and few else None,
             )  # fmt: skip
             grown = run_growing(
                 problem, method, first.ended, resources, budget,
-                execution=execution, precision=Precision(mc_tolerance if grows else None),
+                execution=execution, restart=first.start if again else None,
+                precision=Precision(
+                    None if num_draws or isinstance(draws, Draws) else mc_tolerance),
             )  # fmt: skip
         except Exception as error:
             call.keep(error, problem, resources)

@@ -17,6 +17,7 @@ from curvi.diagnostics._monte_carlo import (
     replicates,
 )
 from curvi.engine import Budget, Execution, Resources, RunResult, VariationalProblem, run
+from curvi.families import Diagonal, Params
 from curvi.solvers import Method
 
 _STREAM = 0xD4A
@@ -88,15 +89,20 @@ def run_growing(
     *,
     execution: Execution,
     precision: Precision,
+    restart: Params | None = None,
 ) -> Grown:
     """Go on from a run; while the Monte-Carlo error is above the tolerance, run on more draws.
 
     Every run starts from the optimum of the one before. The number of draws grows by the factor
     that the square-root law asks for, in powers of four. The trace names the draws of each step.
     A run that ends on a saddle point is sent down from it once. Ctrl-C keeps the last run, and so
-    does an exception out of the user's code, as its ``curvi_result``.
+    does an exception out of the user's code, as its ``curvi_result``. A run that took all its steps
+    and did not converge begins again at ``restart``, if that is given, on four times the draws:
+    where it ended has too much of its few draws in it.
     """
     growth = _Growth(problem, method, first, resources, budget, execution, precision)
+    if first.outcome is Outcome.BUDGET and restart is not None and budget.left() > 0:
+        return growth.on_more_draws(restart)
     if not method.takes_newton_steps(problem) or first.outcome is not Outcome.CONVERGED:
         return growth.grown(first.outcome)
     try:
@@ -136,6 +142,13 @@ class _Growth:
         ended = self.ended._replace(trace=trace, steps=len(trace["step"]), outcome=outcome)
         cut = outcome is Outcome.INTERRUPTED
         return Grown(ended, self.problem, self.resources, self.replicates, message, cut)
+
+    def on_more_draws(self, start: Params) -> Grown:
+        """Once more where few draws made a bound that is rough, and its steps short."""
+        self.budget = replace(self.budget, max_steps=self.spent + self.budget.max_steps)
+        self._use_draws(_FACTORS[0] * self.problem.plan.num_draws)
+        self._run(start)
+        return self.grown(self.ended.outcome)
 
     def until_precise(self) -> Grown:
         """Check for saddles and for precision, and add draws, until there is nothing to do."""
@@ -226,11 +239,16 @@ class _Growth:
 
 
 def _too_few(problem: VariationalProblem, error: float, limit: float) -> str:
+    other = "choose a family with fewer parameters"
+    if isinstance(problem.family.scale, Diagonal):
+        other = (
+            "accept a larger mc_tolerance: sds of a mean field are too small where coordinates are "
+            "correlated, and in those of result.linear_response() the error is smaller"
+        )
     return (
         f"Converged on {problem.plan.num_draws} draws, but they leave the mean a Monte-Carlo error "
         f"of {error:.2g} posterior sds, above {limit:g}, and more draws are beyond the budget or "
-        "the memory of a fit. Pass num_draws= to go further, or choose a family with fewer "
-        "parameters."
+        f"the memory of a fit. Pass num_draws= to go further, or {other}."
     )
 
 

@@ -27,7 +27,13 @@ from curvi.families._host import HostMap
 from curvi.families._sparse_host import SparseMap
 from curvi.inference._candidate import Candidate
 from curvi.inference._centring import Recentred
-from curvi.inference._corrections import effort_of, moved, number_to_weight, weighted
+from curvi.inference._corrections import (
+    effort_of,
+    moved,
+    number_to_weight,
+    weighted,
+    with_own_moments,
+)
 from curvi.inference._dependence import find_globals
 from curvi.inference._first_rung import (
     FEW_DIMENSIONS,
@@ -38,6 +44,7 @@ from curvi.inference._first_rung import (
 )
 from curvi.inference._following import Following
 from curvi.inference._initial import around
+from curvi.inference._sparse_rung import sparse_family, structure_holds
 from curvi.inference._tails import has_light_tails
 from curvi.objective import normalise, whiten
 from curvi.objective._batch import BatchedDensity
@@ -96,7 +103,8 @@ class Ladder:
 
     def _climb(self, result: FitResult) -> FitResult:
         self._began, self._counted = self.budget.began, 0
-        self._spent = result.steps
+        # A first run on more draws has had steps of its own.
+        self._spent = result.steps if result.steps <= self.budget.max_steps else 0
         self._modes: tuple[Mode, ...] = result.modes
         first = Candidate(
             result.family,
@@ -112,7 +120,7 @@ class Ladder:
         self._recentred: Recentred | None = None
         given = first
         try:
-            first = self._centred(first)
+            first = self._centred(self._with_all_entries(first))
             self._answer(first)
             if self._trusted:
                 self._look_around(given)
@@ -156,6 +164,27 @@ class Ladder:
             modes=self._modes,
             seconds=time.perf_counter() - self.budget.began,
         )
+
+    def _with_all_entries(self, first: Candidate) -> Candidate:
+        """A sparse q whose precision has the entries of the Hessian at its own draws, too.
+
+        They were found around the start. What is missing makes q worse, not the answer wrong:
+        weights and transitions know nothing of it.
+        """
+        place, rng = first.map, host_generator(self.resources.key, _STREAM, 8)
+        if not isinstance(place, SparseMap) or structure_holds(self.target, place, rng):
+            return first
+        self._note("entries of the Hessian", first, "others at draws of q")
+        there = first.params.mean
+        family = sparse_family(self.target.started_at(self.target.density.unravel(there)))
+        if family is None or self._exhausted:
+            return first
+        fitted = self._judged(family, self._run(family, around(family, there, 0.1)).params)
+        better = fitted is not None and fitted.elbo > first.elbo
+        self._note(
+            "sparse precision once more", fitted or first, "better" if better else "no better"
+        )
+        return fitted if better and fitted is not None else first
 
     def _centred(self, first: Candidate) -> Candidate:
         """A q with group effects in the form that suits them, where it fits better.
@@ -266,10 +295,12 @@ class Ladder:
 
     def _weighted(self, best: Candidate) -> Correction | None:
         """Importance weights for draws of q, where they are enough."""
-        count = number_to_weight(self.target, best, self.mc_tolerance)
-        if not self._sparse:
+        count, place = number_to_weight(self.target, best, self.mc_tolerance), best.map
+        if isinstance(place, SparseMap):
+            noise = with_own_moments(place, normalise(self._noise(count, 2)))
+        else:
             count = max(count, number_of_draws(self.target.dimension))
-        noise = (normalise if self._sparse else whiten)(self._noise(count, 2))
+            noise = whiten(self._noise(count, 2))
         found = weighted(self.density, best, noise)
         note = "a few carry the rest" if found is None else "corrected"
         self._note("importance weights", best, note)

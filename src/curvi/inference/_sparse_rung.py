@@ -8,6 +8,7 @@ import numpy as np
 
 from curvi._core.errors import InputError
 from curvi.families import Family, SparsePrecision
+from curvi.families._sparse_host import SparseMap
 from curvi.objective._curvature import Curvature, find_curvature, work_of
 from curvi.targets import AbstractTarget
 
@@ -15,6 +16,7 @@ SPARSE_DRAWS = 32
 MOST_FULL = 1000  # coordinates, up to which the ladder begins with a full covariance
 _MOST_DIMENSIONS = 100_000
 _MOST_WORK = 1e11  # numbers that looking for a structure may compute
+_CHECKED = 2  # draws of a fitted q
 _SEED = 0x5A  # of the positions and groups that show a structure
 _NOT_SPARSE = (
     "the Hessian of this log density is not sparse, or not the same everywhere; use LowRank(10), "
@@ -36,6 +38,17 @@ def sparse_family(target: AbstractTarget) -> SparsePrecision | None:
     """The family with the structure of a target; None where it has none."""
     found = find_curvature(target, np.random.default_rng(_SEED))
     return None if found is None else SparsePrecision(elimination=found.structure)
+
+
+def structure_holds(target: AbstractTarget, place: SparseMap, rng: np.random.Generator) -> bool:
+    """Whether the Hessian has no other entries at draws of a q that was fitted.
+
+    Where a term is switched on by its coordinates, it may have entries that it had not at the
+    start. Each draw costs one Hessian, and one product along a dense vector.
+    """
+    noise = rng.normal(size=(_CHECKED, target.dimension))
+    positions = place.forward(noise).positions
+    return Curvature(target.density, target.rows, place.structure).verified(positions, rng)
 
 
 def with_found_structure(family: Family, target: AbstractTarget) -> Family:
