@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from group_table import groups_headline
 
 Row = dict[str, Any]
 
@@ -215,6 +216,7 @@ HEADLINES: dict[str, Callable[[Row], str]] = {
     "regression": regression,
     "mixed": mixed,
     "posteriors": posteriors,
+    "groups": groups_headline,
     "vae": vae,
     "rows": rows,
     "sequences": sequences,

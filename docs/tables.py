@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from group_table import groups_table
 from markdown import as_table
 from mixed_tables import mixed_table
 from posterior_tables import posteriors_table
@@ -341,6 +342,7 @@ TABLES: dict[str, Callable[[Row], str]] = {
     "regression": regression_table,
     "mixed": mixed_table,
     "posteriors": posteriors_table,
+    "groups": groups_table,
     "vae": vae_table,
     "rows": rows_table,
     "sequences": sequences_table,
