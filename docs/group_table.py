@@ -27,12 +27,14 @@ def groups_table(result: Row) -> str:
     seconds = result["steps"]["seconds"]
     lines = ["| groups | seconds of a step |", "|---|---|"]
     lines += [f"| {int(g):,} | {seconds[g]:.3g} |" for g in sorted(seconds, key=int)]
+    rows = {**result.get("fits", {}), **result.get("nuts", {})}
+    if not rows:
+        return "\n".join(lines)
     lines += [
         "",
         "| groups | coordinates | fit [s] | NUTS [s] | worst error of a mean [sd] | sd ratios |",
         "|---|---|---|---|---|---|",
     ]
-    rows = {**result.get("fits", {}), **result.get("nuts", {})}
     for groups in sorted(rows, key=int):
         row = rows[groups]
         shown = f"| {int(groups):,} | {row['dimension']:,} | {row['seconds']:.1f} "
