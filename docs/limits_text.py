@@ -137,6 +137,17 @@ def _music(result: Row) -> Iterator[str]:
         )
 
 
+def _music_methods(result: Row) -> Iterator[str]:
+    ratios = [row["ratio"] for row in result["runs"]]
+    missed = sum(ratio is None for ratio in ratios)
+    if missed:
+        yield (
+            "**KFAC for deep Markov models** does not reach Adam's best bound of "
+            f"{result['budget']:.0f} processor seconds for {missed} of {len(ratios)} seeds; "
+            "use Adam."
+        )
+
+
 def _paper_methods(result: Row) -> Iterator[str]:
     found = result["a9a_3000"]["methods"]
     broken = [name for name, row in found.items() if name.startswith("HFSGVI") and row["diverged"]]
@@ -151,6 +162,7 @@ SENTENCES: dict[str, Callable[[Row], Iterator[str]]] = {
     "posteriors": _posteriors,
     "sequences": _sequences,
     "music": _music,
+    "music_methods": _music_methods,
     "regression": _regression,
     "rows": _rows,
     "vae": _vae,
