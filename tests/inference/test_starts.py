@@ -9,6 +9,7 @@ import pytest
 
 import curvi
 from curvi._core.errors import InputError, NumericalError
+from curvi.engine import run
 from tests.solvers.problems import generator, linear, logistic, seed_of
 
 
@@ -153,3 +154,47 @@ def test_a_regression_in_its_own_units_is_fitted_from_far_away(key):
     assert not result.alarms
     np.testing.assert_allclose((np.asarray(result.mean["beta"]) - best) / sd, 0.0, atol=0.05)
     np.testing.assert_allclose(result.sd["beta"] / sd, 1.0, atol=0.05)
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("size", [2, 5])
+def test_a_target_without_an_end_is_called_improper_however_far_it_is_followed(size):
+    result = curvi.fit(
+        lambda x: x[0] - 0.5 * jnp.sum(x[1:] ** 2), jnp.zeros(size), progress=False,
+        on_failure="return",
+    )  # fmt: skip
+    assert not result.converged
+    assert "improper along x[0]" in result.message
+
+
+@pytest.mark.float64_only
+def test_the_trust_region_takes_over_where_natural_gradients_do_not_arrive(monkeypatch):
+    monkeypatch.setattr(curvi.NaturalGradient, "default_max_steps", property(lambda _: 2))
+
+    def log_density(x):
+        return -0.5 * jnp.sum((x - 30.0) ** 2) - jnp.sum(jnp.exp(0.1 * (x - 30.0)))
+
+    result = curvi.fit(log_density, jnp.zeros(2), progress=False, on_failure="return")
+    assert result.converged
+    assert isinstance(result.method, curvi.TrustRegion)
+    assert result.steps == len(result.trace["step"]) > 2
+    np.testing.assert_allclose(result.mean, 29.9, atol=0.05)
+
+
+@pytest.mark.float64_only
+@pytest.mark.filterwarnings("ignore::curvi.NotConvergedWarning")
+def test_a_fallback_that_raises_leaves_the_first_run(monkeypatch):
+    """It may need what a user's function does not have, such as second derivatives."""
+    monkeypatch.setattr(curvi.NaturalGradient, "default_max_steps", property(lambda _: 2))
+
+    def run_without_hessians(problem, method, *given, **options):
+        if isinstance(method, curvi.TrustRegion):
+            raise ValueError("no second derivatives")
+        return run(problem, method, *given, **options)
+
+    monkeypatch.setattr("curvi.inference._initial.run", run_without_hessians)
+    result = curvi.fit(
+        lambda x: -0.5 * jnp.sum((x - 3e3) ** 2), jnp.zeros(2), progress=False, on_failure="return"
+    )
+    assert result.outcome is curvi.Outcome.BUDGET
+    assert isinstance(result.method, curvi.NaturalGradient)

@@ -52,7 +52,7 @@ def tail_sentence(
     bases = evaluation_noise(target, family, key)[: _LINES * (1 + _RAYS)]
     noise = _lines(bases, _axes(family, params, width), shape)
     log_p = -energies_at(target, family, params, noise.reshape(-1, width)).reshape(shape)
-    log_p[:, width:, :, 1:] += (width - 1) * np.log(_RADII)
+    log_p[:, width:, :, 1:] += (target.dimension - 1) * np.log(_RADII)
     flat = _transformed(family, params, noise.reshape(-1, width))
     with np.errstate(over="ignore"):  # far out is as far as numbers go
         given = positions_in_blocks(space, np.asarray(flat, target.dtype))

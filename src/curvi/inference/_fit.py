@@ -36,13 +36,13 @@ from curvi.engine import (
     resumable,
 )
 from curvi.families import Family, MeanField, Params
+from curvi.inference._broken_start import broken_gradient
 from curvi.inference._first_rung import FEW_DIMENSIONS, first_rung, has_more_draws
 from curvi.inference._growth import Grown, Precision, run_growing
 from curvi.inference._initial import (
     COPIES,
     FirstRun,
     around,
-    broken_gradient,
     continued,
     evaluator_of,
     first_run,
@@ -247,10 +247,10 @@ def fit(
             first = first_run(
                 problem, method, target, params, resources, budget,
                 num_starts=starts or ("auto" if few else 1), execution=execution,
-                fallback=TrustRegion() if automatic and few else None,
+                fallback=TrustRegion() if automatic and few and max_steps is None else None,
             )  # fmt: skip
             grown = run_growing(
-                problem, method, first.ended, resources, budget,
+                problem, first.method, first.ended, resources, budget,
                 execution=execution, restart=first.start if again else None,
                 precision=Precision(
                     None if num_draws or isinstance(draws, Draws) else mc_tolerance),
@@ -259,7 +259,7 @@ def fit(
             call.keep(error, problem, resources)
             raise
         climbing = Ladder(target, resources, budget, execution, mc_tolerance) if automatic else None
-        result = _judged(call, grown, first, climbing)
+        result = _judged(call._replace(method=first.method), grown, first, climbing)
     announce(result, on_failure, stops=method.stops(problem))
     if not result.outcome.is_failure and result.outcome is not Outcome.INTERRUPTED:
         for sentence in result.alarms:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,9 +15,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from curvi._core.compilation import compiled
 from curvi._core.errors import InputError, NumericalError, Outcome, keep_result
 from curvi._core.memory import require_memory
-from curvi._core.trees import coordinate_names, leaf_names, on_device, size
+from curvi._core.trees import on_device, size
 from curvi.diagnostics import FitResult, evaluate
 from curvi.diagnostics._evaluation import raw_relative_ess
+from curvi.diagnostics._flat_directions import improper_sentence
 from curvi.diagnostics._modes import Mode, modes_of
 from curvi.engine import (
     Budget,
@@ -29,6 +30,8 @@ from curvi.engine import (
     run_starts,
 )
 from curvi.families import Family, Params
+from curvi.inference._broken_start import no_width
+from curvi.inference._growth import joined_traces
 from curvi.objective._draws import host_generator
 from curvi.solvers import Method
 from curvi.targets import AbstractTarget
@@ -41,7 +44,6 @@ _PRODUCTS_OF_A_SEARCH = 20.0  # by which a second opinion is judged to be cheap
 _STREAM = 0x57A
 COPIES = 8  # of the parameters in a run: they, gradients, and the vectors of a Newton system
 _FEW_DRAWS = 128  # that tell a good width from a bad one
-_TRIED = 8  # draws at which a broken gradient is looked for
 _ONE_OF = "Interrupted among {} starts: the best state that they have reached is returned."
 _NO_SEARCH = (
     "Interrupted in the search for other starts, which was made because q does not match the "
@@ -51,17 +53,19 @@ _NO_SEARCH = (
 
 
 Evaluator = Callable[[Params], float]
+Runner = Callable[[Params, int], tuple[RunResult, Method]]
 _DONE = (Outcome.CONVERGED, Outcome.INTERRUPTED)
 
 
 class FirstRun(NamedTuple):
-    """The run that the fit goes on from, where it started, and how all starts ended.
+    """The run that the fit goes on from, where it started, its method, and how all starts ended.
 
     The message says what an interruption has left undone.
     """
 
     ended: RunResult
     start: Params
+    method: Method
     elbos: np.ndarray | None = None
     modes: tuple[Mode, ...] = ()
     message: str = ""
@@ -125,7 +129,7 @@ def starting_params(
     best = best_width(problem, target.start, resources, evaluate_at, budget)
     if best is None:
         target.check_start()
-        raise NumericalError(_diagnosis(problem, target, resources))
+        raise NumericalError(no_width(problem, target, resources, _WIDTHS[-1]))
     return around(problem.family, target.start, best)
 
 
@@ -232,17 +236,18 @@ def first_run(
         evaluate_at = evaluator_of(problem, method, start, resources, execution)
         points = starting_points(problem, target, start, resources, num_starts, evaluate_at, budget)
         runs = run_starts(problem, method, points, resources, budget, execution=execution)
-        return _best_of(problem, target, points, runs, resources.key, budget)
+        return _best_of(problem, method, target, points, runs, resources.key, budget)
 
-    def run_from(point: Params, spent: int = 0) -> RunResult:
+    def run_from(point: Params, spent: int = 0) -> tuple[RunResult, Method]:
         ended = run(problem, method, point, resources, budget, execution=execution, spent=spent)
         if fallback is None or ended.outcome in _DONE or budget.left() <= 0:
-            return ended
-        again = run(problem, fallback, point, resources, budget, execution=execution)
-        return again if again.outcome in _DONE else ended
+            return ended, method
+        if improper_sentence(target, problem.family, ended.params, point):
+            return ended, method  # nobody can converge
+        return _again(problem, (method, fallback), ended, point, resources, budget, execution)
 
-    ended = run_from(start)
-    first = FirstRun(ended, start)
+    ended, used = run_from(start)
+    first = FirstRun(ended, start, used)
     try:
         cheap = execution.is_cheap(problem.cost(start, resources), _PRODUCTS_OF_A_SEARCH)
         if num_starts == 1 or not cheap or ended.outcome is not Outcome.CONVERGED:
@@ -250,14 +255,43 @@ def first_run(
         evaluate_at = evaluator_of(problem, method, start, resources, execution)
         return _second_opinion(problem, target, first, resources, budget, evaluate_at, run_from)
     except KeyboardInterrupt:
-        return FirstRun(ended._replace(outcome=Outcome.INTERRUPTED), start, message=_NO_SEARCH)
+        return first._replace(ended=ended._replace(outcome=Outcome.INTERRUPTED), message=_NO_SEARCH)
     except Exception as error:
         keep_result(error, ended)
         raise
 
 
+def _again(
+    problem: VariationalProblem, methods: tuple[Method, Method], ended: RunResult, point: Params,
+    resources: Resources, budget: Budget, execution: Execution,
+) -> tuple[RunResult, Method]:  # fmt: skip
+    """A run that did not converge, made again by another method; the better one of both.
+
+    The second run has steps of its own. What it raises is not the user's concern: the first one
+    stands.
+    """
+    first, fallback = methods
+    own = replace(budget, max_steps=ended.steps + fallback.default_max_steps)
+    try:
+        again = run(
+            problem, fallback, point, resources, own, execution=execution, spent=ended.steps
+        )
+    except Exception:  # noqa: BLE001  a fallback needs more of the user's functions, such as Hessians
+        return ended, first
+    better = again.outcome is Outcome.CONVERGED or not _last_value(again) <= _last_value(ended)
+    if np.isnan(_last_value(again)) or not better:
+        cut = again.outcome is Outcome.INTERRUPTED
+        return (ended._replace(outcome=Outcome.INTERRUPTED) if cut else ended), first
+    trace = joined_traces([ended.trace, again.trace])
+    joined = again._replace(
+        trace=trace, steps=ended.steps + again.steps, seconds=ended.seconds + again.seconds
+    )
+    return joined, fallback
+
+
 def _best_of(
     problem: VariationalProblem,
+    method: Method,
     target: AbstractTarget,
     points: list[Params],
     runs: list[RunResult],
@@ -280,9 +314,10 @@ def _best_of(
     merits = elbos - _BETTER * unfinished
     best = 0 if np.isnan(merits).all() else int(np.nanargmax(merits))
     if not interrupted:
-        return FirstRun(runs[best], points[best], elbos, _modes(problem, target, runs, elbos))
+        modes = _modes(problem, target, runs, elbos)
+        return FirstRun(runs[best], points[best], method, elbos, modes)
     ended = runs[best]._replace(outcome=Outcome.INTERRUPTED)
-    return FirstRun(ended, points[best], elbos, message=_ONE_OF.format(len(runs)))
+    return FirstRun(ended, points[best], method, elbos, message=_ONE_OF.format(len(runs)))
 
 
 def _last_value(ended: RunResult) -> float:
@@ -303,7 +338,7 @@ def _modes(
 
 def _second_opinion(
     problem: VariationalProblem, target: AbstractTarget, first: FirstRun, resources: Resources,
-    budget: Budget, evaluate_at: Evaluator | None, run_from: Callable[[Params, int], RunResult],
+    budget: Budget, evaluate_at: Evaluator | None, run_from: Runner,
 ) -> FirstRun:  # fmt: skip
     """The best of the first run and of runs from elsewhere, where its q looks wrong."""
     key = resources.key
@@ -314,20 +349,22 @@ def _second_opinion(
         problem, target, first.start, resources, 1 + _OTHER_STARTS, evaluate_at, budget
     )
     runs, elbos, spent = [first.ended], [elbo], first.ended.steps
+    methods = [first.method]
     for point in points[1:]:
         if budget.left() <= 0 or spent >= budget.max_steps:
             break
-        ended = run_from(point, spent)
+        ended, used = run_from(point, spent)
         if ended.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
         converged = ended.outcome is Outcome.CONVERGED
         runs.append(ended)
+        methods.append(used)
         elbos.append(_elbo(target, problem, ended, key, budget) if converged else float("nan"))
         spent += ended.steps
     modes = _modes(problem, target, runs, np.asarray(elbos))
     best = int(np.nanargmax(elbos))
     if elbos[best] > elbo + 5 * error + _BETTER:
-        return FirstRun(runs[best], points[best], np.asarray(elbos), modes)
+        return FirstRun(runs[best], points[best], methods[best], np.asarray(elbos), modes)
     return first._replace(elbos=np.asarray(elbos), modes=modes)
 
 
@@ -339,60 +376,3 @@ def _elbo(
         return float("nan")
     elbo = evaluate(target, problem.family, ended.params, key, budget.left).elbo
     return elbo if np.isfinite(elbo) else float("nan")
-
-
-def broken_gradient(
-    problem: VariationalProblem, target: AbstractTarget, params: Params, resources: Resources
-) -> str:
-    """Name the coordinate whose gradient is not finite where the log density is; or nothing.
-
-    That is what a run which could not take a single step suffers from most often: the square
-    root or the norm of a zero, and ``jnp.where`` around a branch that is not finite.
-    """
-    noise = problem.sample(resources, jnp.asarray(0, jnp.int32)).noise
-    noise = noise.reshape(-1, noise.shape[-1])
-    points = [params.mean, *(problem.family.transform(params, e) for e in noise[:_TRIED])]
-    for z in points:
-        value, gradient = jax.value_and_grad(target.log_prob)(z)
-        bad = np.flatnonzero(~np.isfinite(np.asarray(gradient)))
-        if np.isfinite(value) and len(bad):
-            name = coordinate_names(target.position)[bad[0]]
-            return (
-                f"The log density is finite at the start but its gradient in {name} is not: look "
-                "for the square root or the norm of zero, or for jnp.where around a branch that "
-                "is not finite. "
-            )
-    return ""
-
-
-def _broken_leaf(target: AbstractTarget, z: Float[Array, " d"]) -> str:
-    """Name the first leaf whose move alone, from the start to z, spoils the log density."""
-    begin = 0
-    names = leaf_names(target.position, "position")
-    for name, shape in zip(names, target.density.unravel.shapes, strict=True):
-        end = begin + math.prod(shape)
-        moved = target.start.at[begin:end].set(z[begin:end])
-        if not np.isfinite(target.log_prob(moved)):
-            return f" and only {name} moves"
-        begin = end
-    return ""
-
-
-def _diagnosis(problem: VariationalProblem, target: AbstractTarget, resources: Resources) -> str:
-    """Say which draw and which coordinate fail at the smallest width."""
-    params = problem.family.init(target.start, _WIDTHS[-1])
-    noise = problem.sample(resources, jnp.asarray(0, jnp.int32)).noise
-    noise = noise.reshape(-1, noise.shape[-1])
-    for index, epsilon in enumerate(noise):
-        z = problem.family.transform(params, epsilon)
-        value, gradient = jax.value_and_grad(target.log_prob)(z)
-        if not np.isfinite(value):
-            bad = np.flatnonzero(~np.isfinite(np.asarray(gradient)))
-            names = coordinate_names(target.position)
-            where = f", where the gradient in {names[bad[0]]} is not finite" if len(bad) else ""
-            return (
-                f"the log density is {value} at draw {index} although it is finite at the "
-                f"starting position{_broken_leaf(target, z)}{where}; start further inside the "
-                "support"
-            )
-    return "the bound is not finite at any starting width; rescale the log density"

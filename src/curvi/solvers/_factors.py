@@ -58,7 +58,7 @@ def layer_factors(
     count, unpadded = num_rows_of(objective, batch, inputs), _unpadded(objective, batch)
     for layer, rows, delta in zip(layers, inputs, deltas, strict=True):
         if layer.white_input:
-            squares = jnp.mean(rows * rows, axis=0, keepdims=True)
+            squares = jnp.mean(rows * rows, axis=0, keepdims=True) / unpadded
             first.append(squares if white else jnp.zeros((0, 0), rows.dtype))
         else:
             first.append(rows.T @ rows / (rows.shape[0] * unpadded))

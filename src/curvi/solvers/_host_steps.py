@@ -14,6 +14,7 @@ from curvi.solvers._method import Info
 
 _SHORTER, _LONGER = 0.4, 1.5  # of the share of a step, after a rejection and after a success
 _WINDOW = 5  # steps over which progress is judged
+_MOST_ROUNDING = 1.0  # nats of the bound: an improper target is followed to where it has no digits
 # Sds of the new q per coordinate, root mean square, that a step may move the mean. Far from the
 # data q is so narrow that a whole Newton step is a million of them: the limit grows with success.
 _LEAST_REACH, _FARTHER = 3.0, 4.0
@@ -111,7 +112,7 @@ class HostSteps(abc.ABC):
             return _info(here, 0.0, accepted=False, finite=False)
         rounding = float(np.finfo(self.problem.density.dtype).eps) * abs(here.neg_elbo)
         if gain <= max(tolerance, rounding):
-            return _info(here, gain, accepted=True, finite=True, converged=True)
+            return _info(here, gain, accepted=True, finite=True, ended=_end(rounding))
         there, raised = self._trial(here, self.direction)
         accepted, spent = self._verdict(here, there, rounding)
         if accepted:
@@ -126,7 +127,8 @@ class HostSteps(abc.ABC):
             self.reach = max(_LEAST_REACH, self.reach / _FARTHER**2)
         else:
             self.share *= _SHORTER
-        return _info(here, gain, accepted or spent, there.finite, spent, raised)
+        ended = _end(rounding) if spent else Outcome.RUNNING
+        return _info(here, gain, accepted or spent, there.finite, ended, raised)
 
     def _within_reach(self, way: np.ndarray) -> np.ndarray:
         """A move of the mean in sds of the new q, cut to what is allowed."""
@@ -142,14 +144,18 @@ class HostSteps(abc.ABC):
         return Point(place, moved, gradients, terms, self.constant)
 
 
+def _end(rounding: float) -> Outcome:
+    """Nothing is left to gain, unless rounding errors of whole nats hide it."""
+    return Outcome.CONVERGED if rounding <= _MOST_ROUNDING else Outcome.STALLED
+
+
 def _info(
     here: Point,
     gain: float,
     accepted: bool,
     finite: bool,
-    converged: bool = False,
+    ended: Outcome = Outcome.RUNNING,
     indefinite: bool = False,
 ) -> Info:
-    outcome = Outcome.CONVERGED if converged else Outcome.RUNNING
     norm = float(np.sqrt(2 * max(gain, 0.0)))
-    return Info(here.neg_elbo, norm, gain, 0, accepted, finite, indefinite, outcome.value)
+    return Info(here.neg_elbo, norm, gain, 0, accepted, finite, indefinite, ended.value)

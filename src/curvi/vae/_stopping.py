@@ -104,7 +104,7 @@ class EarlyStopping:
         """Go on from there; ``params`` have the structure of the best ones."""
         self.table = [tuple(row) for row in state["table"]]
         self.best = None if state["best"] is None else restored_tree(params, state["best"])
-        self.spent, self.since = float(state["spent"]), time.process_time()
+        self.spent, self.since = float(state.get("spent", 0.0)), time.process_time()
 
     def evaluate(self, step: int, seconds: float, params: Any) -> None:
         """Append both ELBOs at parameters."""
