@@ -237,6 +237,23 @@ def test_other_data_of_the_same_shape_are_refused(tmp_path):
         fitted(rows.at[3].set(3.5))
 
 
+@pytest.mark.slow
+def test_other_data_are_refused_where_held_out_sequences_came_first(tmp_path):
+    rng = np.random.default_rng(0)
+    held_out, music = (
+        [rng.integers(0, 2, (4, 3)).astype(float) for _ in range(count)] for count in (3, 5)
+    )
+
+    def fitted(sequences):
+        model = curvi.DeepMarkovModel(2, 4, max_epochs=2, annealing=1, random_state=0)
+        path = tmp_path / "markov"
+        return model.fit(sequences, validation_sequences=held_out, checkpoint=path)
+
+    fitted(music)
+    with pytest.raises(curvi.InputError, match="another call: data was"):
+        fitted([1 - part for part in music])
+
+
 def test_a_saved_result_is_no_checkpoint_and_a_checkpoint_no_result(tmp_path):
     result = fit(tmp_path / "checkpoint")
     result.save(tmp_path / "result")
