@@ -1,7 +1,7 @@
 """Chorales: KFAC with factors shared over time against a tuned Adam, the same deep Markov model.
 
 ``python -m benchmarks music_methods``. Validation pieces choose the settings of both
-methods (``--adam``, ``--kfac`` and ``--annealing`` take several, to try them with ``--seeds 1``)
+methods (``--adam``, ``--kfac`` and ``--annealing`` take several, to try them with ``--try``)
 and the step at which weights are kept; test pieces report. Processor seconds, without compilation
 and evaluations.
 """

@@ -1,4 +1,4 @@
-"""A pendulum swung up by a small network: second-order steps and Adam, processor seconds."""
+"""A pendulum swung up by a small network: second-order steps and Adam, by the clock."""
 
 from __future__ import annotations
 

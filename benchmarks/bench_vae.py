@@ -24,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -389,36 +390,29 @@ def main(options: Sequence[str] = ()) -> dict:
         help="what is measured; the rest stays as it was recorded",
     )  # fmt: skip
     chosen = parser.parse_args(list(options))
-    quick = chosen.quick
+    quick, wanted = chosen.quick, set(chosen.stages)
     known = {} if quick else _known("vae_partial")
-    recorded = {} if quick or chosen.stages == STAGES else _record("vae")
-    result: dict = {"quick": quick, "measured": known.get("measured", {})}
-
-    def stage(name, call):
-        if name in chosen.stages:
-            if name not in known:
-                result[name] = call()
-                result["measured"][name] = provenance()
-            else:
-                result[name] = known[name]
-            if not quick:
-                keep("vae_partial", result)
-        elif name in recorded:
-            result[name] = recorded[name]
-            made = recorded.get("measured", {}).get(name, recorded["provenance"])
-            result["measured"][name] = made
-
-    stage("products", lambda: products(quick))
-    stage("memory", memory)
+    recorded = {} if quick or wanted == set(STAGES) else _record("vae")
     if data_folder() is None:
-        stage("digits", lambda: faces("digits", quick))
         say(NEEDS_DATA)
-        return result
-    stage("tuning", lambda: tuning(quick))
-    stage("mnist", lambda: race(result["tuning"], quick))
-    for name in ("digits", "frey", "olivetti"):
-        stage(name, lambda name=name: faces(name, quick))
-    stage("labels", lambda: labels(quick))
+        wanted &= {"products", "memory", "digits"}
+    calls = {
+        "products": lambda: products(quick),
+        "memory": memory,
+        "tuning": lambda: tuning(quick),
+        "mnist": lambda: race((result if "tuning" in result else recorded)["tuning"], quick),
+        **{name: partial(faces, name, quick) for name in ("digits", "frey", "olivetti")},
+        "labels": lambda: labels(quick),
+    }
+    result: dict = {"quick": quick, "measured": known.get("measured", {})}
+    for name in (name for name in STAGES if name in wanted):
+        result[name] = known[name] if name in known else calls[name]()
+        result["measured"].setdefault(name, provenance())
+        if not quick:
+            keep("vae_partial", result)
+    for name in (name for name in STAGES if name in recorded and name not in wanted):
+        result[name] = recorded[name]
+        result["measured"][name] = recorded.get("measured", {}).get(name, recorded["provenance"])
     (RESULTS / "vae_partial.json").unlink(missing_ok=True)
     shutil.rmtree(RESULTS / "vae_runs", ignore_errors=True)
     return result

@@ -256,7 +256,7 @@ def policies_table(result: Row) -> str:
         costs = ", ".join(f"{row['cost']:.3f}" for row in rows)
         lines.append(f"| {name} | {costs} | {', '.join(str(row['steps']) for row in rows)} |")
     return "\n".join([
-        *lines, "", f"Costs on fresh noise after {result['budget']:.0f} s, compilation included."
+        *lines, "", f"Costs on fresh noise after {result['budget']:.0f} s of the clock, compilation apart."
     ])  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def test_other_families_are_refused(family):
 
 
 def test_a_precision_with_huge_and_negative_eigenvalues_has_a_root(key):
-    """What is lifted keeps its directions, next to eigenvalues forty powers of ten larger."""
+    """It is finite next to eigenvalues forty powers of ten larger, and keeps all others."""
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     vectors = np.linalg.qr(rng.normal(size=(4, 4)))[0]
     for values in ([1e40, 3.0, 0.5, -2.0], [2.0, 1.0, 0.7, -1e-3]):
