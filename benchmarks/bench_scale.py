@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import RESULTS, log_log_slope, verdict
+from curvi.reproduction._provenance import provenance
 
 ROOT = Path(__file__).parents[1]
 WORKER = Path(__file__).with_name("scale_worker.py")
@@ -194,6 +195,7 @@ def main(options: list[str] | None = None) -> dict:
     found = json.loads(record.read_text()) if chosen.part and record.exists() else {}
     for name in chosen.part or PARTS:
         found |= PARTS[name](chosen)
+        found["measured"] = {**found.get("measured", {}), name: provenance()}
     return found
 
 

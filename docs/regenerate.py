@@ -90,7 +90,7 @@ def measured_blocks() -> Iterator[Block]:
             yield Block(DOCS / PAGES.get(name, "benchmarks.md"), name, text)
     yield Block(DOCS / "limits.md", "limits", limits_text(lambda n: load(RESULTS / f"{n}.json")))
     if scale := load(RESULTS / "scale.json"):
-        text = f"{scale_text(scale)}\n\n{sentence(scale['provenance'])}"
+        text = f"{scale_text(scale)}\n\n{made(scale)}"
         yield Block(DOCS / "durability.md", "scale", text)
     yield Block(README, "measured", measured())
     for name, page, figures in EXPERIMENTS:
@@ -118,7 +118,7 @@ def measured_section(name: str, result: dict[str, Any], table: str) -> str:
         figure = f"![{FIGURES[name][1]}](images/benchmark_{name}.png){{.drawing}}\n\n"
     return (
         f"{HEADLINES[name](result)}\n\n{figure}"
-        f"::::{{dropdown}} The numbers\n{table}\n::::\n\n{sentence(result['provenance'])}"
+        f"::::{{dropdown}} The numbers\n{table}\n::::\n\n{made(result)}"
     )
 
 
@@ -168,6 +168,17 @@ EXPERIMENTS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "concentration_decoder.png": "Upper bound and measured noise of a decoder during training",
     }),
 )  # fmt: skip
+
+
+def made(result: dict[str, Any]) -> str:
+    """How a record was made; where its parts were measured one by one, how each of them was."""
+    parts = result.get("measured") or {}
+    if not parts:
+        return sentence(result["provenance"])
+    by_sentence: dict[str, list[str]] = {}
+    for name, record in parts.items():
+        by_sentence.setdefault(sentence(record), []).append(name)
+    return "\n\n".join(f"{', '.join(names)}: {how}" for how, names in by_sentence.items())
 
 
 def move_figures() -> None:
