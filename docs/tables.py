@@ -255,9 +255,8 @@ def policies_table(result: Row) -> str:
         rows = [row for row in result["pendulum"] if row["method"] == name]
         costs = ", ".join(f"{row['cost']:.3f}" for row in rows)
         lines.append(f"| {name} | {costs} | {', '.join(str(row['steps']) for row in rows)} |")
-    return "\n".join([
-        *lines, "", f"Costs on fresh noise after {result['budget']:.0f} s of the clock, compilation apart."
-    ])  # fmt: skip
+    when = f"after {result['budget']:.0f} s of the clock, compilation apart"
+    return "\n".join([*lines, "", f"Costs on fresh noise {when}."])
 
 
 def music_methods_table(result: Row) -> str:
