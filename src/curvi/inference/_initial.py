@@ -252,8 +252,8 @@ def first_run(
         cheap = execution.is_cheap(problem.cost(start, resources), _PRODUCTS_OF_A_SEARCH)
         if num_starts == 1 or not cheap or ended.outcome is not Outcome.CONVERGED:
             return first
-        evaluate_at = evaluator_of(problem, method, start, resources, execution)
-        return _second_opinion(problem, target, first, resources, budget, evaluate_at, run_from)
+        evaluator = partial(evaluator_of, problem, method, start, resources, execution)
+        return _second_opinion(problem, target, first, resources, budget, evaluator, run_from)
     except KeyboardInterrupt:
         return first._replace(ended=ended._replace(outcome=Outcome.INTERRUPTED), message=_NO_SEARCH)
     except Exception as error:
@@ -338,7 +338,7 @@ def _modes(
 
 def _second_opinion(
     problem: VariationalProblem, target: AbstractTarget, first: FirstRun, resources: Resources,
-    budget: Budget, evaluate_at: Evaluator | None, run_from: Runner,
+    budget: Budget, evaluator: Callable[[], Evaluator | None], run_from: Runner,
 ) -> FirstRun:  # fmt: skip
     """The best of the first run and of runs from elsewhere, where its q looks wrong."""
     key = resources.key
@@ -346,7 +346,7 @@ def _second_opinion(
     if not np.isfinite(elbo) or raw_relative_ess(log_ratio) >= _DOUBTFUL_ESS:
         return first
     points = starting_points(
-        problem, target, first.start, resources, 1 + _OTHER_STARTS, evaluate_at, budget
+        problem, target, first.start, resources, 1 + _OTHER_STARTS, evaluator(), budget
     )
     runs, elbos, spent = [first.ended], [elbo], first.ended.steps
     methods = [first.method]

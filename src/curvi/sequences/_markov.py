@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from curvi.linalg import Definiteness, FunctionMap
-from curvi.vae._objective import l2_penalty
+from curvi.linalg import FunctionMap
+from curvi.vae._objective import gauss_newton_map, l2_penalty
 
 Steps = Float[Array, "length rows width"]
 _SOFTEST = 1e-4  # keeps standard deviations off zero
@@ -328,15 +327,8 @@ class MarkovObjective:
         pull = jax.linear_transpose(push, params)
         count = jnp.sum(outputs.inside)
         weights = jax.tree.map(lambda w: w / count, self.curvature(outputs))
-
-        def product(vector: PyTree) -> PyTree:
-            (result,) = pull(jax.tree.map(jnp.multiply, weights, push(vector)))
-            if self.l2 == 0:
-                return result
-            _, lift = jax.jvp(jax.grad(self.penalty), (params,), (vector,))
-            return optax.tree.add(result, lift)
-
-        return value, gradient, FunctionMap(product, params, Definiteness.POSITIVE_SEMI)
+        curved = None if self.l2 == 0 else self.penalty
+        return value, gradient, gauss_newton_map(params, push, pull, weights, curved)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

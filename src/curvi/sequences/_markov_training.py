@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -231,18 +230,15 @@ def train_sequences(
     if validation_batch is not None:
         belongs("held-out sequences", validation_batch)
     every = per_epoch * max(1, -(-50 // per_epoch))
-    pause = schedule.seconds_between
-    longest = math.inf if schedule.time_budget is None else schedule.time_budget
     stopping = EarlyStopping(
-        partial(bound, some), held_out, schedule.patience, every,
-        None if pause is None else (pause, longest), patient_until=annealing * per_epoch,
+        partial(bound, some), held_out, schedule.patience, every, schedule.clock,
+        patient_until=annealing * per_epoch,
     )  # fmt: skip
     first = (held_out or partial(bound, some))(params)
     until = jnp.asarray(max(1, annealing * per_epoch), rows.x.dtype)
     with hooks_for(schedule.progress, "ELBO", sign=-1.0) as hooks:
         max_steps = schedule.max_epochs * per_epoch
-        limit = schedule.time_budget if pause is None else None  # else the hook ends it
-        budget = Budget(1e-30, max_steps, limit, (*hooks, stopping), began)
+        budget = Budget(1e-30, max_steps, schedule.seconds_of_run, (*hooks, stopping), began)
         resources = Resources(key, Annealed(rows, until), None)
         fn, reads = traced_objective(objective, params, rows, [size], key)
         problem = SequenceProblem(fn, size, False, reads)

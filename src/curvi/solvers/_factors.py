@@ -91,7 +91,7 @@ def _unpadded(objective: Layered, batch: Any) -> float | Array:
     return 1.0 if given is None else given(batch)
 
 
-def cut(objective: Layered, fn: Callable[[Any], Any], batch: Any) -> Any:
+def cut(objective: Any, fn: Callable[[Any], Any], batch: Any) -> Any:
     """``fn`` of a batch, which an objective of sequences cuts off behind the longest one."""
     given = getattr(objective, "cut", None)
     return fn(batch) if given is None else given(fn, batch)

@@ -3,7 +3,8 @@ r"""Layers of any network, found in its trace: Kronecker curvature for networks 
 A dense layer is a product of rows with a parameter, a convolution one of patches of an image with a
 parameter; both are ``rows W`` for :class:`~curvi.solvers._method.Layered`. They are found in the
 program (jaxpr) of the network, whatever library built it: a parameter that enters exactly one
-``dot_general`` or ``conv_general_dilated``, on its way at most transposed, reshaped or converted.
+``dot_general`` or ``conv_general_dilated``, on its way at most transposed, or
+converted to the dtype that it has.
 The curvature of a convolution is that of Grosse and Martens (2016): :math:`A` from patches,
 :math:`G` summed over positions. A product inside a ``scan`` is one of the rows of all steps, as in
 Martens, Ba and Johnson (2018) where steps are taken as independent: its factors are shared over
@@ -23,6 +24,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from curvi._core.errors import InputError
+from curvi.solvers._factors import cut
 from curvi.solvers._method import Layer, Pass
 from curvi.solvers._walk import Mark, Place, Walk
 
@@ -103,9 +105,8 @@ class TracedLayers:
         leaves, structure = jax.tree.flatten(params)
         products = {p.leaf: p for p in self.places}
         for i, matrix in zip(self._leaves(), matrices, strict=True):
-            known = products.get(i)
-            shaped = matrix.reshape(leaves[i].shape) if known is None else None
-            leaves[i] = shaped if known is None else known.leaf_of(matrix, leaves[i])
+            known, leaf = products.get(i), leaves[i]
+            leaves[i] = matrix.reshape(leaf.shape) if known is None else known.leaf_of(matrix, leaf)
         return jax.tree.unflatten(structure, leaves)
 
     def num_rows(self, batch: Any) -> int | Array:
@@ -120,8 +121,7 @@ class TracedLayers:
 
     def cut(self, fn: Callable[[Any], Any], batch: Any) -> Any:
         """``fn`` of a batch, cut off where an objective of sequences says so."""
-        known = getattr(self.objective, "cut", None)
-        return fn(batch) if known is None else known(fn, batch)
+        return cut(self.objective, fn, batch)
 
     def _inside(self, batch: Any) -> Array | None:
         """One for rows that exist, zero for padding, where an objective has some."""

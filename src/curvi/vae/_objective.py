@@ -104,6 +104,29 @@ def repeated(rows: Array, draws: int) -> Array:
     return jnp.tile(rows, (draws, *[1] * (rows.ndim - 1))) if draws > 1 else rows
 
 
+def gauss_newton_map(
+    params: PyTree,
+    push: Callable[[PyTree], Any],
+    pull: Callable[[Any], tuple[PyTree]],
+    weights: Any,
+    penalty: Callable[[PyTree], Array] | None,
+) -> FunctionMap:
+    r"""The map :math:`v \mapsto J^\top \Lambda J v + \nabla^2 R\, v`.
+
+    ``push`` is J at ``params`` and ``pull`` its transpose, ``weights`` the diagonal Lambda in the
+    outputs, and ``penalty`` the R that was added to the loss, None for none.
+    """
+
+    def product(vector: PyTree) -> PyTree:
+        (result,) = pull(jax.tree.map(jnp.multiply, weights, push(vector)))
+        if penalty is None:
+            return result
+        _, lift = jax.jvp(jax.grad(penalty), (params,), (vector,))
+        return optax.tree.add(result, lift)
+
+    return FunctionMap(product, params, Definiteness.POSITIVE_SEMI)
+
+
 def l2_penalty(weight: float, weights: PyTree) -> Float[Array, ""]:
     """Half the weight times the sum of squares of all entries."""
     return 0.5 * weight * optax.tree.sum(jax.tree.map(lambda w: jnp.sum(w * w), weights))
@@ -304,15 +327,8 @@ class VAEObjective:
         weights = weights._replace(decoded=self.likelihood.lifted(weights.decoded, each))
         weights = jax.tree.map(lambda w: w / rows, weights)
 
-        def product(vector: PyTree) -> PyTree:
-            (result,) = pull(jax.tree.map(jnp.multiply, weights, push(vector)))
-            if self.decoder_l2 == 0:
-                return result
-            _, lift = jax.jvp(jax.grad(self.penalty), (params,), (vector,))
-            return optax.tree.add(result, lift)
-
-        operator = FunctionMap(product, params, Definiteness.POSITIVE_SEMI)
-        return value + penalty, gradient, operator
+        curved = None if self.decoder_l2 == 0 else self.penalty
+        return value + penalty, gradient, gauss_newton_map(params, push, pull, weights, curved)
 
     def _extra(self, condition: Array | None) -> tuple[Array, ...]:
         """The third argument of the networks, where they take one."""

@@ -85,6 +85,18 @@ class Schedule:
     seconds_between: float | None = None
     on_step: Callable[[StepInfo], Any] | None = None
 
+    @property
+    def clock(self) -> tuple[float, float] | None:
+        """Processor seconds between evaluations, and of the whole run; None where steps count."""
+        if self.seconds_between is None:
+            return None
+        return self.seconds_between, math.inf if self.time_budget is None else self.time_budget
+
+    @property
+    def seconds_of_run(self) -> float | None:
+        """What the loop has to keep to, unless the clock of the evaluations ends it."""
+        return self.time_budget if self.clock is None else None
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -303,15 +315,11 @@ def _trained(
     least = _MIN_ROWS_BETWEEN_EVALUATIONS // method.usual_batch_size
     every = per_epoch * max(1, -(-least // per_epoch))
     early = tuple(per_epoch // part for part in _FIRST_EPOCH if per_epoch // part >= _MIN_EARLY)
-    pause = schedule.seconds_between
-    longest = math.inf if schedule.time_budget is None else schedule.time_budget
-    clock = None if pause is None else (pause, longest)
-    stopping = EarlyStopping(elbo, held_out, schedule.patience, every, clock, early)
+    stopping = EarlyStopping(elbo, held_out, schedule.patience, every, schedule.clock, early)
     stopping.evaluate(0, 0.0, params)
     max_steps = schedule.max_epochs * per_epoch
     with hooks_for(schedule.progress, "ELBO", schedule.on_step, sign=-1.0) as hooks:
-        limit = None if schedule.seconds_between else schedule.time_budget  # the hook ends it
-        budget = Budget(1e-30, max_steps, limit, (*hooks, stopping))
+        budget = Budget(1e-30, max_steps, schedule.seconds_of_run, (*hooks, stopping))
         resources = Resources(key, ShuffledRows(rows, multipliers, device_count(num_rows)), None)
         fn, reads = traced_objective(objective, params, rows, [batch_size], key)
         problem = EpochProblem(fn, batch_size, reads=reads)
