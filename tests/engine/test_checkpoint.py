@@ -5,10 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
 import warnings
 from pathlib import Path
 
@@ -21,8 +18,7 @@ import curvi
 from curvi._core.trees import usual_promotion
 from curvi.engine import Progress, _checkpoint
 from curvi.vae._stopping import EarlyStopping
-from tests.conftest import SEED
-from tests.engine import kill_models, kill_worker
+from tests.engine import kill_worker
 
 pytestmark = pytest.mark.float64_only
 
@@ -61,16 +57,27 @@ def cut_after(count):
     return on_step
 
 
-@pytest.mark.parametrize("execution", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
-def test_a_fit_that_crashed_anywhere_resumes_to_the_same_bits(tmp_path, execution):
-    whole = fit(execution=execution)
+WAYS = {
+    "eager": {},
+    "natural": {"method": curvi.NaturalGradient()},
+    "sparse": {"family": curvi.SparsePrecision(), "method": curvi.NaturalGradient()},
+    "compiled": {"execution": "compiled"},
+}
+SLOW = {"compiled", "sparse"}
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[pytest.mark.slow] * (way in SLOW)) for way in WAYS]
+)
+def test_a_fit_that_crashed_anywhere_resumes_to_the_same_bits(tmp_path, way):
+    whole = fit(**WAYS[way])
     policy = curvi.Checkpoint(tmp_path / "fit", every_seconds=0)
     for count in (2, 7):
         with pytest.raises(CutError):
-            fit(policy, execution=execution, on_step=cut_after(count))
-    assert bits(fit(policy, execution=execution)) == bits(whole)
+            fit(policy, on_step=cut_after(count), **WAYS[way])
+    assert bits(fit(policy, **WAYS[way])) == bits(whole)
     steps = []
-    again = fit(policy, execution=execution, on_step=steps.append)
+    again = fit(policy, on_step=steps.append, **WAYS[way])
     assert bits(again) == bits(whole)
     assert again.elbo == whole.elbo
     assert not steps  # everything was in the log
@@ -83,6 +90,17 @@ def test_more_steps_go_on_from_where_a_budget_ended(tmp_path):
     long = kill_worker.minimum(tmp_path / "run", 90)
     whole = kill_worker.minimum(None, 90)
     assert bits(long) == bits(whole)
+
+
+@pytest.mark.filterwarnings("ignore:The budget of steps")
+def test_natural_gradients_go_on_from_where_a_budget_ended(tmp_path):
+    options, steps = {"method": curvi.NaturalGradient(), "num_starts": 1}, []
+    short = fit(tmp_path / "run", max_steps=3, **options)
+    assert short.outcome is curvi.Outcome.BUDGET
+    long = fit(tmp_path / "run", max_steps=90, on_step=steps.append, **options)
+    whole = fit(max_steps=90, **options)
+    assert bits(long) == bits(whole)
+    assert len(steps) == len(whole.trace["step"]) - 3  # none of them twice
 
 
 @pytest.mark.parametrize(
@@ -333,70 +351,3 @@ def test_a_fit_goes_on_from_an_earlier_one():
     assert np.allclose(other.mean, first.mean, atol=0.1)
     with pytest.raises(curvi.InputError, match="3 dimensions"):
         curvi.fit(lambda z: -jnp.sum(z**2), jnp.zeros(2), init=first, progress=False)
-
-
-def killed_runs(folder, kills, steps, generator):
-    """Kill a worker at random times until it has ended; the bytes of its result."""
-    file, out = folder / "run", folder / "out"
-    return killed(["kill_worker", str(file), str(out), str(steps)], folder, kills, generator)
-
-
-def killed(words, folder, kills, generator):
-    """The same of any worker that keeps its checkpoint in ``run`` and its bytes in ``out``."""
-    file, out, count = folder / "run", folder / "out", 0
-    command = [sys.executable, "-m", f"tests.engine.{words[0]}", *words[1:]]
-    while not out.exists():
-        process = subprocess.Popen(command, cwd=ROOT)
-        if count < kills:
-            while not file.exists() and process.poll() is None:
-                time.sleep(0.001)
-            changed = file.stat().st_mtime_ns if file.exists() else 0
-            while process.poll() is None and file.stat().st_mtime_ns == changed:
-                time.sleep(0.001)  # its first checkpoint of this life
-            time.sleep(generator.uniform(0.0, 0.05))
-            process.kill()
-            count += process.wait() == -signal.SIGKILL
-        else:
-            assert process.wait() == 0
-        left = [path.name for path in folder.iterdir()]
-        assert sum(name.endswith(".tmp") for name in left) <= 1
-    assert sorted(path.name for path in folder.iterdir()) == ["out", "run"]
-    return count, out.read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", sorted(kill_models.MODELS))
-def test_models_that_were_killed_resume_to_the_same_bits(tmp_path, model):
-    found = {}
-    for kills in (0, 3):
-        folder = tmp_path / str(kills)
-        folder.mkdir()
-        words = ["kill_models", model, str(folder / "run"), str(folder / "out")]
-        count, found[kills] = killed(words, folder, kills, np.random.default_rng(SEED))
-        assert count or not kills
-    assert found[3] == found[0]
-
-
-@pytest.mark.slow
-def test_two_hundred_kills_of_compiled_runs_change_no_bit_and_leave_nothing(tmp_path):
-    steps, generator, done = 3_000, np.random.default_rng(SEED), 0
-    (tmp_path / "whole").mkdir()
-    _, expected = killed_runs(tmp_path / "whole", 0, steps, generator)
-    for number in range(200):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        count, found = killed_runs(folder, min(20, 200 - done), steps, generator)
-        assert found == expected
-        done += count
-        if done >= 200:
-            return
-    pytest.fail(f"the workers ended before they could be killed: {done} kills")
-
-
-def test_twelve_kills_change_no_bit_and_leave_nothing(tmp_path):
-    file, out, steps = tmp_path / "run", tmp_path / "out", 2000
-    command = [sys.executable, "-m", "tests.engine.kill_worker", file, out, steps, 12, SEED]
-    done = subprocess.run(map(str, command), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert out.read_bytes() == kill_worker.result_bytes(kill_worker.on_host(None, steps))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]

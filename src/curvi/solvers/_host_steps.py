@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,9 +81,24 @@ class HostSteps(abc.ABC):
         """The parameters of a map."""
 
     @property
+    def place(self) -> Any:
+        """The map where the run stands."""
+        return self.start if self.here is None else self.here.map
+
+    @property
     def params(self) -> Any:
         """The parameters where the run stands."""
-        return self._params_of(self.start if self.here is None else self.here.map)
+        return self._params_of(self.place)
+
+    def state(self) -> list[Any]:
+        """Arrays of the map and what the next step dares; its direction is computed again."""
+        parts = {n: part for n, part in vars(self.place).items() if isinstance(part, np.ndarray)}
+        return [parts, self.share, self.reach, list(self.values)]
+
+    def restore(self, state: list[Any]) -> None:
+        """Go on from there."""
+        parts, self.share, self.reach, self.values = state
+        self.start, self.here, self.direction = replace(self.place, **parts), None, None
 
     @property
     def value(self) -> float:
