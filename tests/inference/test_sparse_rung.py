@@ -9,8 +9,11 @@ import pytest
 import curvi
 from curvi.families._sparse_host import SparseMap
 from curvi.inference._corrections import with_own_moments
+from curvi.inference._following import Following
 from curvi.inference._sparse_rung import sparse_family, structure_holds
 from curvi.objective import normalise
+from curvi.objective._batch import BatchedDensity
+from curvi.objective._curvature import Curvature
 from tests.solvers.problems import seed_of
 
 STRIDE, LEVEL = 5, 3.0
@@ -70,3 +73,30 @@ def test_a_structure_that_changes_is_found_again_where_q_is(key):
     assert result.warnings == ()
     np.testing.assert_allclose(result.sd, exact_sds(dimension), rtol=0.01)
     np.testing.assert_allclose(result.mean, LEVEL, atol=0.02)
+
+
+def weak_groups(y):
+    """Logistic rows with an intercept for every group, three rows each: prior and data are even."""
+
+    def log_density(p):
+        logits = p["effect"][:, None]
+        likelihood = jnp.sum(y * logits - jnp.logaddexp(0.0, logits))
+        scaled = p["effect"] * jnp.exp(-p["log_sd"])
+        prior = -0.5 * jnp.sum(scaled**2) - len(y) * p["log_sd"]
+        return likelihood + prior - 0.5 * p["log_sd"] ** 2
+
+    return curvi.Target(log_density, {"effect": jnp.zeros(len(y)), "log_sd": jnp.zeros(())})
+
+
+@pytest.mark.float64_only
+def test_locals_that_follow_a_weakly_known_scale_end_where_their_conditions_hold(rng):
+    fixed = np.random.default_rng(0)
+    y = fixed.logistic(size=(80, 3)) < 0.5 * fixed.normal(size=(80, 1))
+    target = weak_groups(jnp.asarray(y, float))
+    family = sparse_family(target)
+    start = SparseMap.of(family, family.init(target.start, jnp.asarray(0.3)))
+    curvature = Curvature(target.density, target.rows, start.structure)
+    following = Following(BatchedDensity.of(target), curvature, start, rng)
+    _, gained = following.run()
+    assert gained > 0
+    assert following._step(0.0)[1] < 0.25  # sds of the corner, or relative curvature

@@ -325,27 +325,52 @@ def _tempered(logs: np.ndarray) -> np.ndarray:
 
 def settling_of(kept: np.ndarray) -> Settling:
     """Effective numbers and drifts of draws, shape (times, chains, dimension)."""
-    kept = np.asarray(kept, np.float64)
-    times, chains, width = kept.shape
+    times, chains, _ = kept.shape
+    # Around a value of their own, so that squares keep their digits.
+    centre = kept[0].mean(axis=0, dtype=np.float64)
+    halves = [_Sums.of(part - centre) for part in (kept[: times // 2], kept[times // 2 :])]
+    sums = halves[0].plus(halves[1])
+    mean = sums.first.sum(axis=0) / (times * chains)
+    total = sums.around(mean).sum(axis=0) / (times * chains)
     # Rounding alone moves what is constant, such as the corner of a Cholesky factor.
-    scale = np.abs(kept).max(axis=(0, 1))
-    constant = np.ptp(kept, axis=(0, 1)) <= _ROUNDING * scale
-    total = np.where(constant, 1.0, kept.reshape(-1, width).var(axis=0))
-    between = np.where(constant, 0.0, kept.mean(axis=0).var(axis=0))
+    constant = total <= (_ROUNDING * np.maximum(np.abs(centre), np.abs(mean + centre))) ** 2
+    total = np.where(constant, 1.0, total)
+    between = np.where(constant, 0.0, (sums.first / times).var(axis=0))
     ess = np.minimum(chains * total / np.maximum(between, 1e-300), float(chains * times))
     if times < 2:
         return Settling(ess, np.zeros_like(ess))
     # Of the values and of their squares: a spread that still grows is no spread of the target.
-    scaled = (kept - kept.mean(axis=(0, 1))) / np.sqrt(total)
-    drifts = [_drift(scaled), _drift(0.5 * scaled**2)]
+    before, after = halves
+    first = (after.first / after.times - before.first / before.times) / np.sqrt(total)
+    second = after.around(mean) / after.times - before.around(mean) / before.times
+    drifts = [_drift(first), _drift(0.5 * second / total)]
     return Settling(ess, max(drifts, key=lambda drift: float(np.abs(drift).max(initial=0.0))))
 
 
-def _drift(scaled: np.ndarray) -> np.ndarray:
-    """Change of the mean from the first half of the times to the second, zero within its error."""
-    half, chains = len(scaled) // 2, scaled.shape[1]
-    change = scaled[half:].mean(axis=0) - scaled[:half].mean(axis=0)
+class _Sums(NamedTuple):
+    """Number of times, and sums over them of the values of every chain and of their squares."""
+
+    times: int
+    first: np.ndarray
+    second: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> _Sums:
+        """Those of values, shape (times, chains, dimension)."""
+        return cls(len(values), values.sum(axis=0), np.einsum("tcd,tcd->cd", values, values))
+
+    def plus(self, other: _Sums) -> _Sums:
+        """Those of both."""
+        return _Sums(self.times + other.times, self.first + other.first, self.second + other.second)
+
+    def around(self, mean: np.ndarray) -> np.ndarray:
+        """The sum of squares of what is left without a mean."""
+        return self.second - 2 * mean * self.first + self.times * mean**2
+
+
+def _drift(change: np.ndarray) -> np.ndarray:
+    """Mean over the chains of a change between two halves, zero within its error."""
     drift = change.mean(axis=0)
-    error = change.std(axis=0) / np.sqrt(chains)
+    error = change.std(axis=0) / np.sqrt(len(change))
     moving = (np.abs(drift) > _DRIFT_ERRORS * error) & (np.abs(drift) > _DRIFT_SDS)
     return np.where(moving, drift, 0.0)

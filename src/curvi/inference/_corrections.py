@@ -75,11 +75,12 @@ def effort_of(
     wanted = float(np.clip(_NUMBERS_FOR_ESS / numbers, _LEAST_ESS, _MOST_ESS))
     patience = int(min(_PATIENCE, _MOST_NUMBERS / numbers))
     most = min(_MOST_EVALUATIONS, _CHEAP_NUMBERS / numbers, _HELD_NUMBERS / target.dimension)
+    affordable = _CHAIN_NUMBERS // (_FEWEST_CHAINS * target.dimension)  # whole batches of them
     return Effort(
         wanted_ess=wanted if mc_tolerance is None else max(wanted, mc_tolerance**-2),
         most_evaluations=max(patience, int(most)),
         patience=patience,
-        chains=int(np.clip(_CHAIN_NUMBERS // target.dimension, _FEWEST_CHAINS, _CHAINS)),
+        chains=_FEWEST_CHAINS * int(np.clip(affordable, 1, _CHAINS // _FEWEST_CHAINS)),
         time_left=time_left,
     )
 

@@ -29,6 +29,7 @@ from curvi.objective._curvature import Curvature
 _DRAWS, _JUDGED = 16, 64  # of the locals, and of q, all fixed
 _COMPARED = 4  # draws of the locals at which pivots are compared
 _MOST_STEPS = 15
+_SHORTER, _LONGER = 0.5, 1.4  # of the share of a step, after a failure and after a success
 _SETTLED = 0.05  # sds of the corner, and relative curvature
 _LARGEST_WARP = 1.0
 _FLOOR = 0.1  # of old curvature, where the new one is not positive
@@ -77,23 +78,24 @@ class Following:
         self.judged = np.concatenate([half, -half])
         self.place = replace(place, warp=np.zeros((found.num_locals, self.count)))
 
-    def run(self) -> SparseMap:
-        """Steps until nothing changes."""
-        share, terms = 1.0, self._terms(self.place)
+    def run(self) -> tuple[SparseMap, float]:
+        """Steps until nothing changes; the map, and what the bound has gained on fixed draws."""
+        terms = first = self._terms(self.place)
+        share, before = 1.0, np.inf
         for _ in range(_MOST_STEPS):
             trial, left = self._step(share)
             new = self._terms(trial)
             change = new - terms
             slack = _ERRORS * float(np.std(change)) / len(change) ** 0.5
             if np.isfinite(new).all() and float(np.mean(change)) > -slack:
-                self.place, terms, share = trial, new, min(1.0, 2 * share)
-                if left < _SETTLED:
-                    break
+                # Farther from its conditions than before, it has begun to swing around them.
+                share = min(1.0, _LONGER * share) if left < before else _SHORTER * share
+                self.place, before, terms = trial, left, new
             else:
-                share *= 0.4
-                if share < _SHORTEST:
-                    break
-        return self.place
+                share *= _SHORTER
+            if left < _SETTLED or share < _SHORTEST:
+                break
+        return self.place, float(np.mean(terms - first))
 
     def _terms(self, place: SparseMap) -> np.ndarray:
         moved = place.forward(self.judged)

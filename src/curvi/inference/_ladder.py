@@ -259,9 +259,8 @@ class Ladder:
         curvature = Curvature(self.target.density, self.target.rows, place.structure)
         rng = host_generator(self.resources.key, _STREAM, 7)
         family = replace(first.family, follows=True)  # type: ignore[type-var]
-        moved = Following(self.density, curvature, place, rng).run()
+        moved, gained = Following(self.density, curvature, place, rng).run()
         fitted = self._judged(family, moved.params(self.target.dtype))
-        gained = -np.inf if fitted is None else fitted.elbo - first.elbo
         better = fitted is not None and (gained > _BETTER or (gained > 0 and fitted.close))
         shown = first if fitted is None else fitted
         self._note("scales that follow dense rows", shown, "better" if better else "no better")
