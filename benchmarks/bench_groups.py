@@ -97,6 +97,7 @@ def step_seconds(groups: int) -> float:
 def fit_seconds(groups: int) -> tuple[dict[str, Any], Any]:
     """One fit with nothing chosen, compilation included."""
     model, data = slopes(groups)
+    jax.clear_caches()
     begin = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -121,6 +122,7 @@ def sampled(groups: int, centred: float) -> tuple[float, float, dict[str, np.nda
 
     model, data = slopes(groups)
     model = handlers.reparam(model, config={site: LocScaleReparam(centred) for site in "ab"})
+    jax.clear_caches()
     begin = time.process_time()
     sampler = MCMC(
         NUTS(model), num_warmup=_WARM, num_samples=_WARM, num_chains=_CHAINS,

@@ -11,8 +11,8 @@ def groups_headline(result: Row) -> str:
     """The slope, and the share of NUTS's time."""
     found = list(result.get("nuts", {}).values())
     shares = "; ".join(
-        f"a fit of {row['dimension']:,} coordinates takes {row['of_nuts']:.2f} of the time of a NUTS "
-        "that is told not to centre its effects"
+        f"a fit of {row['dimension']:,} coordinates takes {row['of_nuts']:.2f} of the time of NUTS "
+        "on effects that are not centred"
         for row in found
     )
     slope = result["steps"]["slope"]
