@@ -10,10 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from curvi._core.compilation import SizedJit
 from curvi._core.errors import InputError, optional_import, warn_user
-from curvi._core.trees import flat_numbers, on_device
-from curvi.inference._first_rung import climbs
 from curvi.interop import _checks as checks
 from curvi.interop._numpyro_call import (
     Call,
@@ -32,11 +29,9 @@ from curvi.interop._numpyro_sites import (
     latent_sites,
     subsampled_plates,
 )
+from curvi.interop._numpyro_start import candidate_positions, started_at_best
 from curvi.interop._standardise import SUFFIX, latent_scales, precision_of, standardised_sites
-from curvi.objective._batch import BatchedDensity
 from curvi.targets import AbstractTarget
-
-_MEDIAN_DRAWS = 101
 
 
 def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> AbstractTarget:
@@ -61,7 +56,7 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
     Sites inside ``scan`` and under ``handlers.scale`` keep their own form.
 
     The start is the candidate with the highest log density: the centre of each support, the
-    median of the prior, or a random position close to the centre.
+    middle of the prior (its median, or else its mean), or a random position close to the centre.
 
     Parameters
     ----------
@@ -109,7 +104,7 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
             call, plates = call._replace(whole=tuple(Plate(*one) for one in plates.items())), {}
         labels = labels_of(trace, observed)
         call, latent, trace = _standardised(call, latent, trace)
-        candidates = _candidates(call, latent)
+        candidates = candidate_positions(call, latent)
     start = candidates[0]
     call = call._replace(sites=checks.shapes_of(start))
     if plates:
@@ -118,7 +113,7 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
     forms = ModelForms(
         call, plates, start, labels, {name: precision_of(trace[name]["fn"]) for name in noises}
     )
-    return _at_best(forms.target(forms.none(start)), candidates)
+    return started_at_best(forms.target(forms.none(start)), candidates)
 
 
 def _standardised(call: Call, latent: list[str], trace: Trace) -> tuple[Call, list[str], Trace]:
@@ -183,36 +178,6 @@ def _prototype(call: Call, library: ModuleType) -> tuple[Trace, dict[str, np.nda
     return trace, {name: np.asarray(value) for name, value in observed.items()}
 
 
-def _candidates(call: Call, latent: list[str]) -> list[Position]:
-    """Unconstrained positions to start from, the simplest first."""
-    from numpyro.infer import initialization
-    from numpyro.infer.util import unconstrain_fn
-
-    strategies = (
-        initialization.init_to_feasible(),
-        initialization.init_to_median(num_samples=_MEDIAN_DRAWS),
-        initialization.init_to_uniform(radius=1.0),
-    )
-
-    def run() -> list[Position]:
-        found = []
-        for strategy in strategies:
-            trace = call.trace(strategy, {})
-            values = {name: trace[name]["value"] for name in latent}
-            free = unconstrain_fn(call.seeded(), call.args, call.kwargs, values)
-            found.append({name: jnp.asarray(free[name]) for name in latent})
-        return found
-
-    def is_finite(position: Position) -> bool:
-        return all(np.isfinite(leaf).all() for leaf in position.values())
-
-    # Run once: what it takes is to compile it.
-    positions = [position for position in SizedJit(run)(0.0) if is_finite(position)]
-    if not positions:
-        raise InputError("no finite start was found; check the supports of the latent sites")
-    return positions
-
-
 def _needs_all_rows(plates: dict[str, int], trace: Trace, latent: list[str]) -> str:
     """Why minibatches of the model make no rows of one table; empty where they do.
 
@@ -256,25 +221,3 @@ def _check_outside(call: Call, plate: Plate, position: Position) -> None:
                 f"a site outside plate {plate.name!r} depends on its rows; move it inside the "
                 "plate, or leave out subsample_size"
             )
-
-
-def _at_best(target: AbstractTarget, candidates: list[Position]) -> AbstractTarget:
-    """The target, started at the candidate with the highest log density."""
-    placed = [
-        {name: np.asarray(leaf, target.dtype) for name, leaf in candidate.items()}
-        for candidate in candidates
-    ]
-    flat = np.stack([flat_numbers(candidate) for candidate in placed])
-    if climbs(target):  # by the function that a fit compiles anyway
-        values = BatchedDensity.of(target)(flat)[0]
-    else:
-        evaluated = SizedJit(lambda density, rows, z: density.log_prob(z, rows))
-        found = [evaluated(0.0, target.density, target.rows, on_device(z)) for z in flat]
-        values = np.array([float(value) for value in found])
-    if not np.isfinite(values).any():
-        raise InputError(
-            f"the log density is {values[0]} at the centre of the supports and not finite at the "
-            "median of the prior; check the model, or give fit(target, position=...) a start"
-        )
-    best = int(np.nanargmax(np.where(np.isfinite(values), values, -np.inf)))
-    return target.started_at(jax.tree.map(on_device, placed[best]))
