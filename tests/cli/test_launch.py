@@ -50,6 +50,9 @@ def check_derivatives(found):
         for part, expected in zip(found[name], exact, strict=True):
             error = np.linalg.norm(np.subtract(part, expected)) / np.linalg.norm(expected)
             assert error < tolerance
+    one, same, other = found["digests"]  # a checkpoint knows its rows by them
+    assert one == same
+    assert one != other
 
 
 @pytest.mark.slow
@@ -57,6 +60,22 @@ def test_derivatives_are_the_same_on_two_devices_and_in_two_and_four_processes(t
     check_derivatives(on_devices(tmp_path / "devices", "derivatives", 2))
     for count in (2, 4):
         check_derivatives(in_processes(tmp_path / f"{count}", "derivatives", count))
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_while_another_waits_for_it_ends_the_run(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text(
+        "import jax\nfrom curvi._core.meshes import agreed\n"
+        "if jax.process_index() == 1:\n    raise RuntimeError('boom')\nagreed(1.0)\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "curvi", "launch", "--", str(script)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert "RuntimeError: boom" in done.stderr.splitlines()
+    assert "process 1 of 2 failed" in done.stderr  # and not the first, whose sum it left
+    assert not done.stdout
 
 
 @pytest.mark.slow
@@ -147,6 +166,58 @@ def test_a_worker_that_fails_ends_the_run_with_its_code(tmp_path, capfd, monkeyp
     assert "process 1 of 2 ended with code 7" in capfd.readouterr().err
     assert main(["launch", "--processes", "2"]) == 2
     assert "nothing to launch" in capfd.readouterr().err
+
+
+def test_a_worker_that_fails_leaves_at_once_and_its_lines_are_shown(tmp_path, capfd, monkeypatch):
+    codes = []
+
+    def leave(code):
+        codes.append(code)
+        raise SystemExit(code)
+
+    def broken(command):
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(_launch, "worker", broken)
+    with pytest.raises(SystemExit):
+        _launch.run_worker(["fit"])
+    monkeypatch.setattr(_launch, "worker", lambda command: 2)
+    with pytest.raises(SystemExit):
+        _launch.run_worker(["fit"])
+    assert codes == [70, 2]
+    monkeypatch.setattr(_launch, "worker", lambda command: 1)  # did not converge: may still write
+    assert _launch.run_worker(["fit"]) == 1
+    (tmp_path / "said").write_text(capfd.readouterr().err, encoding="utf-8")
+    _launch.said(tmp_path / "said")
+    assert "RuntimeError: boom" in capfd.readouterr().err.splitlines()
+
+
+def test_a_worker_that_was_stopped_is_named_where_the_others_gave_up(tmp_path, capfd):
+    workers = [
+        subprocess.Popen([sys.executable, "-c", text])
+        for text in ("import os; os.abort()", "import time; time.sleep(60)")
+    ]
+    try:
+        workers[1].send_signal(signal.SIGSTOP)
+        workers[0].wait()
+        while not _launch.is_stopped(workers[1].pid):
+            time.sleep(0.01)
+        command = _launch.LaunchCommand(command=("fit",))
+        assert command._ended(0, workers[0].returncode, workers, tmp_path) == 1
+        assert "process 1 of 2 is stopped" in capfd.readouterr().err
+    finally:
+        workers[1].kill()
+        workers[1].wait()
+    assert command._ended(0, -9, workers, tmp_path) == 137
+    assert "process 0 of 2 ended with code -9" in capfd.readouterr().err
+
+
+def test_what_libraries_print_while_processes_meet_is_no_part_of_the_answer(capfd):
+    with _launch.printing_to_stderr():
+        os.write(1, b"[Gloo] peers\n")
+    os.write(1, b"answer\n")
+    assert capfd.readouterr() == ("answer\n", "[Gloo] peers\n")
 
 
 COUNTS_SIGNALS = """\

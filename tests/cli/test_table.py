@@ -206,6 +206,12 @@ def test_a_parquet_file_is_fitted_in_blocks_like_its_table(tmp_path, capsys, mon
     assert "read in blocks" in capsys.readouterr().out
     whole = curvi.BayesianLogisticRegression(random_state=0).fit(np.column_stack([x, x**2]), y)
     assert np.allclose(curvi.load(saved).coef_, whole.coef_, atol=1e-6)
+    assert main(["predict", str(saved), str(tmp_path / "t.parquet")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 81
+    text = table.append_column("word", pyarrow.array(["a", "b"] * 40))
+    parquet.write_table(text, tmp_path / "text.parquet")
+    assert main(["fit", str(tmp_path / "text.parquet"), "--target", "y"]) == 2
+    assert "--ignore" in capsys.readouterr().err
     assert main(["fit", str(tmp_path / "t.parquet"), "--target", "nothing"]) == 2
     assert "no column 'nothing'" in capsys.readouterr().err
     monkeypatch.setenv("CURVI_LAUNCH_RANK", "0")

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 
 import curvi
+from curvi._core.meshes import place_rows
 from curvi._core.trees import usual_promotion
 from curvi.engine import Progress, _checkpoint
+from curvi.engine._identity import _shared_digest
 from curvi.vae._stopping import EarlyStopping
-from tests.engine import kill_worker
+from tests.engine import kill_worker, mesh_worker
 
 pytestmark = pytest.mark.float64_only
 
@@ -303,7 +305,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_checkpoint_before(tmp_path, mon
 
     whole = fit()
     monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=f"No space left.*{tmp_path / 'fit'}"):
         fit(policy)
     monkeypatch.undo()
     assert [path.name for path in tmp_path.iterdir()] == ["fit"]
@@ -334,6 +336,40 @@ def test_a_signal_finishes_the_step_saves_and_says_where(tmp_path, number):
     assert bits(fit(policy)) == bits(whole)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_after_the_last_step_is_not_passed_over_in_silence(tmp_path, number):
+    @_checkpoint.resumable
+    def call(checkpoint=None):
+        os.kill(os.getpid(), number)
+        return 5
+
+    with warnings.catch_warnings(record=True, action="always") as said:
+        try:
+            found = call(checkpoint=tmp_path / "run")
+        except curvi.Terminated as ended:
+            found = ended.result
+    assert found == 5
+    assert "came when all was computed" in str(said[0].message)
+    assert said[0].filename == __file__
+
+
+def test_a_run_on_other_devices_is_refused_by_name(tmp_path):
+    target = mesh_worker.target(jnp.float64)
+    options = {"family": curvi.MeanField(), "progress": False, "checkpoint": tmp_path / "fit"}
+    with pytest.warns(curvi.NotConvergedWarning):
+        curvi.fit(target, max_steps=1, on_failure="return", **options)
+    with pytest.raises(curvi.InputError, match="layout was no mesh, and is devices 1, processes 1"):
+        curvi.fit(target, mesh=curvi.data_mesh(1), **options)
+
+
+def test_rows_that_processes_share_are_known_by_their_numbers():
+    rows = np.arange(256.0)
+    tables = (rows, rows + 0.0, rows + (rows == 9))
+    first, same, other = (_shared_digest(place_rows(t, curvi.data_mesh(1))) for t in tables)
+    assert first == same
+    assert first != other
+
+
 def test_a_call_in_another_thread_has_checkpoints_and_leaves_signals_alone(tmp_path):
     found = []
     thread = threading.Thread(target=lambda: found.append(fit(tmp_path / "fit")))
@@ -349,5 +385,7 @@ def test_a_fit_goes_on_from_an_earlier_one():
     assert np.allclose(again.mean, first.mean, atol=1e-4)
     other = fit(init=first, family=curvi.MeanField(), num_starts=1)
     assert np.allclose(other.mean, first.mean, atol=0.1)
+    plain = curvi.fit(log_density, init=first, progress=False)  # which has no position
+    assert np.allclose(plain.mean, first.mean, atol=0.1)
     with pytest.raises(curvi.InputError, match="3 dimensions"):
         curvi.fit(lambda z: -jnp.sum(z**2), jnp.zeros(2), init=first, progress=False)

@@ -137,11 +137,22 @@ def test_a_document_with_a_right_digest_can_still_ask_for_nothing_but_data(tmp_p
         curvi.load(tmp_path / "file")
 
 
+def test_what_a_small_document_multiplies_is_refused_or_shared(tmp_path):
+    texts = {"#": "texts", "v": ["x" * 10_000, *[""] * 10_000], "shape": [10_001], "dtype": "<U1"}
+    document = {"format": FORMAT, "kind": "VAE", "value": {"#": "object", "kind": "VAE", "v": {}}}
+    document["value"]["v"]["mean_"] = texts
+    write_file(tmp_path / "file", document, {})
+    with pytest.raises(curvi.InputError, match="claims 100010000 characters"):
+        curvi.load(tmp_path / "file")
+    once = through_json([jnp.ones(3)] * 5)
+    assert all(array is once[0] for array in once)
+
+
 def target(shift=1.0):
     return curvi.Target(
         lambda z: -0.5 * jnp.sum((z["a"] - shift) ** 2) - 0.5 * z["b"] ** 2,
         {"a": jnp.zeros(2), "b": jnp.zeros(())},
-        constrain=lambda z: {"a": z["a"], "scale": jnp.exp(z["b"])},
+        constrain=lambda z: {"a": z["a"], "scale": 3.0 * jnp.exp(z["b"])},  # with a number
     )
 
 
@@ -170,15 +181,24 @@ def test_a_loaded_result_has_moments_draws_trace_and_verdict_without_its_log_den
     assert found.method == result.method
     draws = found.sample(1000, seed=3)
     assert draws["a"].shape == (1000, 2)
-    assert abs(float(jnp.mean(jnp.log(draws["scale"])))) < 6 / 1000**0.5
+    assert abs(float(jnp.mean(jnp.log(draws["scale"] / 3.0)))) < 6 / 1000**0.5
     assert "converged" in found.summary()
 
 
 def test_what_needs_the_log_density_says_how_to_give_it(path):
     found = curvi.load(path)
-    for needs in (found.linear_response, lambda: found.sample(10_000), found.importance):
+    calls = (found.linear_response, lambda: found.sample(10_000), found.importance)
+    for needs in (*calls, found.to_blackjax):
         with pytest.raises(curvi.InputError, match=r"curvi\.load\(path, target="):
             needs()
+
+
+def test_a_loaded_result_goes_to_arviz_without_its_log_density(path, result):
+    pytest.importorskip("arviz")
+    found, whole = curvi.load(path).to_arviz(50), result.to_arviz(50)
+    assert found.posterior["a"].shape == whole.posterior["a"].shape == (1, 50, 2)
+    assert "lp" in whole.sample_stats
+    assert not hasattr(found, "sample_stats")
 
 
 def test_a_target_given_at_loading_is_used(path, result):

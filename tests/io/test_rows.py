@@ -70,6 +70,10 @@ def test_columns_of_parquet_keep_their_order_and_bad_ones_are_named(tmp_path, ta
         rows(path, target="z")
     with pytest.raises(curvi.InputError, match="cannot be a feature"):
         rows(path, target="y", columns=["y"])
+    (features,) = next(rows(path, columns=["x3", "x1"])())  # for an auto-encoder
+    assert np.array_equal(features, X[: len(features), [3, 1]])
+    with pytest.raises(curvi.InputError, match="target"):
+        curvi.BayesianLogisticRegression(random_state=0).fit_blocks(rows(path))
 
 
 def test_a_null_among_the_responses_of_parquet_is_refused(tmp_path):
@@ -114,8 +118,6 @@ def test_files_of_other_kinds_and_damaged_text_are_refused(tmp_path):
         rows(tmp_path / "t.csv")
     with pytest.raises(curvi.InputError, match="num_features"):
         rows(tmp_path / "t.svm")
-    with pytest.raises(curvi.InputError, match="target= is missing"):
-        rows(tmp_path / "t.parquet")
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     np.save(tmp_path / "y.npy", np.zeros(4))
     with pytest.raises(curvi.InputError, match="one response to each"):

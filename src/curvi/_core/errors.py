@@ -231,4 +231,4 @@ def keep_result(error: BaseException, result: Any) -> None:
 
 
 def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] == __name__.partition(".")[0]
+    return module.partition(".")[0] in (__name__.partition(".")[0], "contextlib")

@@ -43,6 +43,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             os.fsync(stream.fileno())
         temporary.replace(path)
         _sync_folder(path.parent)
+    except OSError as error:
+        # A disk that is full does not say which file it has no room for.
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -96,6 +96,12 @@ def current_mesh() -> Mesh | None:
     return _current.get()
 
 
+def layout() -> str:
+    """The devices of the current mesh in words: what the bits of a run depend on."""
+    mesh, count = current_mesh(), jax.process_count()
+    return "no mesh" if mesh is None else f"devices {mesh.devices.size}, processes {count}"
+
+
 def padded_count(count: int, mesh: Mesh) -> int:
     """Rows that fill every shard with whole blocks."""
     unit = _BLOCK * mesh.shape[AXIS]
@@ -213,6 +219,15 @@ def divided(compute: Callable[..., Any], *arrays: np.ndarray) -> Any:
         return np.concatenate([block.reshape(filled.shape)[: len(p)] for block, p in pairs])
 
     return tuple(map(whole, found)) if isinstance(found, tuple) else whole(found)
+
+
+def of_all_processes(own: bytes) -> bytes:
+    """Bytes of every process, one after another; all give as many, at the same point."""
+    if jax.process_count() == 1:
+        return own
+    from jax.experimental import multihost_utils
+
+    return bytes(np.asarray(multihost_utils.process_allgather(np.frombuffer(own, np.uint8))))
 
 
 def largest(value: int) -> int:

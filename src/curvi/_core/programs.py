@@ -132,7 +132,8 @@ def _own(constant: Any, aval: Any) -> Any:
     """An array that nobody else can change, in the precision of the trace."""
     if isinstance(constant, jax.Array):
         return constant
-    with precision_of(aval.dtype):
+    # A program may be made while another one is traced, and must not hold its tracers.
+    with precision_of(aval.dtype), jax.ensure_compile_time_eval():
         return on_device(np.array(constant, aval.dtype))
 
 

@@ -7,6 +7,7 @@ named, and the run is ended. With ``--checkpoint`` the same command goes on from
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import signal
@@ -16,15 +17,17 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import tyro
 
 from curvi._core import validation
 from curvi._core.errors import InputError
-from curvi.cli._terminal import complain
+from curvi.cli._terminal import complain, pass_on
 
 _LOOK = 0.1  # seconds between two looks at the workers
 _LOOK_UP = 1.0  # seconds between two looks of a worker at its launcher
@@ -32,6 +35,9 @@ _PATIENCE = 5.0  # seconds between SIGTERM and SIGKILL
 _AGREED = 2.0  # seconds that the first process has to end like another one
 _LINES = 20  # that are shown of what another worker has said
 _HEARTBEAT = 10  # seconds after which JAX misses a worker that died
+_CRASHED = 70  # code of a worker that an exception has ended
+_BAD_INPUT = 2  # code of a command that could not do its work
+_GOES_ON = "With --checkpoint the same command goes on from the last one"
 worker_program = ["-m", "curvi.cli._launch"]
 _VARIABLES = ("CURVI_LAUNCH_RANK", "CURVI_LAUNCH_COUNT", "CURVI_LAUNCH_PORT", "CURVI_LAUNCH_PULSE")
 
@@ -96,20 +102,34 @@ class LaunchCommand:
                 return 0
             failed = [rank for rank, code in enumerate(codes) if code not in (0, None)]
             if failed and asked.by is None:
-                code = int(codes[failed[0]] or 1)
-                if not same_end(workers[0], code):
-                    said(folder / f"{failed[0]}.said")
-                    complain(f"process {failed[0]} of {self.processes} ended with code {code}")
-                return code if code > 0 else 128 - code
+                rank = next((rank for rank in failed if rank), 0)  # what the first said is shown
+                return self._ended(rank, int(codes[rank] or 1), workers, folder)
             late = slowest(folder, workers, began)
             if late is not None and late[1] > self.step_seconds:
                 complain(
                     f"process {late[0]} of {self.processes} has made no progress for "
-                    f"{late[1]:.0f} s; the run is ended. With --checkpoint the same command goes "
-                    "on from the last one"
+                    f"{late[1]:.0f} s; the run is ended. {_GOES_ON}"
                 )
                 return 1
             time.sleep(_LOOK)
+
+    def _ended(
+        self, rank: int, code: int, workers: list[subprocess.Popen[bytes]], folder: Path
+    ) -> int:
+        """Say which process has ended the run, unless all end alike; the code of the launcher."""
+        alive = [r for r, found in enumerate(workers) if found.poll() is None]
+        stopped = [r for r in alive if is_stopped(workers[r].pid)]
+        if stopped:  # the others miss its heartbeat, and give up
+            complain(f"process {stopped[0]} of {self.processes} is stopped; the run is ended. "
+                     f"{_GOES_ON}")  # fmt: skip
+            return 1
+        if code < 0 or code == _CRASHED or not same_end(workers[0], code):
+            said(folder / f"{rank}.said")
+            how = "failed" if code == _CRASHED else f"ended with code {code}"
+            complain(f"process {rank} of {self.processes} {how}")
+        if code == _CRASHED:
+            return 1
+        return code if code > 0 else 128 - code
 
 
 class Asked:
@@ -154,9 +174,9 @@ def same_end(first: subprocess.Popen[bytes], code: int) -> bool:
 
 def said(path: Path) -> None:
     """Show the last lines that a worker has written, as far as it is another than the first."""
-    if path.exists():
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        complain("\n".join(lines[-_LINES:]))
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    if text:
+        pass_on("\n".join(text.splitlines()[-_LINES:]))
 
 
 def slowest(
@@ -215,17 +235,18 @@ def worker(command: list[str]) -> int:
     rank, count, port, _ = (os.environ[name] for name in _VARIABLES)
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     take_cores(int(rank), int(count))
-    jax.distributed.initialize(
-        f"127.0.0.1:{port}",
-        int(count),
-        int(rank),
-        cluster_detection_method="deactivate",  # it would fill in what belongs to another job
-        heartbeat_timeout_seconds=_HEARTBEAT,
-    )
-    if int(count) > 1:
-        # Connections are made by the first sum, and given up where somebody is late for it: make
-        # them now, before one process reads or compiles for longer than another.
-        multihost_utils.sync_global_devices("curvi")
+    with printing_to_stderr():
+        jax.distributed.initialize(
+            f"127.0.0.1:{port}",
+            int(count),
+            int(rank),
+            cluster_detection_method="deactivate",  # it would fill in what belongs to another job
+            heartbeat_timeout_seconds=_HEARTBEAT,
+        )
+        if int(count) > 1:
+            # Connections are made by the first sum, and given up where somebody is late for it:
+            # make them now, before one process reads or compiles for longer than another.
+            multihost_utils.sync_global_devices("curvi")
     if command[0].endswith(".py"):
         sys.argv = command
         runpy.run_path(command[0], run_name="__main__")
@@ -233,6 +254,41 @@ def worker(command: list[str]) -> int:
     from curvi.cli import main
 
     return main(command)
+
+
+@contextlib.contextmanager
+def printing_to_stderr() -> Iterator[None]:
+    """Keep what libraries print, such as how many peers they have found, out of the answer."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def run_worker(command: list[str]) -> int:
+    """Run the command; a process that fails leaves at once.
+
+    JAX would let it wait at its end for the others, which wait for it in the middle of a sum.
+    """
+    try:
+        code = worker(command)
+    except Exception:  # noqa: BLE001  whatever it was, nobody may wait for this process
+        traceback.print_exc()
+        leave(_CRASHED)
+    if code == _BAD_INPUT:
+        leave(code)
+    return code
+
+
+def leave(code: int) -> NoReturn:
+    """End this process, and wait for nobody."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def end_with(parent: int) -> None:
@@ -273,4 +329,4 @@ def shared_mesh() -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(worker(sys.argv[1:]))
+    sys.exit(run_worker(sys.argv[1:]))

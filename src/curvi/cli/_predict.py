@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,7 +31,7 @@ class PredictCommand:
     model: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """File that curvi fit --save, or save() of an estimator, has written."""
     table: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE.csv")]
-    """CSV file with a header."""
+    """CSV file with a header, or a Parquet file."""
     separator: Literal["auto", "comma", "semicolon", "tab"] = "auto"
     """What stands between the cells of the table; auto finds it."""
     out: Path | None = None
@@ -44,6 +45,7 @@ class PredictCommand:
 
     def run(self) -> int:
         """Predict, print or write."""
+        from curvi.cli._stream import as_text
         from curvi.io import load
         from curvi.reproduction._tables import as_csv
 
@@ -56,7 +58,9 @@ class PredictCommand:
                 f"{self.model}: cannot be read ({error.strerror}); give a file that curvi fit "
                 "--save has written"
             ) from error
-        cells = read_cells(self.table, separator=separator_of(self.table, self.separator))
+        with tempfile.TemporaryDirectory() as folder:
+            table = as_text(self.table, folder)
+            cells = read_cells(table, separator=separator_of(table, self.separator))
         rows = predictions(model, cells)
         text = json.dumps(rows, indent=1) + "\n" if self.json else as_csv(rows)
         if self.out is None:

@@ -18,6 +18,11 @@ def complain(text: str) -> None:
     _write(f"curvi: {printable(text)}", sys.stderr)
 
 
+def pass_on(text: str) -> None:
+    """Print lines that another process has written."""
+    _write(text, sys.stderr)
+
+
 def _write(text: str, stream: TextIO) -> None:
     encoding = stream.encoding or "utf-8"  # a terminal may know less than UTF-8
     known = printable(text, keep="\n").encode(encoding, "backslashreplace").decode(encoding)

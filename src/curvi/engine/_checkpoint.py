@@ -123,7 +123,7 @@ class Session:
         if error is not None and self.did_stop:
             error.add_note(f"the same call with checkpoint={str(self.path)!r} resumes")
         try:
-            if self.did_stop:
+            if self.did_stop or (self.stopped_by and error is None):
                 self.say_where()
         finally:
             if self.stopped_by == signal.SIGTERM and isinstance(error, KeyboardInterrupt | None):
@@ -133,9 +133,11 @@ class Session:
     def say_where(self) -> None:
         """Warn that the call was stopped, and where its checkpoint is."""
         what = "SIGTERM" if self.stopped_by == signal.SIGTERM else "Ctrl-C"
+        again = f"the same call with checkpoint={str(self.path)!r}"
         warn_user(
-            f"stopped by {what}; the same call with checkpoint={str(self.path)!r} resumes where it "
-            "was",
+            f"stopped by {what}; {again} resumes where it was"
+            if self.did_stop
+            else f"{what} came when all was computed; {again} gives the answer at once",
             UserWarning,
         )
 

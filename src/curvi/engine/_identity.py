@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from curvi._core.errors import InputError
+from curvi._core.meshes import layout, of_all_processes
 from curvi._core.trees import leaf_names
 from curvi.io._streams import Stream
 from curvi.solvers import Method, Problem
@@ -37,6 +38,7 @@ class Identities:
         seed = getattr(resources, "key", None)
         rows = getattr(resources, "rows", resources)
         return {
+            "layout": layout(),
             "method": plain(repr(method)),
             "parameters": described(starts),
             "model": self._program(problem, method, starts[0], resources),
@@ -107,7 +109,7 @@ def array_digest(array: Any) -> str:
         array = jax.random.key_data(array)
     here = not isinstance(array, jax.Array) or array.is_fully_addressable
     if not here and not array.is_fully_replicated:  # rows of other processes
-        return f"{array.dtype}{array.shape}"
+        return _shared_digest(array)
     # What is on disk is read as far as its digest needs it.
     on_disk = not isinstance(array, jax.Array) and hasattr(array, "nbytes")
     values = array if on_disk else np.asarray(array)
@@ -115,6 +117,14 @@ def array_digest(array: Any) -> str:
     for piece in _pieces(values):
         total.update(np.ascontiguousarray(np.asarray(piece)).reshape(-1).view(np.uint8).data)
     return total.hexdigest()
+
+
+def _shared_digest(array: jax.Array) -> str:
+    """Of rows that processes share: each digests its own, and all are given the same answer."""
+    total = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
+    for shard in sorted(array.addressable_shards, key=lambda shard: str(shard.index)):
+        total.update(f"{shard.index}{array_digest(np.asarray(shard.data))}".encode())
+    return hashlib.sha256(of_all_processes(total.digest())).hexdigest()
 
 
 def stream_digest(rows: Stream) -> str:

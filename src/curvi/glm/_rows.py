@@ -232,7 +232,8 @@ class UserBlocks:
 def _validated(item: Any, number: int) -> Block:
     if not isinstance(item, tuple | list) or len(item) not in (2, 3):
         raise InputError(
-            f"block {number} is not (X, y) or (X, y, weight); a block is a tuple of arrays"
+            f"block {number} is not (X, y) or (X, y, weight); a block is a tuple of arrays, and "
+            "curvi.io.rows needs target="
         )
     for part, name in zip(item, ("X", "y", "weight"), strict=False):
         refuse_masked(part, f"block {number}: {name}")

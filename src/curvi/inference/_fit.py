@@ -207,7 +207,7 @@ def fit(
     chosen = (family, method, draws, num_draws, batch_size, init)
     method, execution = as_method(method, family), as_execution(execution)
     check_batch(target, batch_size)
-    target = as_target(target, position, (batch_size, *method.batch_sizes))
+    target = as_target(target, position, (batch_size, *method.batch_sizes), init)
     _ = target.to_user  # a constrain that does not work is refused before the work, not after it
     free = mesh is None and execution.mode != "compiled"
     climbs = free and is_automatic(target, *chosen)

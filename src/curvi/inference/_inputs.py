@@ -17,6 +17,7 @@ from curvi._core.errors import InputError, NotConvergedWarning, NumericalError, 
 from curvi._core.leaving import settle_at_exit
 from curvi._core.meshes import current_mesh
 from curvi._core.trees import precision_of
+from curvi.diagnostics import FitResult
 from curvi.engine import Execution
 from curvi.families import SparsePrecision
 from curvi.io._streams import Stream
@@ -33,9 +34,9 @@ _TRACED = (
 
 
 def as_target(
-    target: Any, position: PyTree | None, batches: Iterable[int | None] = ()
+    target: Any, position: PyTree | None, batches: Iterable[int | None] = (), init: Any = None
 ) -> AbstractTarget:
-    """A target from a target, or from a plain log density with a position.
+    """A target from a target, or from a plain log density with a position or an earlier fit.
 
     The functions of a target are traced anew, for they may read values that have changed since it
     was made.
@@ -53,6 +54,8 @@ def as_target(
             f"target is a {type(target).__name__}; give a curvi.Target, a curvi.DataTarget or a "
             "log density with position="
         )
+    if position is None and isinstance(init, FitResult):
+        position = init.target.position
     if position is None:
         raise InputError("position is missing; a plain log density needs position= to start from")
     _refuse_mesh()

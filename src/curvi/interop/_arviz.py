@@ -17,6 +17,7 @@ from curvi._core.trees import precision_of
 from curvi.diagnostics import FitResult
 from curvi.diagnostics._moments import require_positions, user_space
 from curvi.targets import Labels
+from curvi.targets._stored import StoredTarget
 
 _BLOCK = 256  # draws whose densities are evaluated together
 
@@ -30,7 +31,7 @@ def to_arviz(result: FitResult, num_draws: int = 1000, *, seed: int = 0) -> Any:
         one chain of draws as ``result.sample`` gives them; axes named by the model where known;
     ``sample_stats``
         ``lp`` (:math:`\log p`, unnormalised), ``log_q`` and ``log_ratio`` = lp - log_q, all in
-        the unconstrained space;
+        the unconstrained space; not there where the result was loaded without its target;
     ``observed_data``
         what the model was conditioned on, where known;
     ``fit``
@@ -71,13 +72,14 @@ def to_arviz(result: FitResult, num_draws: int = 1000, *, seed: int = 0) -> Any:
         warnings.simplefilter("ignore", FutureWarning)  # ArviZ 0.x announces 1.0 once a day
         arviz = optional_import("arviz", extra="arviz", purpose="FitResult.to_arviz")
     labels = result.target.labels or Labels()
-    with precision_of(result.target.dtype):
-        require_positions(user_space(result.target, result.family), result.target, 2 * num_draws)
-    log_p, log_q = _densities(result, num_draws, seed)
-    draws = {
-        "posterior": _by_name(result.sample(num_draws, seed)),
-        "sample_stats": {"lp": log_p, "log_q": log_q, "log_ratio": log_p - log_q},
-    }
+    draws = {}
+    if not isinstance(result.target, StoredTarget):
+        with precision_of(result.target.dtype):
+            space = user_space(result.target, result.family)
+            require_positions(space, result.target, 2 * num_draws)
+        log_p, log_q = _densities(result, num_draws, seed)
+        draws["sample_stats"] = {"lp": log_p, "log_q": log_q, "log_ratio": log_p - log_q}
+    draws["posterior"] = _by_name(result.sample(num_draws, seed))
     groups = jax.tree.map(lambda values: values[None], draws)  # one chain
     if labels.observed:
         groups["observed_data"] = dict(labels.observed)

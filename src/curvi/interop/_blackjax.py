@@ -13,6 +13,7 @@ from curvi._core import validation
 from curvi._core.trees import precision_of, ravel
 from curvi.diagnostics import FitResult
 from curvi.targets import AbstractTarget
+from curvi.targets._stored import StoredTarget
 
 
 class SamplerStart(NamedTuple):
@@ -69,6 +70,8 @@ def to_blackjax(result: FitResult, num_chains: int = 4, *, seed: int = 0) -> Sam
     """
     validation.positive_integer(num_chains, "num_chains")
     target, family, params = result.target, result.family, result.params
+    if isinstance(target, StoredTarget):
+        target.check_start()  # says what is missing, before a sampler does
     with precision_of(target.dtype):
         flat = family.sample(params, validation.random_key(seed), num_chains)
         diagonal = family.scale.is_diagonal

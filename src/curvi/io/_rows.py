@@ -177,7 +177,7 @@ def rows(
         A table of numbers: ``.npy`` (memory-mapped), ``.parquet`` (by row group, with pyarrow),
         ``.svm`` or ``.libsvm`` (LIBSVM text).
     target : str
-        Of Parquet: the column of responses. Of ``.npy``: the file of responses; rows without any,
+        Of Parquet: the column of responses. Of ``.npy``: the file of responses. Rows without any,
         such as images, have blocks ``(X,)``.
     columns : sequence of str, optional
         Of Parquet: the features, in their order; all other columns by default, as they stand.
@@ -207,9 +207,7 @@ def rows(
         return _libsvm(place, validation.positive_integer(num_features, "num_features"))
     if kind == "npy":
         return _npy(place, None if target is None else Path(target))
-    if target is None:
-        raise InputError(f"target= is missing: which column of {place} is the response?")
-    return _parquet(place, str(target), columns)
+    return _parquet(place, None if target is None else str(target), columns)
 
 
 def _npy(path: Path, responses: Path | None) -> RowBlocks:
@@ -221,12 +219,13 @@ def _npy(path: Path, responses: Path | None) -> RowBlocks:
     return of_arrays(arrays)
 
 
-def _parquet(path: Path, target: str, columns: Sequence[str] | None) -> RowBlocks:
+def _parquet(path: Path, target: str | None, columns: Sequence[str] | None) -> RowBlocks:
     parquet = optional_import("pyarrow.parquet", extra="parquet", purpose="reading Parquet")
     with parquet.ParquetFile(path) as file:
         found, count = list(file.schema_arrow.names), int(file.metadata.num_rows)
     names = [name for name in found if name != target] if columns is None else list(columns)
-    missing = [name for name in [*names, target] if name not in found]
+    responded = [] if target is None else [target]
+    missing = [name for name in [*names, *responded] if name not in found]
     if missing or target in names:
         raise InputError(
             f"{path} has no column {missing[0]!r}; it has {', '.join(found[:20])}"
@@ -237,9 +236,10 @@ def _parquet(path: Path, target: str, columns: Sequence[str] | None) -> RowBlock
     def source() -> Iterator[tuple[np.ndarray, ...]]:
         with parquet.ParquetFile(path) as file:
             size = max(1, _NUMBERS // max(len(names), 1))
-            for batch in file.iter_batches(size, columns=[*names, target]):
+            for batch in file.iter_batches(size, columns=[*names, *responded]):
                 parts = [_numbers(batch.column(name), name, path) for name in names]
-                yield np.column_stack(parts), _complete(batch.column(target), target, path)
+                responses = (_complete(batch.column(name), name, path) for name in responded)
+                yield np.column_stack(parts), *responses
 
     return RowBlocks(source, num_rows=count, columns=tuple(names))
 
@@ -253,7 +253,10 @@ def _complete(column: Any, name: str, path: Path) -> np.ndarray:
 def _numbers(column: Any, name: str, path: Path) -> np.ndarray:
     values = _complete(column, name, path)
     if values.dtype.kind not in "biuf":
-        raise InputError(f"column {name!r} of {path} has {values.dtype}; features are numbers")
+        raise InputError(
+            f"column {name!r} of {path} holds {column.type} and no numbers; encode it first, or "
+            "leave it out (columns=, or --ignore of curvi fit)"
+        )
     return values.astype(values.dtype if values.dtype == np.float32 else np.float64)
 
 

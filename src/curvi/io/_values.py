@@ -27,6 +27,7 @@ from curvi.io._kinds import class_of, kind_of
 _MARK = "#"  # of a JSON object that stands for something else
 _VIEWS = {1: np.uint8, 2: np.uint16}
 _LONGEST_TEXT = 300
+_MOST_TEXT = 2**26  # characters of an array
 
 
 @runtime_checkable
@@ -153,6 +154,7 @@ class Decoder:
 
     def __init__(self, arrays: dict[str, np.ndarray], path: Any) -> None:
         self.arrays, self.path = arrays, path
+        self._on_device: dict[tuple[Any, ...], Any] = {}
 
     def value(self, found: Any) -> Any:
         """One value.
@@ -202,8 +204,11 @@ class Decoder:
         return kind(*(self._value(item) for _, item in content))
 
     def _texts(self, content: Any, found: dict[str, Any]) -> np.ndarray:
-        texts = [self._value(item) for item in content]
-        return np.asarray(texts, _text_type(found["dtype"])).reshape(found["shape"])
+        texts, dtype = [self._value(item) for item in content], _text_type(found["dtype"])
+        size = len(texts) * max((len(str(text)) for text in texts), default=0)
+        if dtype.kind == "U" and size > _MOST_TEXT:  # each takes the room of the longest
+            raise InputError(f"an array of texts claims {size} characters")
+        return np.asarray(texts, dtype).reshape(found["shape"])
 
     def _random_state(self, content: Any, found: dict[str, Any]) -> np.random.RandomState:
         source = np.random.RandomState()
@@ -229,9 +234,12 @@ class Decoder:
             array = array.view(dtype)
         if "on" not in found:
             return array
-        with precision_of(np.float64 if array.dtype.itemsize == 8 else array.dtype):
-            device = jnp.asarray(array)
-            return jax.random.wrap_key_data(device) if found["on"] == "key" else device
+        name = content, str(array.dtype), found["on"] == "key"
+        if name not in self._on_device:  # one that occurs twice is copied once
+            with precision_of(np.float64 if array.dtype.itemsize == 8 else array.dtype):
+                device = jnp.asarray(array)
+                self._on_device[name] = jax.random.wrap_key_data(device) if name[2] else device
+        return self._on_device[name]
 
 
 def _marked(mark: str, content: Any, **more: Any) -> dict[str, Any]:
