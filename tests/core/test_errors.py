@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -38,3 +40,10 @@ def test_a_warning_names_the_file_that_called_curvi():
     with pytest.warns(MisfitWarning, match="too narrow") as caught:
         warn_user("too narrow", MisfitWarning)
     assert caught[0].filename == __file__
+
+
+def test_a_script_that_was_interrupted_ends_with_the_code_of_ctrl_c():
+    code = "from curvi._core.errors import Interrupted\nraise Interrupted('in the middle')\n"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 130
+    assert "in the middle" in done.stderr

@@ -14,6 +14,7 @@ import warnings
 from types import ModuleType
 from typing import Any
 
+from curvi._core.leaving import exit_with_130
 from curvi._core.text import printable
 
 
@@ -79,6 +80,10 @@ class Interrupted(_Carrier, KeyboardInterrupt):
     result : object, optional
         Whatever had been computed, kept as the attribute of the same name.
     """
+
+    def __init__(self, message: str = "", result: Any = None) -> None:
+        super().__init__(message, result)
+        exit_with_130()
 
 
 class Terminated(_Carrier, SystemExit):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import time
 from functools import cache
+from types import TracebackType
 
 _LOOK = 0.2  # seconds between two looks at the time that the threads have computed
 _BUSY = 0.01  # share of a core from which they are not idle
+_INTERRUPTED = 130  # code of a process
 _LONGEST = 600.0  # seconds; threads of others may never be idle
 
 
@@ -21,6 +24,24 @@ def settle_at_exit() -> None:
     before that of JAX.
     """
     atexit.register(_settle)
+
+
+@cache
+def exit_with_130() -> None:
+    """Let a script that Ctrl-C has ended say so by its code.
+
+    Python itself does that for ``KeyboardInterrupt``, but not for exceptions derived from it.
+    """
+    before = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        before(kind, error, traceback)
+        if isinstance(error, KeyboardInterrupt):
+            sys.exit(_INTERRUPTED)
+
+    sys.excepthook = hook
 
 
 def _settle() -> None:

@@ -88,8 +88,13 @@ class Identities:
                 return method.step(problem, state, resources, count, tolerance)
 
             text = plain(str(jax.make_jaxpr(step)(*given)))
-            self._known[known] = hashlib.sha256(text.encode()).hexdigest()[:_SHORT]
+            self._known[known] = short_digest(text)
         return self._known[known]
+
+
+def short_digest(text: str) -> str:
+    """Of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:_SHORT]
 
 
 def plain(text: str) -> str:

@@ -18,7 +18,7 @@ from curvi._core.errors import Outcome
 from curvi.engine import Budget, RunResult, run_driver
 from curvi.engine._checkpoint import Session
 from curvi.engine._drivers import EagerDriver
-from curvi.engine._identity import plain
+from curvi.engine._identity import plain, short_digest
 from curvi.engine._recording import Recording
 from curvi.glm._diagonal_bound import DiagonalBound, SecondOrder
 from curvi.glm._rows import Tables
@@ -62,7 +62,7 @@ def _identity(
     return {
         "model": f"{type(bound).__name__} {words}",
         "precision": str(np.dtype(dtype)),
-        "data": " ".join(data),
+        "data": short_digest(" ".join(data)),
         "start": digests.arrays(start),
     }
 
