@@ -11,7 +11,6 @@ others in ``results/groups.json``.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from typing import Any
@@ -21,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import curvi
-from benchmarks.common import RESULTS, log_log_slope
+from benchmarks.common import log_log_slope, recorded
 from curvi.engine import Resources, VariationalProblem
 from curvi.inference._first_rung import draws_for, method_for
 from curvi.inference._initial import around
@@ -166,8 +165,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--nuts", default="600")
     parser.add_argument("--only", default="steps,fits,nuts")
     given = parser.parse_args(arguments or [])
-    path = RESULTS / "groups.json"
-    found = json.loads(path.read_text()) if path.exists() else {}
+    found = recorded("groups")
     found.pop("provenance", None)
     only = given.only.split(",")
 

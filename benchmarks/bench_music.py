@@ -8,7 +8,6 @@ run that was cut short go on, ``--model FILE`` keeps the trained model.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import curvi
-from benchmarks.common import RESULTS
+from benchmarks.common import recorded
 
 LONGEST = 256  # steps of a training piece; longer ones are cut
 # Chosen on validation pieces: few and short pieces need a slow start of the divergence, dropout and
@@ -93,6 +92,4 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     chosen = parser.parse_args(arguments or [])
     row = trained(chosen)
     print(f"{chosen.set}: {row}")
-    path = RESULTS / "music.json"
-    earlier = json.loads(path.read_text())["sets"] if path.exists() else {}
-    return {"sets": {**earlier, chosen.set: row}}
+    return {"sets": {**recorded("music").get("sets", {}), chosen.set: row}}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.common import RESULTS, log_log_slope, verdict
+from benchmarks.common import log_log_slope, recorded, verdict
 from curvi.reproduction._provenance import provenance
 
 ROOT = Path(__file__).parents[1]
@@ -191,8 +191,7 @@ def main(options: list[str] | None = None) -> dict:
         "--part", action="append", choices=list(PARTS), help="these alone; others stay as recorded"
     )
     chosen = parser.parse_args(options or [])
-    record = RESULTS / "scale.json"
-    found = json.loads(record.read_text()) if chosen.part and record.exists() else {}
+    found = recorded("scale") if chosen.part else {}
     for name in chosen.part or PARTS:
         found |= PARTS[name](chosen)
         found["measured"] = {**found.get("measured", {}), name: provenance()}

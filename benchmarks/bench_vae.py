@@ -40,6 +40,7 @@ from benchmarks.common import (
     interleaved,
     keep,
     median_ratio,
+    recorded,
     verdict,
 )
 from benchmarks.vae_labels import accuracies, few_labels
@@ -368,15 +369,10 @@ def labels(quick: bool) -> dict:
 
 def _known(name: str) -> dict:
     """What an interrupted run of the same commit has kept; nothing otherwise."""
-    kept = _record(name)
+    kept = recorded(name)
     now, then = provenance(), kept.pop("provenance", {})
     same = all(now[key] == then.get(key) for key in ("commit", "modified"))
     return kept if same and not now["modified"] else {}
-
-
-def _record(name: str) -> dict:
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 STAGES = ("products", "memory", "tuning", "mnist", "digits", "frey", "olivetti", "labels")
@@ -392,7 +388,7 @@ def main(options: Sequence[str] = ()) -> dict:
     chosen = parser.parse_args(list(options))
     quick, wanted = chosen.quick, set(chosen.stages)
     known = {} if quick else _known("vae_partial")
-    recorded = {} if quick or wanted == set(STAGES) else _record("vae")
+    recorded = {} if quick or wanted == set(STAGES) else recorded("vae")
     if data_folder() is None:
         say(NEEDS_DATA)
         wanted &= {"products", "memory", "digits"}

@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,6 +18,12 @@ from curvi.reproduction._provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
 NEEDS_DATA = "set CURVI_DATA to the folder that holds libsvm/*.bz2 to run this benchmark"
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """What ``results/NAME.json`` holds; nothing where there is none."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def data_folder() -> Path | None:

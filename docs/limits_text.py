@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 Row = dict[str, Any]
-_NOTICEABLE = 0.25  # posterior sds, from which on the mean of a mean field is listed
 
 
 def limits_text(load: Callable[[str], Row | None]) -> str:
@@ -21,19 +20,6 @@ def limits_text(load: Callable[[str], Row | None]) -> str:
 
 
 def _posteriors(result: Row) -> Iterator[str]:
-    if "goals" not in result:
-        worst = {
-            name.split("-", maxsplit=1)[1]: row["curvi MeanField, linear response"]["mean_error"]
-            for name, row in result["rows"].items()
-            if (row["curvi MeanField, linear response"].get("mean_error") or 0) > _NOTICEABLE
-        }
-        listed = ", ".join(f"{name} {error:.2f}" for name, error in worst.items())
-        yield (
-            "**Mean field on hierarchical models.** Linear response repairs sds, not means. Worst "
-            f"error of a mean, in posterior sds, where it is above {_NOTICEABLE}: {listed}. Leave "
-            "`family` out, or use `MixedModel`."
-        )
-        return
     silent = ", ".join(result["silent"]) or "none"
     yield f"**Wrong without a warning** among the reference posteriors, nothing chosen: {silent}."
     for group, heads in result["headlines"].items():

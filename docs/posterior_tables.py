@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from earlier_posteriors import earlier_table
 from markdown import as_table
 
 Row = dict[str, Any]
@@ -13,8 +12,6 @@ OURS, SAMPLERS = "curvi", ("NumPyro NUTS", "nutpie")
 
 def posteriors_table(result: Row) -> str:
     """Everything that the page shows of the posteriors."""
-    if "goals" not in result:
-        return earlier_table(result)
     parts = []
     for group, heads in result["headlines"].items():
         if heads:

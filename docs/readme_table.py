@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from earlier_posteriors import earlier_row
 from markdown import as_table
 from posterior_tables import readme_rows
 
@@ -15,7 +14,7 @@ def measured_table(posteriors: Row | None, regression: Row | None, vae: Row | No
     """One row for every kind of task; where curvi is slower, the numbers say so."""
     rows: list[tuple[str, str, str]] = []
     if posteriors:
-        rows += readme_rows(posteriors) if "goals" in posteriors else [earlier_row(posteriors)]
+        rows += readme_rows(posteriors)
     if regression:
         rows += _regression_rows(regression)
     if vae and "mnist" in vae:

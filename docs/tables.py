@@ -10,6 +10,7 @@ from markdown import as_table
 from mixed_tables import mixed_table
 from posterior_tables import posteriors_table
 from regression_tables import paper_methods_table, regression_table, rows_table
+from sequence_tables import music_methods_table, music_table, policies_table, sequences_table
 
 Row = dict[str, Any]
 
@@ -204,130 +205,6 @@ def _ratio(found: Row) -> str:
 
 def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.3g}"
-
-
-def sequences_table(result: Row) -> str:
-    """State-space models against NUTS, and the slope of time in the length."""
-    lines = [
-        "| likelihood | steps | worst state [sd] | median state [sd] | sd ratios "
-        "| innovation sd [sd] | curvi [s] | NUTS [s] | ratio |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in result["nuts"]:
-        low, high = row["sd_ratio"]
-        lines.append(
-            f"| {row['likelihood']} | {row['length']:,} | {row['state_error']:.3f} "
-            f"| {row['state_error_median']:.3f} | {low:.2f} to {high:.2f} "
-            f"| {row['level_error']:.3f} | {row['seconds']:.2f} | {row['nuts_seconds']:.1f} "
-            f"| {row['speedup']:.0f} |"
-        )
-    found = result["slope"]
-    longest = max(found["seconds"], key=int)
-    noise = max(row["nuts_smallest_ess"] ** -0.5 for row in result["nuts"])
-    lines += [
-        "",
-        "Errors are differences of means in units of the posterior sd; with the effective draws "
-        f"that one chain of NUTS has, its own is up to {noise:.3f}. NUTS is timed without "
-        "compilation, on one chain. From 1,000 to "
-        f"{int(longest):,} steps the time of one round grows like the length to the power "
-        f"{found['slope']:.2f}; at the end it is {1000 * found['seconds'][longest]:.0f} ms."
-        + _chain(result.get("chain")),
-    ]
-    return "\n".join(lines)
-
-
-def _chain(found: Row | None) -> str:
-    """How the time of the family grows with its length."""
-    if found is None:
-        return ""
-    longest = max(found["seconds"], key=int)
-    return (
-        f" The bound of a `Chain` and its gradient take {1000 * found['seconds'][longest]:.1f} ms "
-        f"at {int(longest):,} steps; their time grows like the length to the power "
-        f"{found['slope']:.2f} from 100 steps on, and {found['slope_from_1000']:.2f} from 1,000 on."
-    )
-
-
-def policies_table(result: Row) -> str:
-    """Costs of pendulum policies on noise that they have not seen."""
-    lines = ["| method | cost per step, each seed | steps |", "|---|---|---|"]
-    for name in dict.fromkeys(row["method"] for row in result["pendulum"]):
-        rows = [row for row in result["pendulum"] if row["method"] == name]
-        costs = ", ".join(f"{row['cost']:.3f}" for row in rows)
-        lines.append(f"| {name} | {costs} | {', '.join(str(row['steps']) for row in rows)} |")
-    when = f"after {result['budget']:.0f} s of the clock, compilation apart"
-    return "\n".join([*lines, "", f"Costs on fresh noise {when}."])
-
-
-def music_methods_table(result: Row) -> str:
-    """KFAC and Adam on the same deep Markov model."""
-    lines = [
-        "| seed | Adam, validation | KFAC, validation | Adam, test | KFAC, test "
-        "| Adam there after [s] | KFAC there after [s] | ratio |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in result["runs"]:
-        adam, ours = row["adam"], row["kfac"]
-        first, second = ("never" if s is None else f"{s:.0f}" for s in row["seconds"])
-        ratio = "none" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        lines.append(
-            f"| {row['seed']} | {adam['best']:.3f} | {ours['best']:.3f} | {adam['test']:.3f} "
-            f"| {ours['test']:.3f} | {first} | {second} | {ratio} |"
-        )
-    lines += [
-        "",
-        f"Chorales, {result['latent']} latent and {result['hidden']} hidden units, no dropout, "
-        f"{result['budget']:.0f} processor seconds each without compilation and evaluations; "
-        f"learning rate {result['adam']:g} of Adam and step size {result['kfac']:g} of KFAC were "
-        "chosen on the validation pieces. There: within 0.01 nats of Adam's best validation bound.",
-    ]
-    return "\n".join(lines)
-
-
-_SETS = {
-    "jsb": ("JSB chorales", 6.926, 7.03),
-    "nottingham": ("Nottingham", 2.964, 3.33),
-    "piano_midi": ("Piano-midi", 7.980, 8.58),
-    "musedata": ("MuseData", 6.989, 7.14),
-}  # name, and the published bounds of a deep Markov model with and without a search
-
-
-def music_table(result: Row) -> str:
-    """Deep Markov models of music beside trivial models and published bounds."""
-    lines = [
-        "| pieces | independent notes | a chain per note | curvi, validation | curvi, test "
-        "| mean of pieces | published, searched | published | processor time [s] |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for name, (title, searched, plain) in _SETS.items():
-        if (row := result["sets"].get(name)) is not None:
-            easy = row["trivial"]
-            lines.append(
-                f"| {title} | {easy['independent']:.2f} | {easy['chain']:.2f} "
-                f"| {row['validation']:.3f} | {row['test']:.3f} | {row['test_per_sequence']:.3f} "
-                f"| {searched:.3f} | {plain:.2f} | {row['processor_seconds']:.0f} |"
-            )
-    lines += [
-        "",
-        "Negative bounds in nats per step, over all steps of all test pieces divided by their "
-        "number; the mean of the bounds of single pieces is the other convention. Published: a "
-        "deep Markov model with a search over its hyperparameters, and without."
-        + _unfinished(result),
-    ]
-    return "\n".join(lines)
-
-
-def _unfinished(result: Row) -> str:
-    """Which sets were still getting better when their time was up."""
-    titles = [
-        f"{title} ({result['sets'][name]['epochs']:.0f} epochs)"
-        for name, (title, *_) in _SETS.items()
-        if name in result["sets"]
-        and result["sets"][name]["best_epoch"] == result["sets"][name]["epochs"]
-    ]
-    if not titles:
-        return ""
-    return f" The validation bound was still rising when time was up: {', '.join(titles)}."
 
 
 TABLES: dict[str, Callable[[Row], str]] = {

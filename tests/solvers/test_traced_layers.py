@@ -71,10 +71,8 @@ def test_products_and_convolutions_are_found_and_everything_else_is_left(key):
     assert decays["kernel"] == decays["shift"] == 0
 
 
-def test_rows_times_deltas_are_the_gradient_of_the_loss(key):
-    params, x = network(key)
-    objective = objective_of()
-    layered = with_layers(objective, params, x, key)
+def assert_backward_is_the_gradient(objective, layered, params, x, key):
+    """Rows times deltas, put together, are the gradient of the loss; returns the rows."""
 
     @jax.jit
     def both(params):
@@ -83,10 +81,19 @@ def test_rows_times_deltas_are_the_gradient_of_the_loss(key):
         plain = jax.value_and_grad(lambda p: objective.loss(objective.outputs(p, x, key), x))(
             params
         )
-        return (value, layered.assemble(params, products)), plain
+        return (value, layered.assemble(params, products)), plain, inputs
 
-    ours, theirs = both(params)
+    ours, theirs, inputs = both(params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-9), ours, theirs)
+    return inputs
+
+
+def test_rows_times_deltas_are_the_gradient_of_the_loss(key):
+    params, x = network(key)
+    objective = objective_of()
+    assert_backward_is_the_gradient(
+        objective, with_layers(objective, params, x, key), params, x, key
+    )
 
 
 def test_factors_are_moments_of_rows_and_of_deltas(key):
@@ -132,18 +139,7 @@ def test_products_in_a_loop_over_time_have_the_rows_of_all_steps(key):
     objective = VAEObjective(heads, lambda p, z: (z @ p["decoder"]).reshape(-1, 4, 4))
     layered = with_layers(objective, params, x, key)
     assert len(layered.places) == 4
-
-    @jax.jit
-    def both(params):
-        value, deltas, inputs = backward(layered, params, x, key)
-        products = tuple(a.T @ d for a, d in zip(inputs, deltas, strict=True))
-        plain = jax.value_and_grad(lambda p: objective.loss(objective.outputs(p, x, key), x))(
-            params
-        )
-        return (value, layered.assemble(params, products)), plain, inputs
-
-    ours, theirs, inputs = both(params)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-9), ours, theirs)
+    inputs = assert_backward_is_the_gradient(objective, layered, params, x, key)
     assert [rows.shape for rows in inputs[:3]] == [(24, 4), (24, 3), (24, 3)]
     np.testing.assert_array_equal(inputs[0], jnp.moveaxis(x, 2, 0).reshape(24, 4))
 
