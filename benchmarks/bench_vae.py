@@ -388,7 +388,7 @@ def main(options: Sequence[str] = ()) -> dict:
     chosen = parser.parse_args(list(options))
     quick, wanted = chosen.quick, set(chosen.stages)
     known = {} if quick else _known("vae_partial")
-    recorded = {} if quick or wanted == set(STAGES) else recorded("vae")
+    earlier = {} if quick or wanted == set(STAGES) else recorded("vae")
     if data_folder() is None:
         say(NEEDS_DATA)
         wanted &= {"products", "memory", "digits"}
@@ -396,7 +396,7 @@ def main(options: Sequence[str] = ()) -> dict:
         "products": lambda: products(quick),
         "memory": memory,
         "tuning": lambda: tuning(quick),
-        "mnist": lambda: race((result if "tuning" in result else recorded)["tuning"], quick),
+        "mnist": lambda: race((result if "tuning" in result else earlier)["tuning"], quick),
         **{name: partial(faces, name, quick) for name in ("digits", "frey", "olivetti")},
         "labels": lambda: labels(quick),
     }
@@ -406,9 +406,9 @@ def main(options: Sequence[str] = ()) -> dict:
         result["measured"].setdefault(name, provenance())
         if not quick:
             keep("vae_partial", result)
-    for name in (name for name in STAGES if name in recorded and name not in wanted):
-        result[name] = recorded[name]
-        result["measured"][name] = recorded.get("measured", {}).get(name, recorded["provenance"])
+    for name in (name for name in STAGES if name in earlier and name not in wanted):
+        result[name] = earlier[name]
+        result["measured"][name] = earlier.get("measured", {}).get(name, earlier["provenance"])
     (RESULTS / "vae_partial.json").unlink(missing_ok=True)
     shutil.rmtree(RESULTS / "vae_runs", ignore_errors=True)
     return result
