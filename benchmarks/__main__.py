@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
         start = time.perf_counter()
         main_of = importlib.import_module(f"benchmarks.bench_{name}").main
         result = main_of(options) if options else main_of()
-        if result is None:  # it only prints
+        if result is None or result.get("quick"):  # it only prints
             continue
         path = keep(name, result)
         print(f"{name}: {time.perf_counter() - start:.1f} s -> {path.relative_to(FOLDER.parent)}")
