@@ -220,6 +220,14 @@ def test_what_libraries_print_while_processes_meet_is_no_part_of_the_answer(capf
     assert capfd.readouterr() == ("answer\n", "[Gloo] peers\n")
 
 
+def test_a_signal_that_comes_before_there_are_workers_is_handed_on():
+    with _launch.Asked() as asked:
+        os.kill(os.getpid(), signal.SIGTERM)
+        asked.workers = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])]
+        asked.catch_up()
+        assert asked.workers[0].wait() == -signal.SIGTERM
+
+
 COUNTS_SIGNALS = """\
 import os, pathlib, signal, sys, time
 place = pathlib.Path({folder!r})

@@ -85,10 +85,13 @@ def digests(mesh):
     return [array_digest(place_rows(given, mesh)) for given in tables]
 
 
-def optima(mesh):
+def optima(mesh, checkpoint):
     """A fit, a regression, an auto-encoder, a mixed model and sequences."""
     X, y = rows(np.float64)
-    fitted = curvi.fit(target(np.float64), mesh=mesh, execution="compiled", progress=False)
+    options = {"mesh": mesh, "execution": "compiled", "progress": False, "checkpoint": checkpoint}
+    fitted = curvi.fit(target(np.float64), **options)
+    again = curvi.fit(target(np.float64), **options)  # from what has been found
+    assert np.array_equal(again.mean, fitted.mean)
     model = curvi.BayesianLogisticRegression(random_state=0).fit(X, y, mesh=mesh)
     images = 1 / (1 + np.exp(-X))
     vae = curvi.VAE(2, (8,), max_epochs=3, batch_size=32, random_state=0).fit(images, mesh=mesh)
@@ -113,7 +116,7 @@ if __name__ == "__main__":
         {str(np.dtype(d)): derivatives(shared, d) for d in (np.float32, np.float64)}
         | {"digests": digests(shared)}
         if what == "derivatives"
-        else optima(shared)
+        else optima(shared, out.with_suffix(".checkpoint"))
     )
     if jax.process_index() == 0:
         out.write_text(json.dumps(found), encoding="utf-8")

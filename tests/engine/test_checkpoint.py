@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 import curvi
-from curvi._core.meshes import place_rows
+from curvi._core.meshes import place_rows, sharded
 from curvi._core.trees import usual_promotion
 from curvi.engine import Progress, _checkpoint
 from curvi.engine._identity import _shared_digest
+from curvi.engine._recording import restored_tree
 from curvi.vae._stopping import EarlyStopping
 from tests.engine import kill_worker, mesh_worker
 
@@ -360,6 +361,24 @@ def test_a_run_on_other_devices_is_refused_by_name(tmp_path):
         curvi.fit(target, max_steps=1, on_failure="return", **options)
     with pytest.raises(curvi.InputError, match="layout was no mesh, and is devices 1, processes 1"):
         curvi.fit(target, mesh=curvi.data_mesh(1), **options)
+
+
+def test_what_a_run_has_found_is_restored_to_all_devices():
+    mesh, tree = curvi.data_mesh(1), {"mean": jnp.zeros(2), "key": jax.random.key(1)}
+    leaves = [jax.random.key(2), np.ones(2)]
+    found = sharded(restored_tree)(tree, leaves, mesh=mesh)
+    assert {leaf.sharding.mesh for leaf in jax.tree.leaves(found)} == {mesh}
+    assert found["mean"].tolist() == [1.0, 1.0]
+    assert found["key"] == leaves[0]
+
+
+def test_processes_that_do_not_find_the_same_checkpoint_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(_checkpoint, "of_all_processes", lambda own: own + own[::-1])
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(curvi.InputError, match="a disk that all of them share"):
+        _checkpoint.Session(curvi.Checkpoint(tmp_path / "run"), {})
+    monkeypatch.setattr(_checkpoint, "of_all_processes", lambda own: own + own)
+    _checkpoint.Session(curvi.Checkpoint(tmp_path / "run"), {})
 
 
 def test_rows_that_processes_share_are_known_by_their_numbers():

@@ -70,6 +70,7 @@ class LaunchCommand:
         with tempfile.TemporaryDirectory() as folder, Asked() as asked:
             asked.workers = workers = self._started(Path(folder))
             try:
+                asked.catch_up()
                 return self._watched(workers, Path(folder), asked)
             finally:
                 end(workers, signal.SIGTERM)
@@ -156,6 +157,11 @@ class Asked:
         """Give them back."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
+
+    def catch_up(self) -> None:
+        """Hand on a signal that came before there were workers."""
+        if self.by is not None:
+            self._hand_on(self.by, None)
 
     def _hand_on(self, number: int, frame: Any) -> None:
         self.by = number if self.by is None else self.by

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import inspect
 import os
 import signal
@@ -28,7 +29,7 @@ import numpy as np
 
 from curvi._core import validation
 from curvi._core.errors import InputError, Terminated, warn_user
-from curvi._core.meshes import agreed, largest
+from curvi._core.meshes import agreed, largest, of_all_processes
 from curvi.engine._identity import Identities, described, plain
 from curvi.io._format import FORMAT, read_file, write_file
 from curvi.io._objects import CHECKPOINT, versions
@@ -100,6 +101,7 @@ class Session:
             self.log = self._loaded()
         else:
             self.save()  # a folder that cannot be written to is found out before the work
+        self._check_agreement()
 
     def __enter__(self) -> Session:
         """Become the session of this thread; take the signals over in the main thread."""
@@ -193,6 +195,16 @@ class Session:
         if not isinstance(log, list) or not all(isinstance(entry, dict) for entry in log):
             raise InputError(f"{self.path} is not a complete checkpoint")
         return log
+
+    def _check_agreement(self) -> None:
+        """All processes must go on from the same place: others would wait for each other."""
+        places = [(entry.get("identity"), entry.get("step")) for entry in self.log]
+        own = hashlib.sha256(repr(places).encode()).digest()
+        if of_all_processes(own) != own * jax.process_count():
+            raise InputError(
+                f"the processes do not find the same checkpoint at {self.path}; give a path on a "
+                "disk that all of them share, or delete the file on each machine to start anew"
+            )
 
     def refuse(self, what: str, stored: Any, given: Any) -> None:
         """Raise InputError: the checkpoint belongs to something else."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from curvi._core.errors import InputError, Interrupted, Outcome
-from curvi._core.meshes import beat
+from curvi._core.meshes import beat, current_mesh, replicate
 from curvi.engine._checkpoint import Session, current_session
 
 
@@ -247,6 +247,8 @@ def restored_tree(tree: Any, leaves: list[Any]) -> Any:
 def _placed(old: Any, new: Any) -> Any:
     if not isinstance(old, jax.Array):
         return np.asarray(new, np.asarray(old).dtype) if hasattr(old, "dtype") else type(old)(new)
-    if jnp.issubdtype(old.dtype, jax.dtypes.prng_key):
-        return new
-    return jax.device_put(np.asarray(new, old.dtype), old.sharding)
+    is_key = jnp.issubdtype(old.dtype, jax.dtypes.prng_key)
+    values = new if is_key else np.asarray(new, old.dtype)
+    if (mesh := current_mesh()) is not None:  # where runs leave what they have found
+        return replicate(values, mesh)
+    return values if is_key else jax.device_put(values, old.sharding)
