@@ -25,7 +25,6 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,18 +43,16 @@ from benchmarks.common import (
     verdict,
 )
 from benchmarks.vae_labels import accuracies, few_labels
-from benchmarks.vae_runs import TARGETS, Run, reached, splits
+from benchmarks.vae_race import SEEDS, known_parts, patient_adagrad, race, say
+from benchmarks.vae_runs import splits
 from benchmarks.vae_tuning import (
     ADAGRAD,
     ADAGRAD_RATES,
     ADAM,
     ADAM_RATES,
     RUNGS,
-    Cell,
     at_the_edge,
-    first_order,
     halving,
-    last_step,
 )
 from curvi.reproduction._provenance import provenance
 from curvi.reproduction._vae_runs import (
@@ -72,15 +69,7 @@ from curvi.reproduction._vae_runs import (
 )
 from curvi.vae import MLPObjective, initial_params
 
-GOALS = {-110.0: 2.5, -105.0: 2.0, -102.0: 1.5}
-ADAGRAD_GOAL = 5.0
-RACE_SECONDS, LONGEST_SECONDS = 40.0, 150.0  # without a schedule, and with any
-SEEDS = 3
 PRODUCT_GOAL, MEMORY_GOAL = 3.0, 8 * 2**30
-KFAC, ALL_DIRECTIONS = curvi.KFAC(), curvi.KFAC(directions=None)
-TOTAL_GRADIENTS = curvi.KFAC(path_derivative=False)
-HORIZON_EPOCHS = 10
-HF = curvi.HessianFree()
 FACES = {"digits": Case("digits", 10, 200, "bernoulli", 10.0), **CASES}
 ADAM_CANDIDATES = tuple(
     Candidate(
@@ -90,10 +79,6 @@ ADAM_CANDIDATES = tuple(
     )
     for rate in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 )
-
-
-def say(text: str) -> None:
-    print(f"  {text}", flush=True)
 
 
 def tuning(quick: bool) -> dict:
@@ -114,143 +99,6 @@ def tuning(quick: bool) -> dict:
                          "seconds": time.perf_counter() - began}  # fmt: skip
         say(f"{name}: {chosen}; at the edge of the rates: {edges or 'none'}")
     return results
-
-
-def label(name: str, choice: dict) -> str:
-    """The name of a tuned rival."""
-    kind = "averaged" if choice["averaged"] else "last"
-    return f"{name} {' '.join(str(value) for value in choice['cell'].values())} {kind}"
-
-
-class Contender(NamedTuple):
-    """A method, its batch size, the scale of the first weights, and when its run ends."""
-
-    method: Any
-    batch: int = 100
-    scale: float | None = None
-    steps: float = np.inf
-    seconds: float = RACE_SECONDS
-    prepared: Any = None  # the method whose coordinates and gradients are used
-
-
-def contenders(tuned: dict, rows: int) -> dict[str, Contender]:
-    """All of them; KFAC first."""
-    horizon = HORIZON_EPOCHS * rows // 100
-    found = {
-        "kfac": Contender(KFAC),
-        "kfac all directions": Contender(ALL_DIRECTIONS),
-        "kfac total gradients": Contender(TOTAL_GRADIENTS),
-        "kfac horizon": Contender(
-            curvi.KFAC(horizon=horizon), steps=horizon, seconds=LONGEST_SECONDS
-        ),
-    }
-    for name, results in tuned.items():
-        for choice in results["choice"].values():
-            cell = Cell(**choice["cell"])
-            method = first_order(name, cell, rows, averaged=choice["averaged"])
-            last = last_step(cell, rows)
-            seconds = RACE_SECONDS if last == np.inf else LONGEST_SECONDS
-            one = Contender(method, cell.batch, cell.init, last, seconds)
-            found.setdefault(label(name, choice), one)
-            if name == "adam":
-                other = one._replace(prepared=KFAC)
-                found.setdefault(f"prepared {label(name, choice)}", other)
-    return found | {"hessian_free": Contender(HF, HF.usual_batch_size)}
-
-
-def race(tuned: dict, quick: bool) -> dict:
-    """Stage two: alternating runs on new seeds, judged on test images."""
-    data = curvi.datasets.load("mnist")
-    X, held = data.train[0], jnp.asarray(data.test[0])
-    rounds: list[dict] = [] if quick else _known("vae_race").get("rounds", [])
-    for seed in range(1, 2 if quick else 1 + SEEDS):
-        if len(rounds) < seed:
-            rounds.append({})
-        row = rounds[seed - 1]
-        for name, one in contenders(tuned, len(X)).items():
-            if name in row:
-                continue
-            run = Run(one.method, X, held, batch=one.batch, scale=one.scale, seed=seed,
-                      prepared=one.prepared)  # fmt: skip
-            path = run.until(2.0 if quick else one.seconds, steps=one.steps).path
-            row[name] = {"to": {str(t): reached(path, t) for t in TARGETS},
-                         "final": path[-1].averaged, "seconds": path[-1].seconds,
-                         "steps": path[-1].step,
-                         "path": [[look.seconds, look.averaged] for look in path]}  # fmt: skip
-            say(f"seed {seed} {name}: {row[name]['to']}, final {row[name]['final']:.2f}")
-            if not quick:
-                keep("vae_race", {"rounds": rounds})
-    rivals = {
-        name: {target: label(name, choice) for target, choice in results["choice"].items()}
-        for name, results in tuned.items()
-    }
-    (RESULTS / "vae_race.json").unlink(missing_ok=True)  # all of it is in what is returned
-    rivals["adam on the same coordinates and gradients"] = {
-        target: f"prepared {name}" for target, name in rivals["adam"].items()
-    }
-    for name in ("kfac all directions", "kfac total gradients", "kfac horizon", "hessian_free"):
-        rivals[name] = {str(target): name for target in GOALS}
-    ratios = _ratios(rounds, rivals)
-    return {"rounds": rounds, "rivals": rivals, "ratios": ratios, "met": _met(rounds, ratios),
-            "hessian_free": _hessian_free(rounds)}  # fmt: skip
-
-
-def _hessian_free(rounds: list[dict]) -> list[float | None]:
-    """Of every seed: seconds of the best Adagrad to its best bound over those of Hessian-free."""
-    found: list[float | None] = []
-    for row in rounds:
-        path = max((r["path"] for n, r in row.items() if n.startswith("adagrad ")),
-                   key=lambda path: max(bound for _, bound in path))  # fmt: skip
-        best = max(bound for _, bound in path)
-        needed = next(s for s, bound in path if bound >= best)
-        mine = next((s for s, b in row["hessian_free"]["path"] if b >= best), None)
-        found.append(None if mine is None else needed / mine)
-    say(f"Adagrad to its best bound / hessian_free to the same: {found}")
-    return found
-
-
-def _ratios(rounds: list[dict], rivals: dict) -> dict:
-    """Medians of rival / kfac seconds.
-
-    What the rival never reached counts as its whole run, what kfac never reached as zero.
-    """
-    ratios = {}
-    for rival, labels_ in rivals.items():
-        for target, name in labels_.items():
-            pairs = [
-                (r[name]["to"][target], r[name]["seconds"], r["kfac"]["to"][target])
-                for r in rounds
-                if name in r
-            ]
-            found = [0.0 if b is None else (a or most) / b for a, most, b in pairs]
-            ratios[f"{rival} {target}"] = {
-                "ratio": statistics.median(found),
-                "pairs": len(found),
-                "at_least": any(a is None for a, _, _ in pairs),
-            }
-    return ratios
-
-
-def _after_equal_time(row: dict) -> bool:
-    """Whether kfac's bound at the end of the shorter run is at least that of every Adam then."""
-
-    def at(name: str, end: float) -> float:
-        path = np.asarray(row[name]["path"])
-        return float(np.interp(end, path[:, 0], path[:, 1]))
-
-    rivals = [name for name in row if name.startswith("adam ")]
-    ends = {name: min(row[name]["seconds"], row["kfac"]["seconds"]) for name in rivals}
-    return all(at("kfac", end) >= at(name, end) for name, end in ends.items())
-
-
-def _met(rounds: list[dict], ratios: dict) -> dict:
-    goals = {f"adam {target}": goal for target, goal in GOALS.items()}
-    goals |= {f"adagrad {target}": ADAGRAD_GOAL for target in GOALS}
-    met = {name: ratios[name]["ratio"] >= goal for name, goal in goals.items()}
-    met["bound after equal time"] = all(_after_equal_time(r) for r in rounds)
-    for name, ok in met.items():
-        say(f"{name}: {verdict(ok)} ({ratios.get(name, {}).get('ratio')})")
-    return met
 
 
 def faces(name: str, quick: bool) -> dict:
@@ -367,15 +215,17 @@ def labels(quick: bool) -> dict:
     return rows
 
 
-def _known(name: str) -> dict:
-    """What an interrupted run of the same commit has kept; nothing otherwise."""
-    kept = recorded(name)
-    now, then = provenance(), kept.pop("provenance", {})
-    same = all(now[key] == then.get(key) for key in ("commit", "modified"))
-    return kept if same and not now["modified"] else {}
-
-
-STAGES = ("products", "memory", "tuning", "mnist", "digits", "frey", "olivetti", "labels")
+STAGES = (
+    "products",
+    "memory",
+    "tuning",
+    "mnist",
+    "adagrad",
+    "digits",
+    "frey",
+    "olivetti",
+    "labels",
+)
 
 
 def main(options: Sequence[str] = ()) -> dict:
@@ -387,16 +237,21 @@ def main(options: Sequence[str] = ()) -> dict:
     )  # fmt: skip
     chosen = parser.parse_args(list(options))
     quick, wanted = chosen.quick, set(chosen.stages)
-    known = {} if quick else _known("vae_partial")
-    earlier = {} if quick or wanted == set(STAGES) else recorded("vae")
+    known = {} if quick else known_parts("vae_partial")
+    earlier = {} if wanted == set(STAGES) else recorded("vae")
     if data_folder() is None:
         say(NEEDS_DATA)
         wanted &= {"products", "memory", "digits"}
+
+    def choices() -> dict:
+        return (result if "tuning" in result else earlier)["tuning"]
+
     calls = {
         "products": lambda: products(quick),
         "memory": memory,
         "tuning": lambda: tuning(quick),
-        "mnist": lambda: race((result if "tuning" in result else earlier)["tuning"], quick),
+        "mnist": lambda: race(choices(), quick),
+        "adagrad": lambda: patient_adagrad(choices(), quick),
         **{name: partial(faces, name, quick) for name in ("digits", "frey", "olivetti")},
         "labels": lambda: labels(quick),
     }
@@ -406,7 +261,7 @@ def main(options: Sequence[str] = ()) -> dict:
         result["measured"].setdefault(name, provenance())
         if not quick:
             keep("vae_partial", result)
-    for name in (name for name in STAGES if name in earlier and name not in wanted):
+    for name in (name for name in STAGES if name in earlier and name not in wanted and not quick):
         result[name] = earlier[name]
         result["measured"][name] = earlier.get("measured", {}).get(name, earlier["provenance"])
     (RESULTS / "vae_partial.json").unlink(missing_ok=True)

@@ -147,6 +147,11 @@ def vae_table(result: Row) -> str:
     lines.append("Chosen on validation images (rate, batch, scale of the first weights, schedule, "
                  "parameters): " + "; ".join(f"{target}: {label}" for name in ("adam", "adagrad")
                  for target, label in race["rivals"][name].items()) + ".")  # fmt: skip
+    if (longer := result.get("adagrad")) is not None:
+        shown = ", ".join(
+            f"{_ratio(found)} at {name.split()[1]}" for name, found in longer["ratios"].items()
+        )
+        lines.append(f"With {longer['seconds']:.0f} s for Adagrad, in runs of their own: {shown}.")
     return "\n\n".join(lines + _vae_rest(result))
 
 
