@@ -33,6 +33,17 @@ def test_a_run_that_takes_all_its_steps_begins_again_on_more_draws(key, monkeypa
     with pytest.warns(curvi.NotConvergedWarning):
         limited = curvi.fit(log_density, jnp.zeros(40), max_steps=2, **calls)
     assert limited.steps == 2
+    steps = []
+
+    def press(info):
+        steps.append(info)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.warns(UserWarning):
+        cut = curvi.fit(log_density, jnp.zeros(40), on_step=press, **calls)
+    assert cut.outcome is curvi.Outcome.INTERRUPTED
+    np.testing.assert_array_equal(cut.params.mean, limited.params.mean)  # not one step of another
 
 
 @pytest.mark.slow

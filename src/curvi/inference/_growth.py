@@ -144,11 +144,20 @@ class _Growth:
         return Grown(ended, self.problem, self.resources, self.replicates, message, cut)
 
     def on_more_draws(self, start: Params) -> Grown:
-        """Once more where few draws made a bound that is rough, and its steps short."""
+        """Once more where few draws made a bound that is rough, and its steps short.
+
+        A run that is cut short on the way is not what the first one reached.
+        """
+        first = self.ended, self.problem, self.resources
         self.budget = replace(self.budget, max_steps=self.spent + self.budget.max_steps)
         self._use_draws(_FACTORS[0] * self.problem.plan.num_draws)
         self._run(start)
-        return self.grown(self.ended.outcome)
+        outcome = self.ended.outcome
+        if outcome is Outcome.INTERRUPTED or (
+            outcome is Outcome.BUDGET and self.budget.left() <= 0
+        ):
+            self.ended, self.problem, self.resources = first
+        return self.grown(outcome)
 
     def until_precise(self) -> Grown:
         """Check for saddles and for precision, and add draws, until there is nothing to do."""

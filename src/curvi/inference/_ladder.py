@@ -9,11 +9,13 @@ draws of q, which judge the answer and correct it. The first that fits answers.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from curvi._core.deadline import OutOfTime, deadline
 from curvi._core.errors import Outcome
 from curvi._core.threads import one_blas_thread
 from curvi._core.trees import coordinate_names, on_device
@@ -175,8 +177,9 @@ class Ladder:
         if not isinstance(place, SparseMap) or structure_holds(self.target, place, rng):
             return first
         self._note("entries of the Hessian", first, "others at draws of q")
-        there = first.params.mean
-        family = sparse_family(self.target.started_at(self.target.density.unravel(there)))
+        there, family = first.params.mean, None
+        with suppress(OutOfTime), deadline(self.budget.left()):
+            family = sparse_family(self.target.started_at(self.target.density.unravel(there)))
         if family is None or self._exhausted:
             return first
         fitted = self._judged(family, self._run(family, around(family, there, 0.1)).params)
