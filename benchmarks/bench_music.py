@@ -20,7 +20,7 @@ from benchmarks.common import recorded
 LONGEST = 256  # steps of a training piece; longer ones are cut
 # Chosen on validation pieces: few and short pieces need a slow start of the divergence, dropout and
 # a penalty, many and long ones time.
-_FEW = {"annealing": 400, "dropout": 0.1, "l2": 1.5e-3}
+_FEW = {"annealing": 300, "dropout": 0.1, "l2": 1e-3}
 _MANY = {"annealing": 30, "dropout": 0.0, "l2": 0.0}
 SETS = {"jsb": _FEW, "nottingham": _MANY, "piano_midi": _FEW, "musedata": _MANY}
 

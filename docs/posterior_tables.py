@@ -105,7 +105,7 @@ def readme_rows(result: Row) -> list[tuple[str, str, str]]:
             )
         other = "none"
         if peers:
-            best = max(peers, key=lambda who: peers[who]["right"] / peers[who]["models"])
+            best = max(peers, key=lambda who: (peers[who]["right"], -peers[who]["silent"]))
             other = (
                 f"{peers[best]['right']} of {peers[best]['models']} right, "
                 f"{peers[best]['silent']} silently wrong ({best})"
