@@ -153,7 +153,7 @@ def test_expected_responses_of_groups_that_differ_widely_are_integrals(likelihoo
 
 
 def test_a_large_mean_changes_nothing_else_in_a_sparse_system(key, monkeypatch):
-    monkeypatch.setattr("curvi.mixed._inference.LARGE_REST", 1)
+    monkeypatch.setattr("curvi.mixed._design.LARGE_REST", 1)
     rng = generator(key, 51)
     a, b, x = rng.integers(0, 40, 300), rng.integers(0, 20, 300), rng.standard_normal(300)
     y = x + rng.standard_normal(40)[a] + rng.standard_normal(20)[b]

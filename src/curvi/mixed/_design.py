@@ -2,11 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from curvi.mixed._hyper import Block
+
+LARGE_REST = 400  # remaining effects from which systems are sparse
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean, spread and range of columns; those of two blocks of rows add up."""
+
+    count: int
+    mean: np.ndarray
+    square: np.ndarray  # sum of squared deviations from the mean
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Moments:
+        """Of at least one row of an array (rows, columns)."""
+        columns = np.ascontiguousarray(values.T)  # sums over contiguous numbers are more exact
+        mean = columns.mean(axis=1)
+        square = ((columns - mean[:, None]) ** 2).sum(axis=1)
+        return cls(len(values), mean, square, columns.min(axis=1), columns.max(axis=1))
+
+    def __add__(self, other: Moments) -> Moments:
+        """Of the rows of both (Chan, Golub and LeVeque)."""
+        count = self.count + other.count
+        apart, share = other.mean - self.mean, other.count / count
+        return Moments(
+            count,
+            self.mean + share * apart,
+            self.square + other.square + self.count * share * apart**2,
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+        )
+
+    def of_columns(self, start: int, stop: int) -> Moments:
+        """Of some of the columns."""
+        some = slice(start, stop)
+        return Moments(
+            self.count, self.mean[some], self.square[some], self.low[some], self.high[some]
+        )
+
+    @property
+    def sd(self) -> np.ndarray:
+        """Standard deviations, of the rows themselves."""
+        return np.sqrt(self.square / self.count)
+
+    @property
+    def size(self) -> np.ndarray:
+        """Largest absolute values."""
+        return np.maximum(np.abs(self.low), np.abs(self.high))
 
 
 @dataclass(frozen=True)
@@ -61,6 +112,16 @@ class Design:
         return self.X.shape[0]
 
     @property
+    def remaining(self) -> int:
+        """Number of effects beside those of the first factor."""
+        return len(self.names) + sum(f.levels * f.size for f in self.factors[1:])
+
+    @property
+    def is_large(self) -> bool:
+        """Whether so many effects remain that systems are sparse."""
+        return self.remaining > LARGE_REST
+
+    @property
     def starts(self) -> np.ndarray:
         """First row of every level of the first factor."""
         return np.searchsorted(self.factors[0].codes, np.arange(self.factors[0].levels))
@@ -89,6 +150,37 @@ def arrange(
 
 def _rows(factor: Factor, index: np.ndarray) -> Factor:
     return replace(factor, codes=factor.codes[index], columns=factor.columns[index])
+
+
+def taken(design: Design, index: np.ndarray) -> Design:
+    """Some rows of a design, with the levels of all."""
+    return replace(
+        design, X=design.X[index], offset=design.offset[index], y=design.y[index],
+        trials=design.trials[index], weights=design.weights[index], order=design.order[index],
+        factors=tuple(_rows(factor, index) for factor in design.factors),
+    )  # fmt: skip
+
+
+def joined(parts: list[Design]) -> Design:
+    """The rows of designs with the same levels, in the order of those of the first factor."""
+
+    def of(get: Callable[[Design], np.ndarray]) -> np.ndarray:
+        return np.concatenate([get(part) for part in parts])
+
+    factors = tuple(
+        replace(
+            factor,
+            codes=of(lambda part, at=at: part.factors[at].codes),
+            columns=of(lambda part, at=at: part.factors[at].columns),
+        )
+        for at, factor in enumerate(parts[0].factors)
+    )
+    whole = replace(
+        parts[0], X=of(lambda p: p.X), offset=of(lambda p: p.offset), y=of(lambda p: p.y),
+        trials=of(lambda p: p.trials), weights=of(lambda p: p.weights),
+        order=of(lambda p: p.order), factors=factors,
+    )  # fmt: skip
+    return taken(whole, np.argsort(factors[0].codes, kind="stable"))
 
 
 def merge_copies(design: Design) -> Design:

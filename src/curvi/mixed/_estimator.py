@@ -16,17 +16,20 @@ from curvi._core.meshes import sharded
 from curvi.engine import resumable
 from curvi.io._objects import SavedEstimator
 from curvi.mixed import _report as report
+from curvi.mixed._blocks import learn
 from curvi.mixed._design import Design
 from curvi.mixed._formula import column_names, evaluate, parse
 from curvi.mixed._hyper import Block, Layout
 from curvi.mixed._inference import Fitted, fit_design
+from curvi.mixed._levels import Parts
 from curvi.mixed._likelihoods import Likelihood, likelihood_of
 from curvi.mixed._page import Reported
 from curvi.mixed._parts import collected
 from curvi.mixed._posterior import Grouping, MixedPosterior, weighted_moments
-from curvi.mixed._response import response_of
+from curvi.mixed._response import require_variation, response_of
+from curvi.mixed._sums import Summed
 from curvi.mixed._table import Scales, as_frame, build, checked
-from curvi.mixed._training import joined_frames, restored_frame, stored_columns
+from curvi.mixed._training import joined_frames, stored_columns
 from curvi.mixed._use import FittedUse
 
 
@@ -141,9 +144,10 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         Parameters
         ----------
         table : DataFrame, dict of columns, callable, or array (rows, features)
-            A callable returns an iterator of DataFrames (:func:`curvi.io.frames`): of every part
-            only the columns of the formula are kept, text as numbers. With an array, give ``y`` and
-            ``groups``: its columns are x0, x1, ...
+            A callable returns a fresh iterator of DataFrames (:func:`curvi.io.frames`). A Gaussian
+            model reads them twice and keeps sums alone; of every other one the columns of the
+            formula are kept, text as numbers. With an array, give ``y`` and ``groups``: its columns
+            are x0, x1, ...
         y : array, optional
             The response, where the table is an array.
         groups : dict of arrays, optional
@@ -165,15 +169,21 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
             At Ctrl-C with a checkpoint, after what was computed has been saved.
         """
         del mesh, checkpoint  # taken by the decorators
+        if callable(table) and y is None and groups is None and self.likelihood == "gaussian":
+            other = clone(self)
+            other.formula_ = str(self.formula or "")
+            return self._take_over(other, *other._learn_parts(table))
         frame, text = self._frame(table, y, groups)
         other = clone(self)  # a failure must leave an earlier fit as it is
         other.formula_ = text
         return self._take_over(other, *other._learn(frame))
 
-    def _take_over(self, other: MixedModel, design: Design, layout: Layout) -> MixedModel:
+    def _take_over(
+        self, other: MixedModel, design: Design, layout: Layout, summed: Summed | None = None
+    ) -> MixedModel:
         """Become what another model fits, also where its warning is raised as an error."""
         try:
-            other._fit(design, layout)
+            other._fit(design, layout, summed)
         finally:
             if hasattr(other, "warnings_"):  # the last of what a fit leaves
                 self._become(other)
@@ -203,7 +213,7 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         """
         if not hasattr(self, "posterior_"):
             return self.fit(table)
-        known = restored_frame(self._columns)
+        known = self._fitted_rows()
         new = checked(parse(self.formula_), as_frame(table), response=True)
         scales = dict(zip(self.posterior_.names, self._scales, strict=True))
         before = self.posterior_
@@ -221,14 +231,16 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         )
         return self._take_over(other, replace(design, scales=kept, factors=factors), layout)
 
-    def _fit(self, design: Design, layout: Layout) -> None:
+    def _fit(self, design: Design, layout: Layout, summed: Summed | None) -> None:
         fitted = fit_design(
             design,
             layout,
             self._likelihood(),
             points=self.num_points,
             seed=validation.checked_seed(self.random_state),
+            summed=summed,
         )
+        self.n_rows_ = len(design.order) if summed is None else int(summed.sums.rows)
         self._publish(design, layout, fitted)
 
     def design(self, table: Any) -> tuple[Design, Layout]:
@@ -292,16 +304,27 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         matrices = evaluate(formula, part, frame)
         column = part[formula.response] if formula.response in part.columns else None
         likelihood = self._likelihood()
-        y, trials, classes = response_of(likelihood, matrices.response, column, formula.response)
-        scales = Scales(
+        y, trials, self.classes_ = response_of(
+            likelihood, matrices.response, column, formula.response
+        )
+        require_variation(likelihood, y.min(), y.max(), formula.response)
+        design, layout = build(formula, matrices, part, likelihood, (y, trials), self._given())
+        self._columns, self._memory = stored_columns(part), matrices
+        self._scales = design.scales
+        return design, layout
+
+    def _learn_parts(self, parts: Parts) -> tuple[Design, Layout, Summed]:
+        """The same of a table in parts; instead of its columns, an example of them is kept."""
+        self._check_parameters()
+        found = learn(parse(self.formula_), parts, self._likelihood(), self._given())
+        self._columns, self._memory = stored_columns(found.example), found.matrices
+        self._scales, self.classes_, self._without_rows = found.design.scales, (), True
+        return found.design, found.layout, found.summed
+
+    def _given(self) -> Scales:
+        return Scales(
             self.prior_scale, self.intercept_prior_scale, self.group_sd_scale, self.noise_scale
         )
-        design, layout = build(formula, matrices, part, likelihood, (y, trials), scales)
-        self._columns = stored_columns(part)
-        self.classes_ = classes
-        self._scales = design.scales
-        self._memory = matrices
-        return design, layout
 
     def _publish(self, design: Design, layout: Layout, fitted: Fitted) -> None:
         bars = {bar.factor: bar.columns for bar in parse(self.formula_).bars}
@@ -315,7 +338,6 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         )  # fmt: skip
         self.feature_names_ = list(design.names)
         self.coef_, self.coef_sd_ = weighted_moments(self.posterior_.fixed(), fitted.weights)
-        self.n_rows_ = len(design.order)
         self.relative_ess_ = float(1 / np.sum(fitted.weights**2) / len(fitted.weights))
         self._log_ratios = fitted.log_ratios
         self.log_evidence_ = fitted.log_evidence
@@ -341,7 +363,7 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         return report.description(text, likelihood, self._priors())
 
     def _priors(self) -> list[tuple[str, str]]:
-        return priors_of(self)
+        return report.priors_of(self)
 
 
 def _blocks_of(design: Design, before: MixedPosterior) -> tuple[tuple[Block, ...], ...]:
@@ -355,34 +377,3 @@ def _blocks_of(design: Design, before: MixedPosterior) -> tuple[tuple[Block, ...
         tuple(known.get((f.name, block.columns, block.correlated), block) for block in f.blocks)
         for f in design.factors
     )
-
-
-def priors_of(model: MixedModel) -> list[tuple[str, str]]:
-    """Names of parameters and their priors: numbers where the data are known, rules before."""
-    if not hasattr(model, "posterior_"):
-        unit = "2.5 sd(y)" if model._likelihood().link == "identity" else "2.5"
-        centre = "(from the means of the data)"
-        given = [
-            ("fixed effects", "N(0, {}^2)", model.prior_scale, f"({unit} / sd(x))"),
-            ("intercept", "N(0, {}^2)", model.intercept_prior_scale, centre),
-            ("group sds", "half-normal({})", model.group_sd_scale, f"{unit} / sd(x)"),
-        ]
-        if "residual sd" in [extra.name for extra in model._likelihood().extras]:
-            given.append(("residual sd", "half-normal({})", model.noise_scale, "sd(y)"))
-        out = [
-            (name, text.format(rule if v is None else f"{v:g}")) for name, text, v, rule in given
-        ]
-        return [*out, ("correlations", "LKJ(2)")]
-    posterior = model.posterior_
-    out = [(n, f"N(0, {s:.3g}^2)") for n, s in zip(posterior.names, model._scales, strict=True)]
-    for grouping in posterior.groupings:
-        for block in grouping.blocks:
-            for column, scale in zip(block.columns, block.scales, strict=True):
-                out.append((f"sd {column}|{grouping.name}", f"half-normal({scale:.3g})"))
-            if block.correlations:
-                out.append((f"correlations |{grouping.name}", "LKJ(2)"))
-    for extra in posterior.layout.extras:
-        rule = "gamma(2, {:.3g})" if extra.prior == "gamma" else "half-normal({:.3g})"
-        value = 1 / extra.scale if extra.prior == "gamma" else extra.scale
-        out.append((extra.name, rule.format(value)))
-    return out

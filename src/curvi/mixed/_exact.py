@@ -8,15 +8,8 @@ import numpy as np
 
 from curvi.mixed._design import Design
 from curvi.mixed._hyper import Layout
-from curvi.mixed._system import (
-    Prior,
-    Statistics,
-    System,
-    condition,
-    prior_of,
-    remaining_columns,
-    statistics,
-)  # fmt: skip
+from curvi.mixed._sums import Sums, dense_sums
+from curvi.mixed._system import Prior, Statistics, System, condition, prior_of
 
 _NUMBERS_AT_ONCE = 2**22  # in the largest array of a batch of systems
 
@@ -38,13 +31,10 @@ class GaussianMarginal:
     square: float
 
     @classmethod
-    def of(cls, design: Design, layout: Layout) -> GaussianMarginal:
-        """Sums over rows are taken once; no later step touches a row."""
-        A = remaining_columns(design)
-        y = design.y - design.offset
-        stats = statistics(design, A, np.ones(design.rows), y)
-        total = float(design.weights.sum())
-        return cls(stats, prior_of(design), layout, total, float(design.weights @ y**2))
+    def of(cls, design: Design, layout: Layout, sums: Sums | None = None) -> GaussianMarginal:
+        """Sums over rows are taken once, if not before; no later step touches a row."""
+        sums = dense_sums(design) if sums is None else sums
+        return cls(sums.dense, prior_of(design), layout, sums.rows, sums.square)
 
     @property
     def at_once(self) -> int:

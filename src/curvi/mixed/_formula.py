@@ -19,10 +19,10 @@ import numpy as np
 from curvi._core.errors import InputError
 from curvi._core.text import quoted
 
-_NAME = re.compile(r"[^\W\d][\w.]*|`[^`]+`")
-_QUOTED = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"")
+NAME = re.compile(r"[^\W\d][\w.]*|`[^`]+`")
+QUOTED = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"")
 _DOTTED_CALL = re.compile(r"[^\W\d]\w*(\s*\.\s*\w+)+(?=\s*\()")
-_FUNCTIONS = {
+FUNCTIONS = {
     name: getattr(np, name)
     for name in ("abs", "cos", "exp", "expm1", "log", "log10", "log1p", "log2", "sin", "sqrt")
 }
@@ -62,7 +62,7 @@ def parse(text: Any) -> Formula:
             "as 'y ~ x + (1 | group)'"
         )
     # A dotted call would reach the attributes of a function, and through them the program.
-    if found_call := _DOTTED_CALL.search(_QUOTED.sub("_", text)):
+    if found_call := _DOTTED_CALL.search(QUOTED.sub("_", text)):
         raise InputError(
             f"formula {quoted(text)} calls {quoted(found_call[0])}; functions have plain names, "
             "such as log(x), sqrt(x) and scale(x)"
@@ -127,7 +127,7 @@ def _bar(inner: str, text: str) -> list[Bar]:
     for depth in range(len(nested)):
         names = [name.strip() for part in nested[: depth + 1] for name in part.split(":")]
         for name in names:
-            if not _NAME.fullmatch(name):
+            if not NAME.fullmatch(name):
                 raise InputError(
                     f"the group {quoted(name)} in formula {quoted(text)} is not the name of a "
                     "column; combine columns with : (crossed) or / (nested), and compute anything "
@@ -148,7 +148,7 @@ def unknown_column(name: str, table: Any) -> InputError:
 def column_names(formula: Formula) -> set[str]:
     """Names that the formula may take from a table, functions included."""
     texts = [formula.response, formula.common, *(bar.left for bar in formula.bars)]
-    names = {n.strip("`") for t in texts for n in _NAME.findall(t)}
+    names = {n.strip("`") for t in texts for n in NAME.findall(t)}
     return names | {name for bar in formula.bars for name in bar.columns}
 
 
@@ -222,6 +222,11 @@ def evaluate(formula: Formula, table: Any, whole: Any = None) -> Matrices:
     return Matrices(formula, response.common, response.response, tuple(lefts))
 
 
+def response_alone(formula: Formula, table: Any) -> Any:
+    """The response of some rows."""
+    return _design(f"{formula.response} ~ 1", table, formula.text, table).response
+
+
 def _design(text: str, table: Any, formula: str, known: Any) -> Any:
     """One evaluation by formulae, in a namespace of functions of numbers and nothing else."""
     from formulae import design_matrices
@@ -229,7 +234,7 @@ def _design(text: str, table: Any, formula: str, known: Any) -> Any:
 
     try:
         with np.errstate(all="ignore"):
-            return design_matrices(text, table, na_action="pass", env=Environment([{**_FUNCTIONS}]))
+            return design_matrices(text, table, na_action="pass", env=Environment([{**FUNCTIONS}]))
     except Exception as error:  # formulae raises many kinds, with its own words
         name = str(error.args[0]) if isinstance(error, KeyError) and error.args else ""
         if name and not re.search(rf"\b{re.escape(name)}\s*\(", text):  # not a function

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -28,10 +29,10 @@ from curvi.mixed._integrate import (
 from curvi.mixed._large import fit_large
 from curvi.mixed._likelihoods import Likelihood
 from curvi.mixed._marginal import quadrature_possible
+from curvi.mixed._sums import Summed, dense_sums
 from curvi.mixed._system import whitened
 from curvi.mixed._variational import Problem, find_hyper
 
-LARGE_REST = 400  # remaining effects from which systems are sparse
 _LARGEST_QUADRATURE = 80  # remaining effects that importance sampling can correct
 _POINTS = 1024
 _FEWER = 256  # where one evaluation passes over many rows
@@ -61,19 +62,24 @@ class Fitted:
 
 
 def fit_design(
-    design: Design, layout: Layout, likelihood: Likelihood, *, points: int | None, seed: int
-) -> Fitted:
-    """The posterior of a model, by the most exact way that its size allows."""
-    arrays = (design.y, design.X, design.offset, design.trials, design.weights,
-              [(factor.codes, factor.columns) for factor in design.factors])  # fmt: skip
+    design: Design, layout: Layout, likelihood: Likelihood, *, points: int | None, seed: int,
+    summed: Summed | None = None,
+) -> Fitted:  # fmt: skip
+    """The posterior of a model, by the most exact way that its size allows.
+
+    Where the sums of a Gaussian model are given, the design has no rows.
+    """
+    arrays: Any = (design.y, design.X, design.offset, design.trials, design.weights,
+                   [(factor.codes, factor.columns) for factor in design.factors])  # fmt: skip
+    arrays = arrays if summed is None else summed.sums.arrays()
     belongs(f"{likelihood.name}, {layout!r}, {points} points, seed {seed}", arrays)
-    rest = len(design.names) + sum(f.levels * f.size for f in design.factors[1:])
-    if rest > LARGE_REST:
-        return _large(design, layout, likelihood, seed)
+    if design.is_large:
+        return _large(design, layout, likelihood, seed, summed)
     with one_blas_thread():
-        merged = merge_copies(design)
         if likelihood.name == "gaussian":
-            return _gaussian(merged, layout, likelihood, points or _POINTS, seed)
+            return _gaussian(design, layout, likelihood, points or _POINTS, seed, summed)
+        merged = merge_copies(design)
+        rest = merged.remaining
         problem = Problem.of(merged, layout, likelihood)
         if rest > _LARGEST_QUADRATURE or not quadrature_possible(problem):
             return _large(design, layout, likelihood, seed)
@@ -81,11 +87,17 @@ def fit_design(
 
 
 def _gaussian(
-    design: Design, layout: Layout, likelihood: Likelihood, points: int, seed: int
-) -> Fitted:
-    design, shift = centred(design)
-    marginal = GaussianMarginal.of(design, layout)
-    start = layout.start(likelihood.extra_start(design.y))
+    design: Design, layout: Layout, likelihood: Likelihood, points: int, seed: int,
+    summed: Summed | None,
+) -> Fitted:  # fmt: skip
+    levels = design.factors[0].levels
+    if summed is None:
+        design, shift = centred(merge_copies(design))
+        summed = Summed(dense_sums(design), shift, design.y)
+    else:
+        shift = summed.shift
+    marginal = GaussianMarginal.of(design, layout, summed.sums)
+    start = layout.start(likelihood.extra_start(summed.response))
     density = shared("density", marginal)
     mode, hessian, reached = find_mode(density, start)
     wide = two_piece(density, mode, -hessian)
@@ -96,7 +108,8 @@ def _gaussian(
         again, others = _sampled(marginal, local, points, seed + 7)
         if again.ess > found.ess:
             outer, found, parts = local, again, others
-    if found.ess < _MORE * points and _TIMES * points * marginal.stats.within.size < _MOST_STORED:
+    stored = _TIMES * points * levels * design.factors[0].size ** 2
+    if found.ess < _MORE * points and stored < _MOST_STORED:
         found, parts = _sampled(marginal, outer, _TIMES * points, seed + 11)
     rest, mean, covariance = parts
     rest[:, : len(shift)] += shift
@@ -166,13 +179,16 @@ def _quadrature(problem: Problem, points: int | None, seed: int) -> Fitted:
     )  # fmt: skip
 
 
-def _large(design: Design, layout: Layout, likelihood: Likelihood, seed: int) -> Fitted:
+def _large(
+    design: Design, layout: Layout, likelihood: Likelihood, seed: int,
+    summed: Summed | None = None,
+) -> Fitted:  # fmt: skip
     exact = likelihood.name == "gaussian"
     method = "exact" if exact else "the best Gaussian for the effects"
-    shift = np.zeros(len(design.names))
-    if exact:
+    shift = np.zeros(len(design.names)) if summed is None else summed.shift
+    if exact and summed is None:
         design, shift = centred(design)
-    found = fit_large(design, layout, likelihood, seed=seed)
+    found = fit_large(design, layout, likelihood, seed=seed, summed=summed)
     found["rest"][:, : len(shift)] += shift
     first = design.factors[0]
     notes = (

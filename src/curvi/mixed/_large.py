@@ -18,7 +18,7 @@ from scipy import linalg
 
 from curvi.engine._recording import remembered
 from curvi.linalg._modes import ascent, differences
-from curvi.mixed._design import Design, Factor
+from curvi.mixed._design import Design, Factor, taken
 from curvi.mixed._hyper import Layout
 from curvi.mixed._integrate import root_of_precision, white_points
 from curvi.mixed._likelihoods import Likelihood
@@ -29,6 +29,7 @@ from curvi.mixed._sparse import (
     solve_sparse,
     sparse_statistics,
 )  # fmt: skip
+from curvi.mixed._sums import Summed, Sums, sparse_sums
 
 _DRAWS = 24  # of the remaining effects at each point
 _MOST_STORED = 6e7  # numbers in the table of conditional means
@@ -55,18 +56,14 @@ class Point:
 Evaluator = Callable[[np.ndarray, Point | None], Point]
 
 
-def gaussian_evaluator(rows: SparseRows, layout: Layout) -> Evaluator:
+def gaussian_evaluator(rows: SparseRows, layout: Layout, sums: Sums) -> Evaluator:
     """Exact log marginals: sums over rows are taken once."""
-    design = rows.design
-    y = design.y - design.offset
-    stats = sparse_statistics(rows, np.ones(design.rows), y)
-    square = float(y @ y)
 
     def evaluate(theta: np.ndarray, _: Point | None) -> Point:
         noise = float(layout.extra_values(theta)[0])
-        solved = solve_sparse(rows, stats, layout.scale_factors(theta), noise**-2.0)
-        value = -design.rows * (np.log(noise) + 0.5 * np.log(2 * np.pi))
-        value += 0.5 * (np.log(rows.prior.precision).sum() - square / noise**2)
+        solved = solve_sparse(rows, sums.sparse, layout.scale_factors(theta), noise**-2.0)
+        value = -sums.rows * (np.log(noise) + 0.5 * np.log(2 * np.pi))
+        value += 0.5 * (np.log(rows.prior.precision).sum() - sums.square / noise**2)
         value += 0.5 * (solved.fit - solved.log_det)
         value -= 0.5 * float(rows.prior.precision @ rows.prior.mean**2)
         return Point(theta, float(value + layout.log_prior(theta)), solved, True)
@@ -122,24 +119,34 @@ def _bound(rows: SparseRows, solved: SparseSystem, expected: float) -> float:
     )
 
 
-def part_of(design: Design, most: int = _SMALL_ROWS) -> Design:
-    """Rows whose levels are all among the first of a share of the levels of every factor."""
-    if design.rows <= most:
+def part_of(design: Design, total: int | None = None, most: int = _SMALL_ROWS) -> Design:
+    """Rows whose levels are all among the first of a share of the levels of every factor.
+
+    ``total`` is the number of all rows, where the design has a block of them; then the levels
+    that no row has are still among those of the part.
+    """
+    rows = design.rows if total is None else total
+    if rows <= most:
         return design
-    share = (most / design.rows) ** (1 / len(design.factors))
+    share = (most / rows) ** (1 / len(design.factors))
     keep = np.ones(design.rows, bool)
     for factor in design.factors:
         keep &= factor.codes < max(2, int(np.ceil(share * factor.levels)))
+    part = taken(design, np.flatnonzero(keep))
+    return part if total is not None else present_levels(part)
+
+
+def present_levels(design: Design) -> Design:
+    """The same rows, without levels that none of them has."""
     factors: list[Factor] = []
     for factor in design.factors:
-        present, codes = np.unique(factor.codes[keep], return_inverse=True)
+        present, codes = np.unique(factor.codes, return_inverse=True)
         labels = tuple(factor.labels[i] for i in present)
-        factors.append(replace(factor, labels=labels, codes=codes, columns=factor.columns[keep]))
+        factors.append(replace(factor, labels=labels, codes=codes))
     levels = factors[0].levels
     return replace(
-        design, X=design.X[keep], offset=design.offset[keep], y=design.y[keep],
-        trials=design.trials[keep], factors=tuple(factors), weights=design.weights[keep],
-        copies=np.ones(levels), order=np.arange(int(keep.sum())), alias=np.arange(levels),
+        design, factors=tuple(factors), copies=np.ones(levels), order=np.arange(design.rows),
+        alias=np.arange(levels),
     )  # fmt: skip
 
 
@@ -222,12 +229,14 @@ def draws_of(
 
 
 def fit_large(
-    design: Design, layout: Layout, likelihood: Likelihood, *, seed: int
-) -> dict[str, Any]:
+    design: Design, layout: Layout, likelihood: Likelihood, *, seed: int,
+    summed: Summed | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Components, their weights, and how it went; see the module."""
-    start = layout.start(likelihood.extra_start(design.y))
-    small = part_of(design)
-    on_part = partial(find_on_part, _evaluator(small, layout, likelihood))
+    y = design.y if summed is None else summed.response
+    start = layout.start(likelihood.extra_start(y))
+    small = part_of(design) if summed is None else summed.part
+    on_part = partial(find_on_part, _evaluator(SparseRows.of(small), layout, likelihood))
     mode, hessian = remembered("mode on a part", on_part, start)
     ratio = max(1.0, min(
         whole.levels / part.levels
@@ -235,7 +244,7 @@ def fit_large(
     ))  # fmt: skip
     root = root_of_precision(-hessian * ratio)
     rows = SparseRows.of(design)
-    evaluate = _evaluator(design, layout, likelihood, rows)
+    evaluate = _evaluator(rows, layout, likelihood, None if summed is None else summed.sums)
     points: list[Point] = []
 
     def around(mode: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -270,9 +279,8 @@ def fit_large(
 
 
 def _evaluator(
-    design: Design, layout: Layout, likelihood: Likelihood, rows: SparseRows | None = None
+    rows: SparseRows, layout: Layout, likelihood: Likelihood, sums: Sums | None = None
 ) -> Evaluator:
-    rows = rows if rows is not None else SparseRows.of(design)
     if likelihood.name == "gaussian":
-        return gaussian_evaluator(rows, layout)
+        return gaussian_evaluator(rows, layout, sums or sparse_sums(rows))
     return variational_evaluator(rows, layout, likelihood)

@@ -13,7 +13,6 @@ from curvi.mixed._formula import parse
 from curvi.mixed._posterior import MixedPosterior
 from curvi.mixed._prediction import drawn_responses
 from curvi.mixed._report import rows_of_summary, table_of
-from curvi.mixed._training import restored_frame
 from curvi.report import Facts, Forest, Prose, Report, Tab, Tile, Verdict, write_report
 from curvi.report._blocks import Estimate, normal_estimate
 from curvi.report._common import READ, READ_PLAIN, checked_title, repeat_tab
@@ -194,7 +193,9 @@ def _group_forests(model: Any) -> list[Any]:
 
 
 def _fit_blocks(model: Any, response: str) -> tuple[Any, ...]:
-    frame = restored_frame(model._columns)
+    if model._without_rows:
+        return (Prose("The table came in parts, and its rows were not kept: nothing is drawn."),)
+    frame = model._fitted_rows()
     y, _ = model._response(frame)
     expected = np.asarray(model.predict(frame), float)
     if model.classes_:
@@ -219,7 +220,7 @@ def _few_classes(model: Any, y: np.ndarray, expected: np.ndarray, response: str)
     from curvi.report import Grid
 
     kept = np.unique(np.linspace(0, len(y) - 1, min(len(y), 8)).astype(int))
-    frame = restored_frame(model._columns)
+    frame = model._fitted_rows()
     ends = model.predict(frame.iloc[kept], interval=0.9)
     rows = []
     for i, low, high in zip(kept, ends["lower"], ends["upper"], strict=True):

@@ -1,12 +1,13 @@
 """A table that comes in parts: only what a formula names is kept, text as numbers of levels.
 
-The largest factor is eliminated level by level, and the rows of a level may be in any part: all
-rows are needed at once. So they are kept as compactly as they can be, and the parts are not.
+The largest factor is eliminated level by level, and the rows of a level may be in any part: a
+likelihood without sufficient statistics needs all rows at once. So they are kept as compactly as
+they can be, and the parts are not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from typing import Any
 
 import numpy as np
@@ -67,28 +68,43 @@ def collected(parts: Iterable[Any], names: Set[str]) -> Any:
     numbers: dict[str, list[np.ndarray]] = {}
     texts: dict[str, _Texts] = {}
     order: list[str] = []
+    for frame, numeric in agreeing(parts, names):
+        order = [name for name in map(str, frame.columns) if name in names]
+        for name in order:
+            if name in numeric:
+                numbers.setdefault(name, []).append(frame[name].to_numpy())
+            else:
+                texts.setdefault(name, _Texts()).add(frame[name])
+    columns = {n: np.concatenate(numbers[n]) if n in numbers else texts[n].column() for n in order}
+    return pd.DataFrame(columns)
+
+
+def agreeing(parts: Iterable[Any], names: Set[str]) -> Iterator[tuple[Any, set[str]]]:
+    """Tables one after another, and which of the named columns have numbers in all of them.
+
+    Raises
+    ------
+    InputError
+        As for `collected`.
+    """
+    order: list[str] = []
+    numeric: set[str] = set()
     for index, part in enumerate(parts):
         frame = as_frame(part)
         used = [str(name) for name in frame.columns if str(name) in names]
-        if index and used != order:
+        kinds = {name for name in used if frame[name].dtype.kind in "biuf"}
+        if not index:
+            order, numeric = used, kinds
+        if used != order:
             raise InputError(f"part {index} has the columns {used}, part 0 has {order}")
-        order = used
         for name in used:
-            column = frame[name]
-            if name in numbers or (not index and column.dtype.kind in "biuf"):
-                if column.dtype.kind not in "biuf":
-                    raise InputError(
-                        f"column {name!r} has numbers at first, and text in part {index}"
-                    )
-                numbers.setdefault(name, []).append(column.to_numpy())
-            else:
-                if index and column.dtype.kind in "biuf" and not column.isna().all():
-                    raise InputError(
-                        f"column {name!r} has text at first, and numbers in part {index}; read it "
-                        f"as text everywhere, such as with dtype={{{name!r}: str}}"
-                    )
-                texts.setdefault(name, _Texts()).add(column)
+            if name in numeric and name not in kinds:
+                raise InputError(f"column {name!r} has numbers at first, and text in part {index}")
+            if name in kinds and name not in numeric and not frame[name].isna().all():
+                raise InputError(
+                    f"column {name!r} has text at first, and numbers in part {index}; read it "
+                    f"as text everywhere, such as with dtype={{{name!r}: str}}"
+                )
+        yield frame, numeric
     if not order:
         raise InputError("the parts have no rows, or none of the columns of the formula")
-    columns = {n: np.concatenate(numbers[n]) if n in numbers else texts[n].column() for n in order}
-    return pd.DataFrame(columns)

@@ -119,3 +119,34 @@ def text_table(rows: list[dict[str, Any]]) -> str:
         numbers = f"{row['mean']:>10.4g}  {row['sd']:>9.3g}  {row['lower']:>10.4g}"
         lines.append(f"{printable(name):<{width}}  {numbers}  {row['upper']:>10.4g}")
     return "\n".join(lines)
+
+
+def priors_of(model: Any) -> list[tuple[str, str]]:
+    """Names of parameters and their priors: numbers where the data are known, rules before."""
+    if not hasattr(model, "posterior_"):
+        unit = "2.5 sd(y)" if model._likelihood().link == "identity" else "2.5"
+        centre = "(from the means of the data)"
+        given = [
+            ("fixed effects", "N(0, {}^2)", model.prior_scale, f"({unit} / sd(x))"),
+            ("intercept", "N(0, {}^2)", model.intercept_prior_scale, centre),
+            ("group sds", "half-normal({})", model.group_sd_scale, f"{unit} / sd(x)"),
+        ]
+        if "residual sd" in [extra.name for extra in model._likelihood().extras]:
+            given.append(("residual sd", "half-normal({})", model.noise_scale, "sd(y)"))
+        out = [
+            (name, text.format(rule if v is None else f"{v:g}")) for name, text, v, rule in given
+        ]
+        return [*out, ("correlations", "LKJ(2)")]
+    posterior = model.posterior_
+    out = [(n, f"N(0, {s:.3g}^2)") for n, s in zip(posterior.names, model._scales, strict=True)]
+    for grouping in posterior.groupings:
+        for block in grouping.blocks:
+            for column, scale in zip(block.columns, block.scales, strict=True):
+                out.append((f"sd {column}|{grouping.name}", f"half-normal({scale:.3g})"))
+            if block.correlations:
+                out.append((f"correlations |{grouping.name}", "LKJ(2)"))
+    for extra in posterior.layout.extras:
+        rule = "gamma(2, {:.3g})" if extra.prior == "gamma" else "half-normal({:.3g})"
+        value = 1 / extra.scale if extra.prior == "gamma" else extra.scale
+        out.append((extra.name, rule.format(value)))
+    return out

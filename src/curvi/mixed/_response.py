@@ -13,9 +13,12 @@ from curvi.mixed._table import label_of
 
 
 def response_of(
-    likelihood: Likelihood, matrix: Any, column: Any, text: str
+    likelihood: Likelihood, matrix: Any, column: Any, text: str, first: int = 0
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Responses and trials as numbers, and the two classes of a binary one."""
+    """Responses and trials as numbers, and the two classes of a binary one.
+
+    ``first`` is the number of the first row.
+    """
     values = np.asarray(matrix.design_matrix)
     classes: tuple[str, ...] = ()
     if likelihood.name == "binomial":
@@ -43,11 +46,15 @@ def response_of(
             y, classes = _binary(column if column is not None else y, matrix, text)
     bad = np.flatnonzero(~np.isfinite(y))
     if len(bad):
-        raise InputError(f"the response {quoted(text)} is {y[bad[0]]} in row {bad[0]}")
+        raise InputError(f"the response {quoted(text)} is {y[bad[0]]} in row {first + bad[0]}")
     likelihood.check(y, trials)
-    if likelihood.link == "identity" and np.ptp(y) == 0:
-        raise InputError(f"the response {quoted(text)} is {y[0]:g} in every row; nothing varies")
     return y, trials, classes
+
+
+def require_variation(likelihood: Likelihood, low: float, high: float, text: str) -> None:
+    """Refuse a response that is the same in every row, where its spread is the unit of all else."""
+    if likelihood.link == "identity" and low == high:
+        raise InputError(f"the response {quoted(text)} is {low:g} in every row; nothing varies")
 
 
 def _binary(column: Any, matrix: Any, text: str) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -7,6 +7,7 @@ rows are sparse matrices; only the Schur complement of the remaining effects, P 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import linalg, sparse
@@ -69,8 +70,7 @@ def block_diagonal(blocks: np.ndarray) -> sparse.csr_matrix:
     ).tocsr()
 
 
-@dataclass(frozen=True)
-class SparseStatistics:
+class SparseStatistics(NamedTuple):
     """Weighted sums over rows."""
 
     within: np.ndarray  # (levels, K, K)

@@ -31,7 +31,13 @@ def remaining_columns(design: Design) -> np.ndarray:
 
 def over_levels(design: Design, values: np.ndarray) -> np.ndarray:
     """Sums over the rows of each level of the first factor, along the first axis."""
-    return np.add.reduceat(values, design.starts, axis=0)
+    starts = design.starts
+    there = np.flatnonzero(np.diff(starts, append=design.rows))  # a block has not every level
+    if len(there) == len(starts):
+        return np.add.reduceat(values, starts, axis=0)
+    out = np.zeros((len(starts), *values.shape[1:]))
+    out[there] = np.add.reduceat(values, starts[there], axis=0)
+    return out
 
 
 class Statistics(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 
 from curvi._core.errors import InputError, warn_user
 from curvi._core.text import quoted
-from curvi.mixed._design import Design, Factor, arrange
+from curvi.mixed._design import Design, Factor, Moments, arrange
 from curvi.mixed._formula import Formula, Matrices, column_names, unknown_column
 from curvi.mixed._hyper import Block, Extra, Layout
 from curvi.mixed._likelihoods import Likelihood
@@ -51,8 +51,13 @@ def as_frame(table: Any) -> Any:
     return frame.reset_index(drop=True)
 
 
-def checked(formula: Formula, frame: Any, *, response: bool, groups_may_miss: bool = False) -> Any:
-    """The columns of the table that the formula names; missing values and names are refused."""
+def checked(
+    formula: Formula, frame: Any, *, response: bool, groups_may_miss: bool = False, first: int = 0
+) -> Any:
+    """The columns of the table that the formula names; missing values and names are refused.
+
+    ``first`` is the number of the first row, where the table is a part of another.
+    """
     groups = {name for bar in formula.bars for name in bar.columns}
     needed = groups | _plain(formula.response if response else "")
     known = [str(name) for name in frame.columns]
@@ -67,8 +72,8 @@ def checked(formula: Formula, frame: Any, *, response: bool, groups_may_miss: bo
         if len(missing) and not (groups_may_miss and name in groups):
             kind = "group column" if name in groups else "column"
             raise InputError(
-                f"{kind} {quoted(name)} is missing in row {missing[0]}, in {len(missing)} of "
-                f"{len(part)} rows; drop these rows, or fill them"
+                f"{kind} {quoted(name)} is missing in row {first + missing[0]}, in "
+                f"{len(missing)} of {len(part)} rows; drop these rows, or fill them"
             )
     return part
 
@@ -79,32 +84,51 @@ def _plain(text: str) -> set[str]:
     return {name} if name and not set(name) & set("()[]+*:") else set()
 
 
-def factors_of(
-    formula: Formula, matrices: Matrices, frame: Any, lefts: list[np.ndarray], scale: float | None,
-    unit: float,
-) -> tuple[Factor, ...]:  # fmt: skip
-    """Grouping factors in the order of the formula; bars over the same groups share one."""
+def bars_of(formula: Formula) -> dict[str, list[int]]:
+    """Numbers of the bars of every factor; bars over the same groups share one."""
     found: dict[str, list[int]] = {}
     for index, bar in enumerate(formula.bars):
         found.setdefault(bar.factor, []).append(index)
-    factors = []
-    for name, indices in found.items():
-        codes, labels = _levels(frame, formula.bars[indices[0]].columns)
-        blocks = []
-        for index in indices:
-            columns = tuple(matrices.bar_columns(index))
-            scales = tuple(
-                scale if scale is not None else WIDE * unit / spread(values, column)
-                for values, column in zip(lefts[index].T, columns, strict=True)
-            )
-            blocks.append(Block(columns, scales, formula.bars[index].correlated))
+    return found
+
+
+def blocks_of(
+    matrices: Matrices, indices: list[int], moments: Moments, scale: float | None, unit: float
+) -> tuple[Block, ...]:
+    """The blocks of a factor with their priors, from the moments of its columns."""
+    blocks, at = [], 0
+    for index in indices:
+        columns = tuple(matrices.bar_columns(index))
+        units = [spread(moments, at + k, column) for k, column in enumerate(columns)]
+        scales = tuple(scale if scale is not None else WIDE * unit / one for one in units)
+        blocks.append(Block(columns, scales, matrices.formula.bars[index].correlated))
+        at += len(columns)
+    return tuple(blocks)
+
+
+def _factors(
+    matrices: Matrices, frame: Any, lefts: list[np.ndarray], scale: float | None, unit: float
+) -> tuple[Factor, ...]:
+    """Grouping factors in the order of the formula."""
+    factors, formula = [], matrices.formula
+    for name, indices in bars_of(formula).items():
+        codes, labels = levels_of(frame, formula.bars[indices[0]].columns)
         stacked = np.column_stack([lefts[index] for index in indices])
-        _inspect(name, codes, len(labels), stacked, [c for b in blocks for c in b.columns])
-        factors.append(Factor(name, labels, codes, stacked, tuple(blocks)))
+        moments = Moments.of(stacked)
+        blocks = blocks_of(matrices, indices, moments, scale, unit)
+        factor = Factor(name, labels, codes, stacked, blocks)
+        inspect(factor, moments, np.abs(stacked - _level_means(factor)[codes]).max(axis=0))
+        factors.append(factor)
     return tuple(factors)
 
 
-def _levels(frame: Any, columns: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...]]:
+def _level_means(factor: Factor) -> np.ndarray:
+    counts = np.maximum(np.bincount(factor.codes, minlength=factor.levels), 1)
+    sums = [np.bincount(factor.codes, values, factor.levels) for values in factor.columns.T]
+    return np.stack(sums, axis=1) / counts[:, None]
+
+
+def levels_of(frame: Any, columns: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...]]:
     """Codes and labels of the levels: combinations of values that occur."""
     import pandas as pd
 
@@ -147,39 +171,39 @@ def codes_of(labels: tuple[str, ...], frame: Any, columns: tuple[str, ...]) -> n
     texts = labels_of(frame[columns[0]])
     for column in columns[1:]:
         texts = texts + ":" + labels_of(frame[column])
-    place = {label: code for code, label in enumerate(labels)}
-    codes = np.array([place.get(text, -1) for text in texts], np.int64)
+    import pandas as pd
+
+    codes = pd.Index(labels, dtype=object).get_indexer(texts).astype(np.int64)
     codes[missing] = -2
     return codes
 
 
-def _inspect(
-    name: str, codes: np.ndarray, levels: int, columns: np.ndarray, names: list[str]
-) -> None:
-    """Warn of a factor that the data say little about."""
+def inspect(factor: Factor, moments: Moments, deviations: np.ndarray) -> None:
+    """Warn of a factor that the data say little about.
+
+    ``deviations`` are the largest distances of its columns from one value per level.
+    """
+    name, levels = factor.name, factor.levels
     if levels == 1:
         warn_user(
             f"{name} has a single level: its sd is known from the prior alone; leave the term out, "
             "or give it more groups"
         )
-    counts = np.maximum(np.bincount(codes, minlength=levels), 1)
-    for values, column in zip(columns.T, names, strict=True):
-        if column == "Intercept" or levels == len(codes):
+    for column, size, most in zip(factor.effects, moments.size, deviations, strict=True):
+        if column == "Intercept" or levels == moments.count:
             continue
-        mean = np.bincount(codes, values, levels) / counts
-        if np.max(np.abs(values - mean[codes])) <= 1e-12 * (1 + np.max(np.abs(values))):
+        if most <= 1e-12 * (1 + size):
             warn_user(
                 f"{column} does not vary within any level of {name}: its effect per level is told "
                 "from the intercept of the level by the prior alone"
             )
 
 
-def spread(values: np.ndarray, name: str) -> float:
+def spread(moments: Moments, column: int, name: str) -> float:
     """The unit of a column: one for an intercept, its sd, or its size where it is constant."""
     if name == "Intercept":
         return 1.0
-    sd = float(np.std(values))
-    size = float(np.max(np.abs(values))) if len(values) else 0.0
+    sd, size = float(moments.sd[column]), float(moments.size[column])
     return sd if sd > 1e-9 * max(size, 1e-300) else (size or 1.0)
 
 
@@ -192,16 +216,35 @@ def build(
     scales: Scales,
 ) -> tuple[Design, Layout]:
     """The design of a table, and the layout of its hyperparameters, with their priors."""
-    X, offset, lefts = matrices.evaluate(frame)
+    X, offset, lefts = finite_columns(matrices, frame)
     names = matrices.common_columns()
-    for values, name in [*zip(X.T, names, strict=True), (offset, "offset")]:
+    require_groups(formula, names)
+    y, trials = response
+    unit, centre = likelihood.units(y, trials)
+    fixed = fixed_scales(Moments.of(X), names, scales, unit, centre - float(np.mean(offset)))
+    factors = _factors(matrices, frame, lefts, scales.group_sd, unit)
+    design = arrange(X, tuple(names), fixed, offset, y, trials, factors)
+    return design, layout_of(design, likelihood, scales, unit)
+
+
+def finite_columns(
+    matrices: Matrices, frame: Any, first: int = 0
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """X, the offset and the columns of every bar; ``first`` is the number of the first row."""
+    X, offset, lefts = matrices.evaluate(frame)
+    for values, name in [*zip(X.T, matrices.common_columns(), strict=True), (offset, "offset")]:
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
-            raise InputError(f"column {quoted(name)} is {values[bad[0]]} in row {bad[0]}")
-    for left, bar in zip(lefts, formula.bars, strict=True):
+            raise InputError(f"column {quoted(name)} is {values[bad[0]]} in row {first + bad[0]}")
+    for left, bar in zip(lefts, matrices.formula.bars, strict=True):
         bad = np.flatnonzero(~np.isfinite(left).all(axis=1))
         if len(bad):
-            raise InputError(f"({bar.left} | {bar.factor}) is not finite in row {bad[0]}")
+            raise InputError(f"({bar.left} | {bar.factor}) is not finite in row {first + bad[0]}")
+    return X, offset, lefts
+
+
+def require_groups(formula: Formula, names: list[str]) -> None:
+    """Refuse a formula that is no mixed model."""
     if not formula.bars:
         raise InputError(
             f"formula {quoted(formula.text)} has no group term; add one such as (1 | group), or "
@@ -212,37 +255,37 @@ def build(
             f"formula {quoted(formula.text)} has neither an intercept nor another fixed effect; "
             "keep the intercept, or add a column"
         )
-    y, trials = response
-    unit, centre = likelihood.units(y, trials)
-    fixed = _fixed_scales(X, names, scales, unit, centre - float(np.mean(offset)))
-    factors = factors_of(formula, matrices, frame, lefts, scales.group_sd, unit)
-    design = arrange(X, tuple(names), fixed, offset, y, trials, factors)
+
+
+def layout_of(design: Design, likelihood: Likelihood, scales: Scales, unit: float) -> Layout:
+    """Hyperparameters of a design, with their priors."""
     extras = tuple(
         Extra(extra.name, scales.noise or extra.scale * unit, extra.prior)
         if extra.name == "residual sd"
         else extra
         for extra in likelihood.extras
     )
-    return design, Layout(tuple(f.blocks for f in design.factors), extras)
+    return Layout(tuple(f.blocks for f in design.factors), extras)
 
 
-def _fixed_scales(
-    X: np.ndarray, names: list[str], scales: Scales, unit: float, centre: float
+def fixed_scales(
+    moments: Moments, names: list[str], scales: Scales, unit: float, centre: float
 ) -> np.ndarray:
+    """Sds of the priors of the fixed effects; a column that is constant is warned of."""
     out = np.empty(len(names))
     others = 0.0
     for index, name in enumerate(names):
         if name == "Intercept":
             continue
-        values = X[:, index]
-        if np.ptp(values) <= 1e-12 * (1 + np.max(np.abs(values))) and "Intercept" in names:
+        low, high = float(moments.low[index]), float(moments.high[index])
+        if high - low <= 1e-12 * (1 + float(moments.size[index])) and "Intercept" in names:
             warn_user(
-                f"column {quoted(name)} is constant ({values[0]:.6g}): its effect is told from the "
+                f"column {quoted(name)} is constant ({low:.6g}): its effect is told from the "
                 "intercept by the prior alone; leave it out"
             )
-        default = WIDE * unit / spread(values, name)
+        default = WIDE * unit / spread(moments, index, name)
         out[index] = scales.fixed if scales.fixed is not None else default
-        others += (out[index] * float(np.mean(values))) ** 2
+        others += (out[index] * float(moments.mean[index])) ** 2
     if "Intercept" in names:
         # The value at the mean of all columns is of the size of the response; the intercept is
         # the value where they are zero, which may be far away.

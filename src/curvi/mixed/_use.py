@@ -25,7 +25,7 @@ from curvi.mixed._prediction import (
     response_intervals,
     row_log_likelihood,
 )  # fmt: skip
-from curvi.mixed._response import response_of
+from curvi.mixed._response import require_variation, response_of
 from curvi.mixed._table import as_frame, checked, codes_of, labels_of
 from curvi.mixed._training import restored_frame
 
@@ -44,6 +44,7 @@ class FittedUse:
     _log_ratios: np.ndarray
     _scales: np.ndarray
     _memory: Matrices | None
+    _without_rows: bool = False
 
     def _likelihood(self) -> Likelihood:
         raise NotImplementedError
@@ -101,6 +102,15 @@ class FittedUse:
         if found is None:
             found = self._memory = evaluate(parse(self.formula_), restored_frame(self._columns))
         return found
+
+    def _fitted_rows(self) -> Any:
+        """The table of the fit, of which a Gaussian model in parts has sums alone."""
+        if self._without_rows:
+            raise InputError(
+                "the model was fitted to a table in parts, whose rows are not kept; fit the whole "
+                "table (a DataFrame) where a later call needs its rows"
+            )
+        return restored_frame(self._columns)
 
     def _state(self) -> dict[str, Any]:
         """Parameters and attributes, without what the stored columns give again."""
@@ -221,6 +231,7 @@ class FittedUse:
             return (texts == self.classes_[1]).astype(np.float64), np.ones(len(texts))
         matrices = evaluate(formula, part)
         y, trials, _ = response_of(self._likelihood(), matrices.response, column, formula.response)
+        require_variation(self._likelihood(), y.min(), y.max(), formula.response)
         return y, trials
 
     def sample_posterior(self, num_draws: int = 1000, *, seed: int | None = None) -> dict[str, Any]:
@@ -271,7 +282,7 @@ class FittedUse:
         array, (draws, rows)
             In the order of the table that was fitted.
         """
-        frame = restored_frame(self._columns)
+        frame = self._fitted_rows()
         require_memory(24.0 * len(draws["fixed"]) * len(frame), "log likelihoods", "ask for fewer")
         y, trials = self._response(frame)
         rows = self._rows(frame)
@@ -300,7 +311,7 @@ class FittedUse:
         from curvi.interop._arviz import arviz_of_draws
 
         draws = self.sample_posterior(num_draws)
-        frame = restored_frame(self._columns)
+        frame = self._fitted_rows()
         variables = {"fixed": draws["fixed"]}
         dims, coords = {"fixed": ["column"]}, {"column": list(self.posterior_.names)}
         for grouping, effects in zip(self.posterior_.groupings, draws["effects"], strict=True):

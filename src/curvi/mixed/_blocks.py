@@ -1,0 +1,208 @@
+"""A Gaussian model of a table that comes in parts: two passes, and no row is kept.
+
+The first learns levels and the means and sds of columns (`_levels`), the second evaluates the
+formula part by part and adds up sums. Memory grows with levels and effects, not with rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from curvi._core.errors import InputError
+from curvi.mixed._design import Design, Factor, Moments, arrange, joined
+from curvi.mixed._formula import Formula, Matrices, evaluate, response_alone
+from curvi.mixed._hyper import Layout
+from curvi.mixed._large import part_of, present_levels
+from curvi.mixed._levels import Parts, Seen, seen
+from curvi.mixed._likelihoods import Likelihood
+from curvi.mixed._response import require_variation, response_of
+from curvi.mixed._sparse import SparseRows
+from curvi.mixed._sums import Summed, Sums, dense_sums, sparse_sums
+from curvi.mixed._table import (
+    Scales,
+    as_frame,
+    bars_of,
+    blocks_of,
+    checked,
+    codes_of,
+    finite_columns,
+    fixed_scales,
+    inspect,
+    layout_of,
+    levels_of,
+    require_groups,
+)
+
+_NUMBERS = 2**21  # in the largest array of the rows that are evaluated together
+
+
+class Learned(NamedTuple):
+    """A model and the sums of its rows; the design has none."""
+
+    matrices: Matrices
+    example: Any  # a table from which the formula can be learned again
+    design: Design
+    layout: Layout
+    summed: Summed
+
+
+def learn(formula: Formula, parts: Parts, likelihood: Likelihood, scales: Scales) -> Learned:
+    """Two passes over the parts of a table."""
+    known = seen(formula, parts)
+    matrices = evaluate(formula, known.example, known.first)
+    require_groups(formula, matrices.common_columns())
+    reader = _Reader.of(matrices, known, likelihood)
+    total, moments, within, shift, rows = _pass(reader, parts, known.rows)
+    X, offset, y, *columns = reader.split(moments)
+    require_variation(likelihood, float(y.low[0]), float(y.high[0]), formula.response)
+    response = np.concatenate([y.mean - y.sd, y.mean + y.sd])
+    unit, centre = likelihood.units(response, np.ones(2))
+    names = list(reader.empty.names)
+    fixed = fixed_scales(X, names, scales, unit, centre - float(offset.mean[0]))
+    blocks = {}
+    for (name, indices), one, most in zip(bars_of(formula).items(), columns, within, strict=True):
+        blocks[name] = blocks_of(matrices, indices, one, scales.group_sd, unit)
+        factor = next(f for f in reader.empty.factors if f.name == name)
+        inspect(replace(factor, blocks=blocks[name]), one, most.deviations)
+
+    def finished(design: Design) -> Design:
+        factors = tuple(replace(f, blocks=blocks[f.name]) for f in design.factors)
+        return replace(design, scales=fixed, centre=-shift, factors=factors)
+
+    design = finished(reader.empty)
+    summed = Summed(total, shift, response, finished(rows) if rows is not None else None)
+    return Learned(
+        matrices, known.example, design, layout_of(design, likelihood, scales, unit), summed
+    )
+
+
+def _pass(
+    reader: _Reader, parts: Parts, count: int
+) -> tuple[Sums, Moments, list[_Within], np.ndarray, Design | None]:
+    """Sums and moments of all rows, and those rows that a large model begins with."""
+    empty = reader.empty
+    shift = np.zeros(len(empty.names))
+    within = [_Within.of(*one) for one in reader.shapes()]
+    total: Sums | None = None
+    moments: Moments | None = None
+    rows, kept = 0, []
+    for part in _cut(parts(), reader.at_once):
+        X, offset, y, factors = reader.read(part, rows)
+        if total is None and "Intercept" in empty.names:
+            # near the mean of all rows: sums of squares shall not cancel, as in `centred`
+            shift[empty.names.index("Intercept")] = float(np.mean(y - offset))
+        design = arrange(
+            X, empty.names, empty.scales, offset, y - shift.sum(), np.ones(len(y)), factors
+        )
+        sums = sparse_sums(SparseRows.of(design)) if empty.is_large else dense_sums(design)
+        found = Moments.of(np.column_stack([X, offset, y, *(f.columns for f in factors)]))
+        total = sums if total is None else total + sums
+        moments = found if moments is None else moments + found
+        within = [one.after(factor) for one, factor in zip(within, factors, strict=True)]
+        rows += len(y)
+        if empty.is_large:
+            kept.append(part_of(design, count))
+    if total is None or moments is None or rows != count:
+        raise _other_rows()
+    return total, moments, within, shift, present_levels(joined(kept)) if kept else None
+
+
+def _other_rows() -> InputError:
+    return InputError(
+        "the parts had other rows in the second pass than in the first; give a function that "
+        "returns a fresh iterator of the same tables whenever it is called"
+    )
+
+
+def _cut(parts: Iterator[Any], most: int) -> Iterator[Any]:
+    """The same rows, not too many at once."""
+    for part in parts:
+        frame = as_frame(part)
+        for start in range(0, len(frame), most):
+            yield frame.iloc[start : start + most].reset_index(drop=True)
+
+
+@dataclass(frozen=True)
+class _Within:
+    """How far the columns of a factor are from the first row of their level."""
+
+    first: np.ndarray  # (levels, K), nan where no row was seen
+    deviations: np.ndarray  # (K,)
+
+    @classmethod
+    def of(cls, levels: int, size: int) -> _Within:
+        return cls(np.full((levels, size), np.nan), np.zeros(size))
+
+    def after(self, factor: Factor) -> _Within:
+        """What is known after the rows of another block."""
+        levels, rows = np.unique(factor.codes, return_index=True)
+        new = np.isnan(self.first[levels, 0])
+        self.first[levels[new]] = factor.columns[rows[new]]
+        apart = np.abs(factor.columns - self.first[factor.codes]).max(axis=0)
+        return replace(self, deviations=np.maximum(self.deviations, apart))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """From a part of the table to rows of the model, whose levels are known."""
+
+    matrices: Matrices
+    likelihood: Likelihood
+    labels: dict[str, tuple[str, ...]]  # of every factor, in the order of the formula
+    empty: Design
+
+    @classmethod
+    def of(cls, matrices: Matrices, known: Seen, likelihood: Likelihood) -> _Reader:
+        formula, labels, factors = matrices.formula, {}, []
+        for name, indices in bars_of(formula).items():
+            columns = formula.bars[indices[0]].columns
+            labels[name] = levels_of(known.distinct[columns], columns)[1]
+            size = sum(len(matrices.bar_columns(index)) for index in indices)
+            nothing = np.zeros((0, size))
+            factors.append(Factor(name, labels[name], np.zeros(0, np.int64), nothing, ()))
+        names, none = tuple(matrices.common_columns()), np.zeros(0)
+        X = np.zeros((0, len(names)))
+        empty = arrange(X, names, np.ones(len(names)), none, none, none, tuple(factors))
+        return cls(matrices, likelihood, labels, empty)
+
+    def shapes(self) -> list[tuple[int, int]]:
+        """Levels and effects of every factor, in the order of the formula."""
+        known = {factor.name: (factor.levels, factor.size) for factor in self.empty.factors}
+        return [known[name] for name in self.labels]
+
+    @property
+    def at_once(self) -> int:
+        """Rows that are evaluated together."""
+        sizes = [size for _, size in self.shapes()]
+        width = len(self.empty.names) + 2 + sum(size**2 for size in sizes)
+        return max(1, _NUMBERS // (width if self.empty.is_large else width + self.empty.remaining))
+
+    def split(self, moments: Moments) -> list[Moments]:
+        """Moments of X, the offset, the response, and the columns of every factor."""
+        widths = [len(self.empty.names), 1, 1, *(size for _, size in self.shapes())]
+        ends = np.cumsum(widths)
+        return [moments.of_columns(e - w, e) for w, e in zip(widths, ends, strict=True)]
+
+    def read(
+        self, frame: Any, first: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[Factor, ...]]:
+        """X, the offset, the response and the factors; ``first`` is the number of the first row."""
+        formula = self.matrices.formula
+        part = checked(formula, frame, response=True, first=first)
+        factors = []
+        for name, indices in bars_of(formula).items():
+            codes = codes_of(self.labels[name], part, formula.bars[indices[0]].columns)
+            if codes.min() < 0:
+                raise _other_rows()
+            factors.append((name, codes, indices))
+        X, offset, lefts = finite_columns(self.matrices, part, first)
+        matrix = response_alone(formula, part)
+        y, _, _ = response_of(self.likelihood, matrix, None, formula.response, first)
+        return X, offset, y, tuple(
+            Factor(name, self.labels[name], codes, np.column_stack([lefts[i] for i in indices]), ())
+            for name, codes, indices in factors
+        )  # fmt: skip

@@ -1,0 +1,81 @@
+"""Sums over rows: all that the posterior of a Gaussian model takes from its table.
+
+Sums of two blocks of rows add up, so that a table may come in parts, of which none is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from curvi.mixed._design import Design
+from curvi.mixed._sparse import SparseRows, SparseStatistics, sparse_statistics
+from curvi.mixed._system import Statistics, remaining_columns, statistics
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums of products of columns and responses, of squared responses, and the number of rows."""
+
+    stats: Statistics | SparseStatistics
+    rows: float
+    square: float
+
+    def __add__(self, other: Sums) -> Sums:
+        """Of the rows of both."""
+        parts = [mine + theirs for mine, theirs in zip(self.stats, other.stats, strict=True)]
+        stats = type(self.stats)(*parts)
+        return Sums(stats, self.rows + other.rows, self.square + other.square)
+
+    @property
+    def dense(self) -> Statistics:
+        """Those of a model with few remaining effects."""
+        assert isinstance(self.stats, Statistics)  # noqa: S101  for type checkers
+        return self.stats
+
+    @property
+    def sparse(self) -> SparseStatistics:
+        """Those of a model with many."""
+        assert isinstance(self.stats, SparseStatistics)  # noqa: S101
+        return self.stats
+
+    def arrays(self) -> list[Any]:
+        """Every number, as plain arrays: what a checkpoint compares."""
+        out: list[Any] = [np.asarray([self.rows, self.square])]
+        for part in self.stats:
+            thin = sparse.issparse(part)
+            out += [part.data, part.indices, part.indptr] if thin else [part]
+        return out
+
+
+@dataclass(frozen=True)
+class Summed:
+    """The sums of a model, and the few other things that a fit asks of its rows."""
+
+    sums: Sums
+    shift: np.ndarray  # of the fixed effects: what was taken off the responses
+    response: np.ndarray  # the responses, or two numbers with their mean and sd
+    rows: Design | None = None  # those on which a large model finds where to begin
+
+    @property
+    def part(self) -> Design:
+        """Rows of a large model."""
+        assert self.rows is not None  # noqa: S101  for type checkers
+        return self.rows
+
+
+def dense_sums(design: Design) -> Sums:
+    """Of a design with few remaining effects."""
+    y = design.y - design.offset
+    stats = statistics(design, remaining_columns(design), np.ones(design.rows), y)
+    return Sums(stats, float(design.weights.sum()), float(design.weights @ y**2))
+
+
+def sparse_sums(rows: SparseRows) -> Sums:
+    """Of a design with many."""
+    y = rows.design.y - rows.design.offset
+    stats = sparse_statistics(rows, np.ones(len(y)), y)
+    return Sums(stats, float(len(y)), float(y @ y))
