@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -164,21 +163,17 @@ def taken(design: Design, index: np.ndarray) -> Design:
 def joined(parts: list[Design]) -> Design:
     """The rows of designs with the same levels, in the order of those of the first factor."""
 
-    def of(get: Callable[[Design], np.ndarray]) -> np.ndarray:
-        return np.concatenate([get(part) for part in parts])
+    def of(name: str, factor: int | None = None) -> np.ndarray:
+        sources = parts if factor is None else [part.factors[factor] for part in parts]
+        return np.concatenate([getattr(source, name) for source in sources])
 
     factors = tuple(
-        replace(
-            factor,
-            codes=of(lambda part, at=at: part.factors[at].codes),
-            columns=of(lambda part, at=at: part.factors[at].columns),
-        )
+        replace(factor, codes=of("codes", at), columns=of("columns", at))
         for at, factor in enumerate(parts[0].factors)
     )
     whole = replace(
-        parts[0], X=of(lambda p: p.X), offset=of(lambda p: p.offset), y=of(lambda p: p.y),
-        trials=of(lambda p: p.trials), weights=of(lambda p: p.weights),
-        order=of(lambda p: p.order), factors=factors,
+        parts[0], X=of("X"), offset=of("offset"), y=of("y"), trials=of("trials"),
+        weights=of("weights"), order=of("order"), factors=factors,
     )  # fmt: skip
     return taken(whole, np.argsort(factors[0].codes, kind="stable"))
 

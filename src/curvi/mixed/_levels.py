@@ -56,8 +56,9 @@ def seen(formula: Formula, parts: Parts) -> Seen:
             known = [distinct[key], new] if key in distinct else [new]
             distinct[key] = pd.concat(known, ignore_index=True).drop_duplicates()
         for name in (n for n in part.columns if n in evaluated and n not in alone):
-            found = Moments.of(part[[name]].to_numpy(np.float64))
-            moments[name] = moments[name] + found if name in moments else found
+            with np.errstate(all="ignore"):  # what is not finite is reported by its row later
+                found = Moments.of(part[[name]].to_numpy(np.float64))
+                moments[name] = moments[name] + found if name in moments else found
         rows += len(part)
     levels = {name: distinct[name,][name] for name in alone}
     return Seen(rows, first, distinct, _example(levels, moments))

@@ -46,8 +46,8 @@ class Sums:
         """Every number, as plain arrays: what a checkpoint compares."""
         out: list[Any] = [np.asarray([self.rows, self.square])]
         for part in self.stats:
-            thin = sparse.issparse(part)
-            out += [part.data, part.indices, part.indptr] if thin else [part]
+            names = ("data", "indices", "indptr") if sparse.issparse(part) else ("real",)
+            out += [getattr(part, name) for name in names]
         return out
 
 
