@@ -139,7 +139,7 @@ def test_a_checkpoint_knows_its_rows(frame, tmp_path):
     once = model.fit(parts_of(frame, 60), checkpoint=path).coef_
     np.testing.assert_array_equal(model.fit(parts_of(frame, 60), checkpoint=path).coef_, once)
     with pytest.raises(curvi.InputError, match="data"):
-        model.fit(parts_of(frame.assign(y=frame.y[::-1].to_numpy()), 60), checkpoint=path)
+        model.fit(parts_of(frame.assign(x=frame.x[::-1].to_numpy()), 60), checkpoint=path)
 
 
 def test_memory_is_that_of_a_part_and_not_of_all_rows():

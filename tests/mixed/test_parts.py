@@ -92,3 +92,20 @@ def test_only_columns_of_the_formula_are_kept_and_parts_must_agree(frame):
         collected(iter(()), {"y"})
     with pytest.raises(curvi.InputError, match="suffix"):
         curvi.io.frames("t.xlsx")
+
+
+@pytest.mark.parametrize("read", [curvi.io.frames, curvi.io.rows])
+def test_a_parquet_file_is_not_read_ahead_as_a_whole(tmp_path, monkeypatch, read):
+    arrow = pytest.importorskip("pyarrow")
+    path = tmp_path / "t.parquet"
+    numbers = np.random.default_rng(0).normal(size=(200_000, 8))
+    pd.DataFrame(numbers, columns=list("abcdefgh")).to_parquet(path, row_group_size=10_000)
+    monkeypatch.setattr("curvi.io._frames._ROWS", 10_000)
+    monkeypatch.setattr("curvi.io._rows._NUMBERS", 80_000)
+    monkeypatch.setattr("curvi.io._rows._AHEAD", 1)
+    before, rows, held = arrow.total_allocated_bytes(), 0, []
+    for part in read(path)():
+        rows += len(part if read is curvi.io.frames else part[0])
+        held.append(arrow.total_allocated_bytes() - before)
+    assert rows == 200_000
+    assert max(held) < numbers.nbytes / 2

@@ -59,7 +59,7 @@ def frames(
     parquet = optional_import("pyarrow.parquet", extra="parquet", purpose="reading Parquet")
 
     def parts() -> Iterator[Any]:
-        with parquet.ParquetFile(place) as file:
+        with parquet.ParquetFile(place, pre_buffer=False) as file:  # else all of it is read ahead
             for batch in file.iter_batches(_ROWS, columns=chosen):
                 yield batch.to_pandas()
 

@@ -234,7 +234,7 @@ def _parquet(path: Path, target: str | None, columns: Sequence[str] | None) -> R
         )
 
     def source() -> Iterator[tuple[np.ndarray, ...]]:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path, pre_buffer=False) as file:  # else all of it is read ahead
             size = max(1, _NUMBERS // max(len(names), 1))
             for batch in file.iter_batches(size, columns=[*names, *responded]):
                 parts = [_numbers(batch.column(name), name, path) for name in names]
