@@ -97,6 +97,7 @@ class Session:
         self.result: Any = None  # of the call
         self.saved_at = time.perf_counter()
         self._handlers: dict[int, Any] = {}
+        agreed(0.0)  # nobody reads while the first process still writes what an earlier call left
         if policy.resume and self.path.exists():
             self.log = self._loaded()
         else:
