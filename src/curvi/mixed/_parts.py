@@ -90,6 +90,8 @@ def agreeing(parts: Iterable[Any], names: Set[str]) -> Iterator[tuple[Any, set[s
     order: list[str] = []
     numeric: set[str] = set()
     for index, part in enumerate(parts):
+        if isinstance(part, tuple):  # of `curvi.io.rows`
+            raise InputError("blocks of arrays have no columns; give curvi.io.frames(path)")
         frame = as_frame(part)
         used = [str(name) for name in frame.columns if str(name) in names]
         kinds = {name for name in used if frame[name].dtype.kind in "biuf"}
