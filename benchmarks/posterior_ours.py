@@ -64,8 +64,8 @@ def by_curvi(problem: Problem, family: str | None = None, *, respond: bool = Fal
     seconds = time.process_time() - began
     mean, sd = in_order(problem, result, sd)
     return {
-        "mean": mean, "sd": sd, "seconds": seconds, "converged": bool(result.converged), "said": said,
-        "outcome": result.outcome.name, "rung": _rung(result), "result": result,
+        "mean": mean, "sd": sd, "seconds": seconds, "said": said,
+        "converged": bool(result.converged), "outcome": result.outcome.name, "rung": _rung(result), "result": result,
     }  # fmt: skip
 
 
