@@ -65,7 +65,8 @@ def by_curvi(problem: Problem, family: str | None = None, *, respond: bool = Fal
     mean, sd = in_order(problem, result, sd)
     return {
         "mean": mean, "sd": sd, "seconds": seconds, "said": said,
-        "converged": bool(result.converged), "outcome": result.outcome.name, "rung": _rung(result), "result": result,
+        "converged": bool(result.converged), "outcome": result.outcome.name,
+        "rung": _rung(result), "result": result,
     }  # fmt: skip
 
 

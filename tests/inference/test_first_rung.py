@@ -40,7 +40,7 @@ def test_a_run_that_takes_all_its_steps_begins_again_on_more_draws(key, monkeypa
         if len(steps) == 3:
             raise KeyboardInterrupt
 
-    with pytest.warns(UserWarning):
+    with pytest.warns(curvi.NotConvergedWarning):
         cut = curvi.fit(log_density, jnp.zeros(40), on_step=press, **calls)
     assert cut.outcome is curvi.Outcome.INTERRUPTED
     np.testing.assert_array_equal(cut.params.mean, limited.params.mean)  # not one step of another

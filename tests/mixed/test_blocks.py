@@ -113,7 +113,7 @@ def test_the_same_warnings_and_refusals(frame):
         curvi.MixedModel("y ~ nope + (1 | g)").fit(parts_of(frame, 50))
     with pytest.raises(curvi.InputError, match="all rows at once"):
         curvi.MixedModel("y ~ poly(x, 2) + (1 | g)").fit(parts_of(frame, 50))
-    with pytest.raises(curvi.InputError, match="curvi.io.frames"):
+    with pytest.raises(curvi.InputError, match=r"curvi\.io\.frames"):
         model.fit(curvi.io.RowBlocks(lambda: iter([(np.ones((3, 2)), np.ones(3))])))
     shorter = iter([frame, frame[:200]])
     with pytest.raises(curvi.InputError, match="second pass"):
