@@ -46,3 +46,28 @@ def test_a_fit_starts_in_the_middle_of_a_prior_that_is_far_from_zero():
 
     target = curvi.from_numpyro(model, jnp.full(4, 1e4 + 3))
     np.testing.assert_allclose(target.position["level"], 1e4)
+
+
+def test_a_prior_of_integers_starts_at_floats():
+    with usual_promotion():
+        prior = dist.MultivariateNormal(jnp.array([0, 7]), jnp.eye(2))
+
+    def model(y):
+        z = numpyro.sample("z", prior)
+        numpyro.sample("y", dist.Normal(z, 1.0).to_event(1), obs=y)
+
+    start = curvi.from_numpyro(model, jnp.array([1.0, 6.0])).position["z"]
+    np.testing.assert_array_equal(start, [0.0, 7.0])
+
+
+def test_a_prior_in_single_precision_starts_in_the_precision_of_jax():
+    middle = middle_of(dist.Dirichlet(np.ones(3, np.float32)))
+    assert middle.dtype == jnp.zeros(()).dtype
+
+
+def test_a_prior_whose_mean_has_another_shape_has_no_middle():
+    class Odd(dist.Distribution):
+        support = dist.constraints.real
+        mean = np.zeros(3)
+
+    assert middle_of(Odd(batch_shape=(2,))) is None

@@ -32,11 +32,11 @@ def middle_of(distribution: Any) -> Any:
         inner = inner.base_dist
     for find in (lambda: inner.icdf(jnp.asarray(0.5)), lambda: _mapped(inner), lambda: inner.mean):
         try:
-            found = find()
+            if (found := find()) is not None:
+                # Means of integers are integers: draws would be floats, in the precision of JAX.
+                return jnp.broadcast_to(jnp.asarray(found, float), distribution.shape())
         except _UNKNOWN:
             continue
-        if found is not None:
-            return jnp.broadcast_to(found, distribution.shape())
     return None
 
 
