@@ -97,7 +97,7 @@ class Session:
         self.result: Any = None  # of the call
         self.saved_at = time.perf_counter()
         self._handlers: dict[int, Any] = {}
-        agreed(0.0)  # nobody reads while the first process still writes what an earlier call left
+        of_all_processes(b"here")  # nobody reads what the first of them is still writing
         if policy.resume and self.path.exists():
             self.log = self._loaded()
         else:
