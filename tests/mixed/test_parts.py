@@ -90,8 +90,21 @@ def test_only_columns_of_the_formula_are_kept_and_parts_must_agree(frame):
         collected([frame[:40], frame[40:].assign(school=7)], {"y", "school"})
     with pytest.raises(curvi.InputError, match="no rows"):
         collected(iter(()), {"y"})
+    with pytest.raises(curvi.InputError, match="no rows"):
+        collected([frame[:0]], {"y"})
     with pytest.raises(curvi.InputError, match="suffix"):
         curvi.io.frames("t.xlsx")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_parts_of_which_nothing_was_chosen_are_left_out(frame):
+    nothing = frame[:0].astype(object)  # as a filter may leave it
+    parts = [nothing, frame[:40], nothing, frame[40:]]
+    assert len(collected(parts, {"y", "school"})) == 90
+    formula = "y ~ x + kind + (1 | school)"
+    whole = curvi.MixedModel(formula, num_points=64).fit(frame)
+    found = curvi.MixedModel(formula, num_points=64).fit(lambda: iter(parts))
+    np.testing.assert_allclose(found.predict(frame), whole.predict(frame), rtol=1e-8)
 
 
 @pytest.mark.parametrize("read", [curvi.io.frames, curvi.io.rows])

@@ -121,7 +121,7 @@ def _other_rows() -> InputError:
 def _cut(parts: Iterator[Any], most: int) -> Iterator[Any]:
     """The same rows, not too many at once."""
     for part in parts:
-        frame = as_frame(part)
+        frame = as_frame(part, may_be_empty=True)
         for start in range(0, len(frame), most):
             yield frame.iloc[start : start + most].reset_index(drop=True)
 

@@ -87,18 +87,20 @@ def agreeing(parts: Iterable[Any], names: Set[str]) -> Iterator[tuple[Any, set[s
     InputError
         As for `collected`.
     """
-    order: list[str] = []
+    order: list[str] | None = None
     numeric: set[str] = set()
     for index, part in enumerate(parts):
         if isinstance(part, tuple):  # of `curvi.io.rows`
             raise InputError("blocks of arrays have no columns; give curvi.io.frames(path)")
-        frame = as_frame(part)
+        frame = as_frame(part, may_be_empty=True)
+        if not len(frame):  # nothing of it was chosen, and its columns have no kind
+            continue
         used = [str(name) for name in frame.columns if str(name) in names]
         kinds = {name for name in used if frame[name].dtype.kind in "biuf"}
-        if not index:
+        if order is None:
             order, numeric = used, kinds
         if used != order:
-            raise InputError(f"part {index} has the columns {used}, part 0 has {order}")
+            raise InputError(f"part {index} has the columns {used}, the first has {order}")
         for name in used:
             if name in numeric and name not in kinds:
                 raise InputError(f"column {name!r} has numbers at first, and text in part {index}")

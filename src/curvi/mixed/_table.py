@@ -28,7 +28,7 @@ class Scales:
     noise: float | None = None
 
 
-def as_frame(table: Any) -> Any:
+def as_frame(table: Any, *, may_be_empty: bool = False) -> Any:
     """A pandas table from a pandas table or a mapping of names to columns."""
     import pandas as pd
 
@@ -46,7 +46,7 @@ def as_frame(table: Any) -> Any:
         raise InputError(
             f"table is a {type(table).__name__}; give a pandas DataFrame or a dict of columns"
         )
-    if not len(frame):
+    if not len(frame) and not may_be_empty:
         raise InputError("the table has no rows")
     return frame.reset_index(drop=True)
 
