@@ -350,7 +350,7 @@ def test_a_signal_that_comes_after_the_last_step_is_not_passed_over_in_silence(t
         except curvi.Terminated as ended:
             found = ended.result
     assert found == 5
-    assert "came when all was computed" in str(said[0].message)
+    assert "came after the last step" in str(said[0].message)
     assert said[0].filename == __file__
 
 

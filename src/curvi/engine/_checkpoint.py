@@ -140,7 +140,7 @@ class Session:
         warn_user(
             f"stopped by {what}; {again} resumes where it was"
             if self.did_stop
-            else f"{what} came when all was computed; {again} gives the answer at once",
+            else f"{what} came after the last step; {again} repeats none of them",
             UserWarning,
         )
 
