@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from posterior_tables import widely_measured
 
 from curvi.plots import house_style, new_figure
 from curvi.plots._style import COLOURS, LINES, MARKERS, QUIET
@@ -191,7 +192,7 @@ def mixed(result: Row) -> Any:
 @house_style
 def posteriors(result: Row) -> Any:
     """Worst error of a mean for every method and posterior, one dot each."""
-    methods = list(dict.fromkeys(name for row in result["rows"].values() for name in row))
+    methods = widely_measured(result)
     methods.sort(key=lambda name: np.median(_errors(result, name)[0] or [np.inf]))
     figure = new_figure(9, 1.2 + 0.36 * len(methods))
     panel = figure.subplots()
@@ -217,7 +218,7 @@ def posteriors(result: Row) -> Any:
 def _errors(result: Row, name: str) -> tuple[list[float], int]:
     rows = [row[name] for row in result["rows"].values() if name in row]
     known = [r["mean_error"] for r in rows if r.get("mean_error") is not None]
-    return known, len(result["rows"])
+    return known, len(rows)
 
 
 @house_style

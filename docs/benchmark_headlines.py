@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from group_table import groups_headline
+from posterior_tables import widely_measured
 
 Row = dict[str, Any]
 
@@ -117,9 +118,8 @@ def mixed(result: Row) -> str:
 
 def posteriors(result: Row) -> str:
     """Medians of the errors, best method first."""
-    methods = {name for row in result["rows"].values() for name in row}
     medians = {}
-    for name in methods:
+    for name in widely_measured(result):
         errors = [
             row[name]["mean_error"]
             for row in result["rows"].values()
@@ -131,7 +131,7 @@ def posteriors(result: Row) -> str:
     listed = ", ".join(f"{name} {medians[name]:.2g}" for name in order)
     return (
         "Median of the worst error of a mean, in posterior sds, each over the posteriors that it "
-        f"ran on: {listed}."
+        f"ran on (more than half of them): {listed}."
     )
 
 

@@ -30,6 +30,13 @@ def posteriors_table(result: Row) -> str:
     return "\n\n".join(parts)
 
 
+def widely_measured(result: Row) -> list[str]:
+    """Contenders on more than half of the posteriors; medians over a few hard ones say another."""
+    rows = result["rows"].values()
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if 2 * sum(name in row for row in rows) > len(rows)]
+
+
 def headlines(heads: dict[str, Row]) -> str:
     """Counts and medians of every contender over one group of posteriors."""
     return as_table(
