@@ -9,12 +9,9 @@ import pytest
 
 import curvi
 from curvi.engine import _checkpoint
+from tests.engine.runs import CutError
 
 pytestmark = pytest.mark.float64_only
-
-
-class CutError(Exception):
-    """Ends a call like a crash."""
 
 
 def table(likelihood="gaussian", rows=120, groups=15):

@@ -167,12 +167,12 @@ def labels_of(column: Any) -> np.ndarray:
 
 def codes_of(labels: tuple[str, ...], frame: Any, columns: tuple[str, ...]) -> np.ndarray:
     """Codes of the levels of new rows: -1 where a level was not seen, -2 where it is missing."""
+    import pandas as pd
+
     missing = frame[list(columns)].isna().any(axis=1).to_numpy()
     texts = labels_of(frame[columns[0]])
     for column in columns[1:]:
         texts = texts + ":" + labels_of(frame[column])
-    import pandas as pd
-
     codes = pd.Index(labels, dtype=object).get_indexer(texts).astype(np.int64)
     codes[missing] = -2
     return codes
