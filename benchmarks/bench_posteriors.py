@@ -3,7 +3,8 @@
 ``python -m benchmarks posteriors [--models A,B] [--contenders A,B] [--limit SECONDS] [--fresh]
 [--once]`` (parts of names will do). Every pair of contender and posterior runs in a process of its
 own with the same limit of processor time; rows are appended to ``results/posteriors.jsonl``, and a
-run that was cut short goes on where it stopped. Peers need the environment of ``peers.txt``.
+run that was cut short goes on where it stopped, as does one beside a record made elsewhere.
+Peers need the environment of ``peers.txt``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from benchmarks.posterior_scores import line
 from curvi.reproduction._provenance import provenance
 
 ROWS = RESULTS / "posteriors.jsonl"
+RECORD = RESULTS / "posteriors.json"
 LIMIT = 100.0  # processor seconds of one call
 PATIENCE = 20  # wall clock seconds for each of them: other work may share the machine
 THREADS = 2
@@ -85,12 +87,29 @@ def run_one(who: str, model: str, limit: float, *, once: bool = False) -> Row:
     return row | {"model": model, "who": who, "limit": limit}
 
 
-def read_rows() -> dict[tuple[str, str], Row]:
-    """The last row of every pair."""
-    if not ROWS.exists():
+def recorded() -> dict[tuple[str, str], Row]:
+    """The rows of the record: of a contender with learning rates, that of the best rate."""
+    if not RECORD.exists():
         return {}
-    rows = [json.loads(text) for text in ROWS.read_text().splitlines() if text.strip()]
-    return {(row["model"], row["who"]): row for row in rows}
+    return {
+        (model, f"{who}@{row['rate']:g}" if "rate" in row else who): row
+        for model, found in json.loads(RECORD.read_text())["rows"].items()
+        for who, row in found.items()
+    }
+
+
+def read_rows() -> dict[tuple[str, str], Row]:
+    """The last row of every pair, whether it was measured here or stands in the record."""
+    lines = ROWS.read_text().splitlines() if ROWS.exists() else []
+    rows = [json.loads(text) for text in lines if text.strip()]
+    here = {(row["model"], row["who"]): row for row in rows}
+    tuned = {(model, name.partition("@")[0]) for model, name in here if "@" in name}
+    elsewhere = {
+        (model, name): row
+        for (model, name), row in recorded().items()
+        if (model, name.partition("@")[0]) not in tuned
+    }
+    return elsewhere | here
 
 
 def append(row: Row) -> None:
@@ -128,9 +147,13 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         print(line(model, name, row), flush=True)
         return row
 
+    # Of a contender that the record knows only the best rate is there, and its grid is done.
+    done = {(model, name.partition("@")[0]) for model, name in known if "rate" in known[model, name]}
+
     def all_variants(pair: tuple[str, str]) -> None:
         who, model = pair
-        list(variants(who, partial(measure, model)))
+        if (model, who) not in done:
+            list(variants(who, partial(measure, model)))
 
     # Contenders one after the other: a run that is cut short has whole columns.
     pairs = [

@@ -39,7 +39,8 @@ def table_of(rows: dict[tuple[str, str], Row]) -> Table:
         if rate:
             shown["rate"] = float(rate)
             known = table[model].get(who)
-            shown["rates_tried"] = 1 + (known["rates_tried"] if known else 0)
+            tried = row.get("rates_tried", 1)
+            shown["rates_tried"] = tried + (known["rates_tried"] if known else 0)
             if known and _loss(known) <= _loss(shown):
                 known["rates_tried"] = shown["rates_tried"]
                 continue

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("numpyro", reason="numpyro is not installed; the benchmark's models need it")
 
-from benchmarks import posterior_contenders, posterior_summary
+from benchmarks import bench_posteriors, posterior_contenders, posterior_summary
 from benchmarks.batch_and_match import batch_and_match, match
 from benchmarks.bench_posteriors import chosen, variants
 from benchmarks.hierarchical import MODELS
@@ -178,3 +178,28 @@ def test_stochastic_volatility_by_its_average_state_is_the_same_posterior(key):
         there = log_density(by_average, (), data, place)[0]
         here = log_density(plain, (), data, shared | {"mu": mu})[0]
         assert float(there) == pytest.approx(float(here), rel=1e-9)
+
+
+def test_a_run_goes_on_beside_a_record_that_was_made_elsewhere(tmp_path, monkeypatch):
+    record = {
+        "rows": {
+            "ordinal": {
+                "PyMC ADVI": {"loss": 2.0, "rate": 0.01, "rates_tried": 4},
+                "nutpie": {"seconds": 3.0},
+            },
+            "epidemic": {"PyMC ADVI": {"loss": 1.0, "rate": 0.1, "rates_tried": 3}},
+        }
+    }
+    (tmp_path / "posteriors.json").write_text(json.dumps(record))
+    row = {"model": "ordinal", "who": "PyMC ADVI@0.1", "loss": 3.0}
+    (tmp_path / "posteriors.jsonl").write_text(json.dumps(row) + "\n")
+    monkeypatch.setattr(bench_posteriors, "RECORD", tmp_path / "posteriors.json")
+    monkeypatch.setattr(bench_posteriors, "ROWS", tmp_path / "posteriors.jsonl")
+    rows = bench_posteriors.read_rows()
+    # What was measured here replaces the whole grid of the record, and nothing else of it.
+    assert set(rows) == {
+        ("ordinal", "PyMC ADVI@0.1"), ("ordinal", "nutpie"), ("epidemic", "PyMC ADVI@0.1"),
+    }  # fmt: skip
+    table = posterior_summary.table_of(rows)
+    assert table["epidemic"]["PyMC ADVI"]["rates_tried"] == 3
+    assert table["ordinal"]["PyMC ADVI"]["loss"] == 3.0
