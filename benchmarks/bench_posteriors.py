@@ -148,7 +148,9 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         return row
 
     # Of a contender that the record knows only the best rate is there, and its grid is done.
-    done = {(model, name.partition("@")[0]) for model, name in known if "rate" in known[model, name]}
+    done = {
+        (model, name.partition("@")[0]) for (model, name), row in known.items() if "rate" in row
+    }
 
     def all_variants(pair: tuple[str, str]) -> None:
         who, model = pair
