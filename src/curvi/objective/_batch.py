@@ -15,7 +15,7 @@ from curvi.targets import AbstractTarget, Density
 
 _LARGEST, _SMALLEST = 128, 8
 _NUMBERS = 2e7  # that one call computes at most, as far as fewer positions allow it
-_CALLS = 100  # by which the work is judged that a compilation is worth
+_CALLS = 6  # by which the work is judged that a compilation is worth
 
 
 def _values_and_gradients(
