@@ -12,19 +12,19 @@ import argparse
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import optimize, sparse
 
 import curvi
-from benchmarks.common import NEEDS_DATA, data_folder, with_intercept
+from benchmarks import indicators
+from benchmarks.common import NEEDS_DATA, data_folder
 from curvi.glm._dense import DenseBound
 from curvi.glm._likelihoods import Bernoulli
 from curvi.glm._rows import WholeTable
-from curvi.glm._sparse_rows import SparseTable
 from curvi.reproduction._methods import LARGE, SMALL, load_rows, newton_run
 from curvi.reproduction._runs import design, errors, run_setting, steps_to
 
@@ -135,72 +135,6 @@ def normal_prior(quick, budget=None):
     }
 
 
-ONE_HOT_ROWS, ONE_HOT_FACTORS, ONE_HOT_LEVELS = 50_000, 12, 25
-ONE_HOT_NATS = 0.1
-
-
-def one_hot_table(rows):
-    """Indicators of twelve factors with 25 levels each: 4 % of the entries are ones."""
-    rng = np.random.default_rng(0)
-    width = ONE_HOT_FACTORS * ONE_HOT_LEVELS
-    filled = rng.integers(ONE_HOT_LEVELS, size=(rows, ONE_HOT_FACTORS))
-    filled += ONE_HOT_LEVELS * np.arange(ONE_HOT_FACTORS)
-    X = np.zeros((rows, width))
-    X[np.arange(rows)[:, None], filled] = 1.0
-    return X, rng.logistic(size=rows) < X @ (0.5 * rng.normal(size=width))
-
-
-def one_hot(quick, budget=None):
-    """(b) Indicators, as an array and as a sparse matrix, against L-BFGS on the exact bound.
-
-    The rival gets value and gradient from the same products over non-zeros, in (mu, log sigma), and
-    the clock of the processor: seconds until it is within a tenth of a nat, and until it stops.
-    """
-    X, y = one_hot_table(3000 if quick else ONE_HOT_ROWS)
-    ours = {}
-    for kind, given in (("array", X), ("sparse", sparse.csr_array(X))):
-        timed_fit(given, y)
-        began = time.process_time()
-        model = curvi.BayesianLogisticRegression(standardize=False).fit(given, y)
-        ours[kind] = time.process_time() - began
-    design = sparse.csr_array(with_intercept(X))
-    size = design.shape[1]
-    table = SparseTable(
-        design, np.ones(size), np.zeros(size), np.where(y, 1.0, -1.0), np.ones(len(y))
-    )
-    exact = DenseBound(False, np.ones(size), Bernoulli(), table)
-    start = exact.join(np.zeros(size), np.full(size, size**-0.5))
-    began, reached, best = time.process_time(), None, -np.inf
-
-    def objective(params):
-        nonlocal reached, best
-        value, gradient = exact.first_order(params)
-        best = max(best, -value)
-        if reached is None and -value > model.elbo_ - ONE_HOT_NATS:
-            reached = time.process_time() - began
-        if time.process_time() - began > (budget or 120.0):
-            raise TimeoutError
-        return value, gradient
-
-    try:
-        options = {"maxiter": 10_000, "maxfun": 20_000}
-        optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
-    except TimeoutError:
-        pass
-    spent = time.process_time() - began
-    slowest = max(ours.values())
-    return {
-        "elbo": model.elbo_,
-        "converged": bool(model.converged_),
-        "cpu_seconds": ours,
-        "scipy_best": best,
-        "scipy_cpu_seconds": reached,
-        "scipy_cpu_seconds_until_it_stops": spent,
-        "speedup": (spent if reached is None else reached) / slowest,
-        "at_least": reached is None,
-    }
-
-
 def relevance_prior(name, nats, quick, seeds=10, budget=None):
     """(c) The relevance prior, ours against the best DSVI setting."""
     (X, y), test = rows_of(name, quick)
@@ -275,18 +209,18 @@ def main(options: Sequence[str] = ()) -> dict:
     parser.add_argument("--seconds", type=float, help="of every run of a rival")
     chosen = parser.parse_args(list(options))
     quick, budget = chosen.quick, chosen.seconds
-    result = {"a9a_normal": normal_prior(quick, budget)}
-    print("  a9a, normal prior:", short(result["a9a_normal"]), flush=True)
-    result["one_hot"] = one_hot(quick, budget)
-    print("  indicators, normal prior:", short(result["one_hot"]), flush=True)
-    for name in ("a9a", "duke", "leukemia"):
-        nats = LARGE_NATS if name == "a9a" else SMALL_NATS
-        result[name] = relevance_prior(name, nats, quick, chosen.seeds, budget)
-        print(f"  {name}, relevance prior:", short(result[name]), flush=True)
-    result["hfsgvi_iterations"] = {
-        name: hfsgvi_iterations(name, quick) for name in ("duke", "leukemia")
+    parts: dict[str, Callable[[], Any]] = {
+        "a9a_normal": lambda: normal_prior(quick, budget),
+        "one_hot": lambda: indicators.measured(quick, budget),
+        "a9a": lambda: relevance_prior("a9a", LARGE_NATS, quick, chosen.seeds, budget),
+        "duke": lambda: relevance_prior("duke", SMALL_NATS, quick, chosen.seeds, budget),
+        "leukemia": lambda: relevance_prior("leukemia", SMALL_NATS, quick, chosen.seeds, budget),
+        "hfsgvi_iterations": lambda: {n: hfsgvi_iterations(n, quick) for n in ("duke", "leukemia")},
     }
-    print("  HFSGVI:", result["hfsgvi_iterations"])
+    result = {}
+    for name, measure in parts.items():
+        result[name] = measure()
+        print(f"  {name}:", short(result[name]), flush=True)
     return result
 
 
@@ -294,10 +228,10 @@ def short(part: dict) -> dict:
     """What is printed of a part."""
     names = (
         "elbo", "seconds", "seconds_to_goal", "seconds_warm", "cpu_seconds", "numpyro_seconds",
-        "dsvi_seconds", "scipy_cpu_seconds", "speedup",
-        "speedup_whole_fit", "at_least",
+        "dsvi_seconds", "scipy", "speedup", "speedup_whole_fit",
+        "at_least",
     )  # fmt: skip
-    return {name: part[name] for name in names if name in part}
+    return {name: part[name] for name in names if name in part} or part
 
 
 if __name__ == "__main__":

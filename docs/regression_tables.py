@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from markdown import as_table
@@ -45,18 +46,7 @@ def regression_table(result: Row) -> str:
         }
     ]
     if found := result.get("one_hot"):
-        spent = found["scipy_cpu_seconds_until_it_stops"]
-        rows.append(
-            {
-                "problem": "indicators, 50,000 x 300, normal prior, processor seconds",
-                "ELBO [nats]": f"{found['elbo']:.3f}",
-                "curvi [s]": max(found["cpu_seconds"].values()),
-                "peer [s]": _seconds(
-                    found["scipy_cpu_seconds"], "SciPy's L-BFGS, within 0.1 nats", spent
-                ),
-                "train / test errors": "-",
-            }
-        )
+        rows.extend(_indicators(found))
     for name in ("a9a", "duke", "leukemia"):
         found = result[name]
         within = 30 if name == "a9a" else 2
@@ -79,6 +69,20 @@ def regression_table(result: Row) -> str:
     ]
     title = "Steps until HFSGVI stays within 2 nats of where it ends, by seed (None: diverged): "
     return as_table(rows) + "\n\n" + title + "; ".join(steps) + "."
+
+
+def _indicators(found: Row) -> Iterator[Row]:
+    """A row for each form of the rival: as one writes it, and on our products."""
+    ours = found["cpu_seconds"]
+    for name, rival in found["scipy"].items():
+        peer = f"SciPy's L-BFGS, {name}, within 0.1 nats"
+        yield {
+            "problem": "indicators, 50,000 x 300, normal prior",
+            "ELBO [nats]": f"{found['elbo']:.3f}",
+            "curvi [s]": ours.get(name, max(ours.values())),
+            "peer [s]": _seconds(rival["seconds"], peer, rival["until_it_stops"]),
+            "train / test errors": "-",
+        }
 
 
 def _seconds(value: float | None, peer: str, budget: float | None) -> str:
