@@ -22,6 +22,7 @@ from curvi.linalg import (
     hutchinson_diagonal,
 )
 from curvi.linalg._arithmetic import all_finite, select, vdot
+from curvi.solvers import _layered_steps as layered_steps
 from curvi.solvers._kronecker import first_sides, kronecker_metric, mean_curvature, renewed_sides
 from curvi.solvers._method import (
     Info,
@@ -31,6 +32,7 @@ from curvi.solvers._method import (
     check_preconditioner,
     make_info,
 )
+from curvi.solvers._rotated import diagonal_layers
 from curvi.solvers._step import GOOD, POOR, agreement, next_damping, rounding_of
 
 _PROBES = 3
@@ -163,11 +165,17 @@ class HessianFree(StochasticMethod):
     def init(self, problem: Problem, params: Any, resources: Any) -> HessianFreeMethodState:
         """No direction yet."""
         zeros = kept = optax.tree.zeros_like(params)
+        one, none = jnp.ones((), optax.tree.dtype(params)), jnp.asarray(0, jnp.int32)
+        exact = self._exact(problem)
+        if exact is not None:
+            kept = first_sides(exact, params, diagonal_layers(exact, params))
+            growth = jnp.minimum(layered_steps.FIRST_BATCHES * one, self.max_growth)
+            last = exact.matrices(zeros)
+            return HessianFreeMethodState(params, one, last, kept, growth, none)
         layered = self._layered(problem)
         if layered is not None:
             kept = first_sides(layered, params)
-        one = jnp.ones((), optax.tree.dtype(params))
-        return HessianFreeMethodState(params, one, zeros, kept, one, jnp.asarray(0, jnp.int32))
+        return HessianFreeMethodState(params, one, zeros, kept, one, none)
 
     def step(
         self,
@@ -178,6 +186,8 @@ class HessianFree(StochasticMethod):
         tolerance: Array,
     ) -> tuple[HessianFreeMethodState, Info]:
         """Linearise, solve, measure on a second sample."""
+        if self._exact(problem) is not None:
+            return self._layered_step(problem, state, resources, step)
         count = state.growth.astype(jnp.int32)
         sample = problem.sample(resources, state.batches)
         mine = self._sampled(problem, state.params, resources, state.batches, count)
@@ -215,6 +225,60 @@ class HessianFree(StochasticMethod):
             finite=finite,
             negative_curvature=path.negative_curvature,
             batches=2 * count,
+        )
+        return select(accepted, moved, stay), info
+
+    def _layered_step(
+        self, problem: Problem, state: HessianFreeMethodState, resources: Any, step: Array
+    ) -> tuple[HessianFreeMethodState, Info]:
+        """The same for a network of layers, in the eigenbasis of their factors."""
+        count = state.growth.astype(jnp.int32)
+        sample = problem.sample(resources, state.batches)
+        sides, last, unit = layered_steps.renewed(
+            problem.layered(), state.params, state.kept, state.direction, sample, step
+        )
+        first = jnp.asarray(self.initial_damping * unit, state.damping.dtype)
+        damping = jnp.where(step == 0, first, state.damping)
+        system = layered_steps.system_of(
+            problem, state.params, resources, state.batches, count, sides
+        )
+        second = problem.sample(resources, state.batches + count)
+        found = layered_steps.measured(
+            problem, state.params, system, last, damping, second,
+            layered_steps.iterations(count, self.cg_steps),
+        )  # fmt: skip
+
+        def at(share: Array) -> Array:
+            moved = jax.tree.map(lambda p, x: p + share * x, state.params, found.step)
+            return problem.value(moved, second)
+
+        share, value, retries = _shortened(at, jnp.ones((), found.value.dtype), found.value)
+        gain = share * (found.slope - 0.5 * share * found.curvature)
+        trial = jax.tree.map(lambda p, x: p + share * x, state.params, found.step)
+        ratio = agreement(found.value, value, gain)
+        finite = layered_steps.finite_step(system, found) & all_finite(value, trial)
+        accepted = finite & (ratio > 0)
+        fall = (ratio > GOOD) & (found.length > _LONG)
+        rise = (ratio < POOR) | (found.length < _SHORT * found.signal)
+        cost = layered_steps.FIXED_COST
+        noisy = found.signal < cost / (cost + state.growth)
+        grown = jnp.where(noisy, _GROWTH * state.growth, state.growth)
+        after = state._replace(
+            damping=next_damping(damping, rise=rise, fall=fall, sound=accepted & (retries == 0)),
+            kept=sides,
+            growth=jnp.minimum(grown, self.max_growth),
+            batches=state.batches + count + 1,
+        )
+        moved = after._replace(params=trial, direction=optax.tree.scale(share, found.direction))
+        stay = after._replace(direction=optax.tree.zeros_like(last))
+        info = make_info(
+            system.value,
+            grad_norm=optax.tree.norm(system.gradient),
+            gain=gain,
+            cg_steps=found.cg_steps,
+            accepted=accepted,
+            finite=finite,
+            batches=count + 1,
         )
         return select(accepted, moved, stay), info
 
@@ -282,6 +346,12 @@ class HessianFree(StochasticMethod):
             max_steps=steps,
         )
 
+    def _exact(self, problem: Problem) -> Any:
+        """The layers, where they precondition and are all of the objective."""
+        if self.curvature != "gauss_newton" or self._layered(problem) is None:
+            return None
+        return layered_steps.exact_layers(problem)
+
     def _layered(self, problem: Problem) -> Layered | None:
         """The layers, where they precondition."""
         if self.preconditioner == "kronecker":
@@ -329,7 +399,14 @@ def _measured(
     def at(share: Array) -> Array:
         return value_of(jax.tree.map(lambda p, x: p + share * x, state.params, iterate))
 
-    ceiling = other.value + 10 * rounding_of(other.value)
+    share, value, retries = _shortened(at, length, other.value)
+    gain = share * (slope - 0.5 * share * curvature)
+    return _Move(optax.tree.scale(share, iterate), length, signal, gain, value, retries)
+
+
+def _shortened(at: Any, length: Array, value: Array) -> tuple[Array, Array, Array]:
+    """A length at which the objective is not above ``value``, that there, and the retries."""
+    ceiling = value + 10 * rounding_of(value)
 
     def worse(carry: tuple[Array, Array, Array]) -> Array:
         _, value, retries = carry
@@ -340,9 +417,8 @@ def _measured(
         return _SHORTER * share, at(_SHORTER * share), retries + 1
 
     start = (length, at(length), jnp.asarray(0, jnp.int32))
-    share, value, retries = jax.lax.while_loop(worse, again, start)
-    gain = share * (slope - 0.5 * share * curvature)
-    return _Move(optax.tree.scale(share, iterate), length, signal, gain, value, retries)
+    found: tuple[Array, Array, Array] = jax.lax.while_loop(worse, again, start)
+    return found
 
 
 def _length(slope: Array, curvature: Array) -> Array:
