@@ -21,7 +21,7 @@ from curvi.linalg import (
     damped,
     hutchinson_diagonal,
 )
-from curvi.linalg._arithmetic import all_finite, select, vdot
+from curvi.linalg._arithmetic import all_finite, select
 from curvi.solvers import _layered_steps as layered_steps
 from curvi.solvers._kronecker import first_sides, kronecker_metric, mean_curvature, renewed_sides
 from curvi.solvers._method import (
@@ -33,12 +33,13 @@ from curvi.solvers._method import (
     make_info,
 )
 from curvi.solvers._rotated import diagonal_layers
-from curvi.solvers._step import GOOD, POOR, agreement, next_damping, rounding_of
+from curvi.solvers._second_sample import Sampled, mean_value, measured, shortened
+from curvi.solvers._step import GOOD, POOR, agreement, next_damping
 
 _PROBES = 3
+_DAMPING, _DAMPING_OF_LAYERS = 0.1, 1.0  # first lambda
 _WARM = 0.9  # how much of the last solution conjugate gradients start from
 _FEWEST = 5  # iterations with Kronecker factors while few batches serve a step; then one for each
-_LONGEST = 1.5  # multiple of a solution that the second sample may ask for
 # Multiples of a solution above which lambda may fall, and, relative to the signal, below which it
 # rises: the curvature of the first batch then does not hold on another.
 _LONG, _SHORT = 0.8, 0.4
@@ -47,7 +48,6 @@ _LONG, _SHORT = 0.8, 0.4
 # greatest at m^2 = c n: below it, s < c / (c + m).
 _FIXED_COST, _GROWTH = 3.0, 1.25
 _LIFT = 0.01  # of small variances in the scale of principal coordinates
-_RETRIES, _SHORTER = 3, 0.25  # of a step that raises the objective
 
 
 class HessianFreeMethodState(NamedTuple):
@@ -62,25 +62,6 @@ class HessianFreeMethodState(NamedTuple):
     kept: Any
     growth: Array
     batches: Array
-
-
-class _Sampled(NamedTuple):
-    """Value and gradient on a sample, and the curvature on its first batch."""
-
-    value: Array
-    gradient: Any
-    operator: LinearMap
-
-
-class _Move(NamedTuple):
-    """A multiple of an iterate, what it promises on the second sample, and what it delivers."""
-
-    step: Any
-    length: Array
-    signal: Array
-    gain: Array
-    value: Array
-    retries: Array
 
 
 @dataclass(frozen=True)
@@ -105,20 +86,27 @@ class HessianFree(StochasticMethod):
     s, because the curvature of one batch did not hold on another. A step that decreases nothing is
     tried at a quarter of its length.
 
+    The built-in networks of ``curvi.VAE`` have steps that cost less. The first sample begins with
+    three batches, the second is one, and conjugate gradients run in the eigenbasis of the Kronecker
+    factors, where these are diagonal. The second sample tells the last step d, from which they
+    start, from the y that they add: :math:`p = c\,d + t\,y` with the best c and t, by forward
+    passes alone. There the sample grows where s is below 5 / (5 + m).
+
     Parameters
     ----------
     curvature : {"gauss_newton", "hessian"}
         The matrix.
     cg_steps : int
         K, iterations at most. With Kronecker factors there are as many as batches in the sample,
-        and at least five; otherwise always K.
+        and at least five; in the eigenbasis half as many, and at least three; otherwise always K.
     preconditioner : {"auto", "kronecker", "diagonal", None}
         Kronecker factors of every layer, for an objective that shows its layers, as
         :class:`~curvi.solvers.KFAC` needs it; the diagonal of the curvature, estimated with random
         signs and kept as a running mean; or nothing. "auto" takes the first that is possible.
-    initial_damping : float
+    initial_damping : float, optional
         First lambda, in units of the mean of the curvature's diagonal (without a preconditioner,
-        where that is not known, lambda itself).
+        where that is not known, lambda itself). By default 1 in the eigenbasis of layers, whose
+        first gradients are mostly noise, and 0.1 otherwise.
     max_growth : int
         Largest number of batches in a sample.
     directions : int, optional
@@ -133,7 +121,7 @@ class HessianFree(StochasticMethod):
     curvature: str = "gauss_newton"
     cg_steps: int = 30
     preconditioner: str | None = "auto"
-    initial_damping: float = 0.1
+    initial_damping: float | None = None
     max_growth: int = 16
     directions: int | None = 200
 
@@ -142,7 +130,8 @@ class HessianFree(StochasticMethod):
         validation.one_of(self.curvature, ("gauss_newton", "hessian"), "curvature")
         for name in ("cg_steps", "max_growth"):
             validation.positive_integer(getattr(self, name), name)
-        validation.positive_number(self.initial_damping, "initial_damping")
+        if self.initial_damping is not None:
+            validation.positive_number(self.initial_damping, "initial_damping")
         if self.directions is not None:
             validation.positive_integer(self.directions, "directions")
         check_preconditioner(self.preconditioner, "auto", "kronecker")
@@ -159,8 +148,8 @@ class HessianFree(StochasticMethod):
 
     @property
     def usual_batch_size(self) -> int:
-        """Curvature on fewer rows follows their noise."""
-        return 500
+        """With layers several make a gradient; otherwise curvature on fewer follows their noise."""
+        return 125 if self.decomposes else 500
 
     def init(self, problem: Problem, params: Any, resources: Any) -> HessianFreeMethodState:
         """No direction yet."""
@@ -197,9 +186,9 @@ class HessianFree(StochasticMethod):
         path = self._solved(problem, state, mine, count)
 
         def value_of(params: Any) -> Array:
-            return _mean_value(problem, params, resources, second, count)
+            return mean_value(problem, params, resources, second, count)
 
-        move = _measured(path, state, mine, other, value_of)
+        move = measured(path, state.params, state.damping, mine, other, value_of)
         trial = optax.tree.add(state.params, move.step)
         ratio = agreement(other.value, move.value, move.gain)
         finite = all_finite(mine.value, mine.gradient, other.value, move.value, trial)
@@ -237,7 +226,7 @@ class HessianFree(StochasticMethod):
         sides, last, unit = layered_steps.renewed(
             problem.layered(), state.params, state.kept, state.direction, sample, step
         )
-        first = jnp.asarray(self.initial_damping * unit, state.damping.dtype)
+        first = jnp.asarray(self._first_damping(_DAMPING_OF_LAYERS) * unit, state.damping.dtype)
         damping = jnp.where(step == 0, first, state.damping)
         system = layered_steps.system_of(
             problem, state.params, resources, state.batches, count, sides
@@ -252,7 +241,7 @@ class HessianFree(StochasticMethod):
             moved = jax.tree.map(lambda p, x: p + share * x, state.params, found.step)
             return problem.value(moved, second)
 
-        share, value, retries = _shortened(at, jnp.ones((), found.value.dtype), found.value)
+        share, value, retries = shortened(at, jnp.ones((), found.value.dtype), found.value)
         gain = share * (found.slope - 0.5 * share * found.curvature)
         trial = jax.tree.map(lambda p, x: p + share * x, state.params, found.step)
         ratio = agreement(found.value, value, gain)
@@ -284,7 +273,7 @@ class HessianFree(StochasticMethod):
 
     def _sampled(
         self, problem: Problem, params: Any, resources: Any, first: Array, count: Array
-    ) -> _Sampled:
+    ) -> Sampled:
         """Means over the batches ``first`` to ``first + count``; the curvature of the first."""
         linearised = problem.linearise
         if self.curvature == "gauss_newton":
@@ -297,7 +286,7 @@ class HessianFree(StochasticMethod):
 
         value, gradient = jax.lax.fori_loop(1, count, add, (value, gradient))
         share = 1 / count.astype(value.dtype)
-        return _Sampled(share * value, optax.tree.scale(share, gradient), operator)
+        return Sampled(share * value, optax.tree.scale(share, gradient), operator)
 
     def _begun(
         self,
@@ -323,11 +312,11 @@ class HessianFree(StochasticMethod):
             unit = optax.tree.sum(jax.tree.map(jnp.abs, kept)) / size
         else:
             kept = state.kept
-        first = jnp.asarray(self.initial_damping * unit, state.damping.dtype)
+        first = jnp.asarray(self._first_damping(_DAMPING) * unit, state.damping.dtype)
         return state._replace(kept=kept, damping=jnp.where(step == 0, first, state.damping))
 
     def _solved(
-        self, problem: Problem, state: HessianFreeMethodState, mine: _Sampled, count: Array
+        self, problem: Problem, state: HessianFreeMethodState, mine: Sampled, count: Array
     ) -> CGPath:
         layered = self._layered(problem)
         metric: Metric | None = None
@@ -346,6 +335,9 @@ class HessianFree(StochasticMethod):
             max_steps=steps,
         )
 
+    def _first_damping(self, usual: float) -> float:
+        return usual if self.initial_damping is None else self.initial_damping
+
     def _exact(self, problem: Problem) -> Any:
         """The layers, where they precondition and are all of the objective."""
         if self.curvature != "gauss_newton" or self._layered(problem) is None:
@@ -362,77 +354,3 @@ class HessianFree(StochasticMethod):
             except InputError:
                 return None
         return None
-
-
-def _mean_value(problem: Problem, params: Any, resources: Any, first: Array, count: Array) -> Array:
-    """The objective over several batches."""
-    start = problem.value(params, problem.sample(resources, first))
-
-    def add(index: Array, total: Array) -> Array:
-        return total + problem.value(params, problem.sample(resources, first + index))
-
-    return jax.lax.fori_loop(1, count, add, start) / count.astype(start.dtype)
-
-
-def _measured(
-    path: CGPath, state: HessianFreeMethodState, mine: _Sampled, other: _Sampled, value_of: Any
-) -> _Move:
-    """The iterate that promises most on the second sample, at the length that it asks for.
-
-    Which one is decided by the second gradient and the first curvature, known for all iterates
-    without a product: x'Gx = 2 (phi + b'x) - lambda x'x. One product then gives the second
-    curvature along the chosen one.
-    """
-    squares = _along(path.iterates, path.iterates)
-    fitted = 2 * (path.models - _along(path.iterates, mine.gradient)) - state.damping * squares
-    slopes = -_along(path.iterates, other.gradient)
-    lengths = _length(slopes, fitted)
-    gains = lengths * (slopes - 0.5 * lengths * fitted)
-    chosen = jnp.argmax(jnp.where(path.used & jnp.isfinite(gains), gains, -jnp.inf))
-    iterate = jax.tree.map(lambda stack: stack[chosen], path.iterates)
-    curvature = vdot(iterate, other.operator(iterate))
-    slope = slopes[chosen]
-    length = _length(slope, curvature)
-    promised = -vdot(iterate, mine.gradient)
-    signal = jnp.clip(slope / jnp.where(promised > 0, promised, 1.0), 0.0, 1.0)
-
-    def at(share: Array) -> Array:
-        return value_of(jax.tree.map(lambda p, x: p + share * x, state.params, iterate))
-
-    share, value, retries = _shortened(at, length, other.value)
-    gain = share * (slope - 0.5 * share * curvature)
-    return _Move(optax.tree.scale(share, iterate), length, signal, gain, value, retries)
-
-
-def _shortened(at: Any, length: Array, value: Array) -> tuple[Array, Array, Array]:
-    """A length at which the objective is not above ``value``, that there, and the retries."""
-    ceiling = value + 10 * rounding_of(value)
-
-    def worse(carry: tuple[Array, Array, Array]) -> Array:
-        _, value, retries = carry
-        return ~(value < ceiling) & (retries < _RETRIES)
-
-    def again(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        share, _, retries = carry
-        return _SHORTER * share, at(_SHORTER * share), retries + 1
-
-    start = (length, at(length), jnp.asarray(0, jnp.int32))
-    found: tuple[Array, Array, Array] = jax.lax.while_loop(worse, again, start)
-    return found
-
-
-def _length(slope: Array, curvature: Array) -> Array:
-    """The multiple that minimises the model; the whole where it has no minimum."""
-    convex = curvature > 0
-    best = slope / jnp.where(convex, curvature, 1.0)
-    return jnp.where(convex, jnp.clip(best, 0.0, _LONGEST), 1.0)
-
-
-def _along(stacked: Any, vector: Any) -> Array:
-    """Inner products of stacked vectors with one vector, or with each other pair by pair."""
-
-    def one(stack: Array, leaf: Array) -> Array:
-        other = leaf if leaf.ndim == stack.ndim else leaf[None]
-        return jnp.sum(stack * other, axis=tuple(range(1, stack.ndim)))
-
-    return jnp.sum(jnp.stack(jax.tree.leaves(jax.tree.map(one, stacked, vector))), axis=0)

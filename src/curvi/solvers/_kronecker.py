@@ -37,9 +37,7 @@ class Side(NamedTuple):
 Sides = tuple[tuple[Side, Side], ...]
 
 
-def first_sides(
-    objective: Layered, params: Any, layers: tuple[Layer, ...] | None = None
-) -> Sides:
+def first_sides(objective: Layered, params: Any, layers: tuple[Layer, ...] | None = None) -> Sides:
     """Identity factors of the right shapes; ``layers`` are the objective's unless given."""
     sides = []
     layers = objective.layers(params) if layers is None else layers

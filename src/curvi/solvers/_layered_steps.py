@@ -1,4 +1,4 @@
-r"""Hessian-free steps on a network that shows its layers: the first sample large, products on little.
+r"""Hessian-free steps on a network of layers: many rows for the gradient, few for products.
 
 The gradient takes m batches, which are cheap; products, four times as dear as a forward pass, take
 one. Conjugate gradients run in the eigenbasis of the input factors (:mod:`curvi.solvers._rotated`)
@@ -13,6 +13,7 @@ where y follows the noise of one sample and has to be shortened.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from curvi.linalg import conjugate_gradient_path, damped
+from curvi.linalg import damped
 from curvi.linalg._arithmetic import all_finite, vdot
 from curvi.solvers._kronecker import Sides, due, mean_curvature, renewed_sides
 from curvi.solvers._method import Layer, Layered, Problem
@@ -36,11 +37,12 @@ from curvi.solvers._rotated import (
     rotated,
 )
 
-FIRST_BATCHES = 4  # of the gradient, at the first step
+FIRST_BATCHES = 3  # of the gradient, at the first step
 # Products, the second sample and rotations, in units of the gradient of a batch.
-FIXED_COST = 8.0
+FIXED_COST = 5.0
 _FEWEST = 3  # iterations; then one for every two batches
 _LONGEST = 1.5  # multiple of a correction that the second sample may ask for
+_RESIDUAL = 1e-3  # relative, in the norm of the preconditioner, at which a system is solved
 _PARALLEL = 0.99  # correlation of both directions from which they count as one
 
 
@@ -113,15 +115,13 @@ def measured(
     """Solve from the last step, and measure what was there and what was added."""
     objective: Any = problem.layered()
     layers, sides = system.layers, system.sides
-    path = conjugate_gradient_path(
+    added, steps = corrected(
         damped(gauss_newton(system.batch, layers, sides), damping),
-        optax.tree.scale(-1.0, system.gradient),
-        preconditioner=kronecker_diagonal(layers, sides, damping),
-        initial=last,
-        max_steps=max_steps,
-        num_iterates=2,
+        system.gradient,
+        kronecker_diagonal(layers, sides, damping),
+        last,
+        max_steps,
     )
-    added = jax.tree.map(lambda stack: stack[1] - stack[0], path.iterates)
     second = passed(objective, params, sample, sides)
     slope = rotated(objective.matrices(second.gradient), sides)
     slopes = -jnp.stack([vdot(slope, last), vdot(slope, added)])
@@ -139,26 +139,79 @@ def measured(
         slope=found,
         curvature=lengths @ curvatures @ lengths,
         value=second.value,
-        cg_steps=path.steps,
+        cg_steps=steps,
     )
 
 
-def best_lengths(slopes: Array, curvatures: Array) -> Array:
-    """Multiples of two directions that minimise a quadratic, each within its bounds.
+def corrected(
+    operator: Callable[[Matrices], Matrices],
+    gradient: Matrices,
+    diagonal: Matrices,
+    last: Matrices,
+    max_steps: Array,
+) -> tuple[Matrices, Array]:
+    """What conjugate gradients add to a multiple of the last step, and their iterations.
 
-    Bounds are met one after the other: that of the first direction, then the best of the second
-    for it. Without curvature, or without a decrease, a direction is left out.
+    The multiple is the best one within [0, 1]. These iterations keep nothing but their four
+    vectors: passes over the weights are felt beside products with a hundred rows.
+    """
+    image = operator(last)
+    curvature, slope = vdot(last, image), -vdot(gradient, last)
+    multiple = jnp.where(curvature > 0, slope / jnp.where(curvature > 0, curvature, 1.0), 0.0)
+    multiple = jnp.clip(multiple, 0.0, 1.0)
+    residual = jax.tree.map(lambda g, i: -g - multiple * i, gradient, image)
+    natural = jax.tree.map(jnp.divide, residual, diagonal)
+    square = vdot(residual, natural)
+    start = (optax.tree.zeros_like(last), residual, natural, square, jnp.asarray(0, jnp.int32))
+
+    def unfinished(carry: Any) -> Array:
+        return (carry[4] < max_steps) & (carry[3] > _RESIDUAL**2 * square)
+
+    def iterate(carry: Any) -> Any:
+        added, residual, towards, square, step = carry
+        image = operator(towards)
+        curvature = vdot(towards, image)
+        length = jnp.where(curvature > 0, square / jnp.where(curvature > 0, curvature, 1.0), 0.0)
+        added = jax.tree.map(lambda a, p: a + length * p, added, towards)
+        residual = jax.tree.map(lambda r, i: r - length * i, residual, image)
+        natural = jax.tree.map(jnp.divide, residual, diagonal)
+        fresh = vdot(residual, natural)
+        share = fresh / square
+        towards = jax.tree.map(lambda n, p: n + share * p, natural, towards)
+        return added, residual, towards, jnp.where(curvature > 0, fresh, 0.0), step + 1
+
+    added, _, _, _, steps = jax.lax.while_loop(unfinished, iterate, start)
+    return added, steps
+
+
+def best_lengths(slopes: Array, curvatures: Array) -> Array:
+    """Multiples within [0, 1] and [0, 1.5] of two directions that minimise a quadratic.
+
+    The minimum is inside, or the best on one of four edges. A direction without curvature, such as
+    the last step where there was none, is left out.
     """
     diagonal = jnp.diagonal(curvatures)
     known = jnp.isfinite(diagonal) & (diagonal > 0)
-    scale = jnp.sqrt(jnp.where(known, diagonal, 1.0))
-    first, second = jnp.where(known, slopes / scale, 0.0)
-    mixed = jnp.where(known[0] & known[1], curvatures[0, 1] / (scale[0] * scale[1]), 0.0)
-    mixed = jnp.clip(mixed, -_PARALLEL, _PARALLEL)
-    together = (first - mixed * second) / (1 - mixed * mixed)
-    kept = jnp.clip(together / scale[0], 0.0, 1.0)
-    rest = (second - mixed * kept * scale[0]) / scale[1]
-    return jnp.stack([kept, jnp.clip(rest, 0.0, _LONGEST)])
+    square = jnp.where(known, diagonal, 1.0)
+    slopes = jnp.where(known, slopes, 0.0)
+    most = jnp.where(known, jnp.asarray([1.0, _LONGEST], slopes.dtype), 0.0)
+    mixed = jnp.where(known[0] & known[1], curvatures[0, 1], 0.0)
+
+    def edge(fixed: int, at: Array) -> Array:
+        other = 1 - fixed
+        best = jnp.clip((slopes[other] - mixed * at) / square[other], 0.0, most[other])
+        return jnp.stack([at, best] if fixed == 0 else [best, at])
+
+    room = square[0] * square[1] - mixed**2
+    separate = room > (1 - _PARALLEL**2) * square[0] * square[1]
+    free = (square[::-1] * slopes - mixed * slopes[::-1]) / jnp.where(separate, room, 1.0)
+    inside = separate & jnp.all((free >= 0) & (free <= most))
+    zero = jnp.zeros_like(most[0])
+    edges = [edge(0, zero), edge(0, most[0]), edge(1, zero), edge(1, most[1])]
+    choices = jnp.stack([jnp.where(inside, free, edges[0]), *edges])
+    bends = jnp.stack([jnp.stack([square[0], mixed]), jnp.stack([mixed, square[1]])])
+    gains = choices @ slopes - 0.5 * jnp.einsum("ki,ij,kj->k", choices, bends, choices)
+    return choices[jnp.argmax(gains)]
 
 
 def iterations(count: Array, most: int) -> Array:

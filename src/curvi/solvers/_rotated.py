@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from curvi.linalg import Definiteness, Diagonal, FunctionMap
+from curvi.linalg import Definiteness, FunctionMap
 from curvi.solvers._kronecker import Sides
 from curvi.solvers._method import Layer, Layered
 
@@ -131,13 +131,11 @@ def along(
     ])  # fmt: skip
 
 
-def kronecker_diagonal(layers: tuple[Layer, ...], sides: Sides, damping: Array) -> Diagonal:
+def kronecker_diagonal(layers: tuple[Layer, ...], sides: Sides, damping: Array) -> Matrices:
     """``a_i g_j + damping + decay``: the preconditioner in these coordinates."""
-    return Diagonal(
-        tuple(
-            left.values[:, None] * right.values[None, :] + (damping + layer.decay)
-            for layer, (left, right) in zip(layers, sides, strict=True)
-        )
+    return tuple(
+        left.values[:, None] * right.values[None, :] + (damping + layer.decay)
+        for layer, (left, right) in zip(layers, sides, strict=True)
     )
 
 

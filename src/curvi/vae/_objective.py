@@ -326,7 +326,7 @@ class VAEObjective:
         return value + penalty, gradient, gauss_newton_map(params, push, pull, weights, curved)
 
     def output_weights(self, outputs: Outputs, slope: Outputs) -> Outputs:
-        r"""Lambda / B, lifted to what the rows show; ``slope`` is that of the loss in the outputs."""
+        """Lambda / B, lifted to what rows show; ``slope`` is that of the loss in the outputs."""
         rows = outputs.mean.shape[0]
         weights = self.curvature(outputs)
         each = jax.tree.map(lambda s: rows * s, slope.decoded)
