@@ -87,10 +87,10 @@ class HessianFree(StochasticMethod):
     tried at a quarter of its length.
 
     The built-in networks of ``curvi.VAE`` have steps that cost less. The first sample begins with
-    three batches, the second is one, and conjugate gradients run in the eigenbasis of the Kronecker
+    two batches, the second is one, and conjugate gradients run in the eigenbasis of the Kronecker
     factors, where these are diagonal. The second sample tells the last step d, from which they
-    start, from the y that they add: :math:`p = c\,d + t\,y` with the best c and t, by forward
-    passes alone. There the sample grows where s is below 5 / (5 + m).
+    start, from the y that they add: :math:`p = c\,d + t\,y` with the best c and t.
+    There the sample grows where s is below 4 / (4 + m).
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class HessianFree(StochasticMethod):
     @property
     def usual_batch_size(self) -> int:
         """With layers several make a gradient; otherwise curvature on fewer follows their noise."""
-        return 125 if self.decomposes else 500
+        return 200 if self.decomposes else 500
 
     def init(self, problem: Problem, params: Any, resources: Any) -> HessianFreeMethodState:
         """No direction yet."""

@@ -7,7 +7,7 @@ from the last step :math:`d`, and add :math:`y` to it. One batch of its own meas
 .. math:: \min_{c, t}\; \tilde g^\top (c\,d + t\,y)
     + \tfrac12 (c\,d + t\,y)^\top \tilde G (c\,d + t\,y), \qquad 0 \le c \le 1,\ 0 \le t \le 1.5,
 
-by forward passes alone. What d has gathered over steps is signal and is kept at its length, even
+with its gradient and forward derivatives along both. What d has gathered over steps is signal and is kept at its length, even
 where y follows the noise of one sample and has to be shortened.
 """
 
@@ -37,9 +37,9 @@ from curvi.solvers._rotated import (
     rotated,
 )
 
-FIRST_BATCHES = 3  # of the gradient, at the first step
+FIRST_BATCHES = 2  # of the gradient, at the first step
 # Products, the second sample and rotations, in units of the gradient of a batch.
-FIXED_COST = 5.0
+FIXED_COST = 4.0
 _FEWEST = 3  # iterations; then one for every two batches
 _LONGEST = 1.5  # multiple of a correction that the second sample may ask for
 _RESIDUAL = 1e-3  # relative, in the norm of the preconditioner, at which a system is solved
