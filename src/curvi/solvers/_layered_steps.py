@@ -7,8 +7,8 @@ from the last step :math:`d`, and add :math:`y` to it. One batch of its own meas
 .. math:: \min_{c, t}\; \tilde g^\top (c\,d + t\,y)
     + \tfrac12 (c\,d + t\,y)^\top \tilde G (c\,d + t\,y), \qquad 0 \le c \le 1,\ 0 \le t \le 1.5,
 
-with its gradient and forward derivatives along both. What d has gathered over steps is signal and is kept at its length, even
-where y follows the noise of one sample and has to be shortened.
+with its gradient and forward derivatives along both. What d has gathered over steps is signal and
+is kept at its length, even where y follows the noise of one sample and has to be shortened.
 """
 
 from __future__ import annotations
