@@ -8,14 +8,24 @@ import pytest
 import curvi
 from curvi.engine import ObjectiveProblem, Resources
 from curvi.linalg import CGPath, DenseMap
+from curvi.linalg._arithmetic import vdot
 from curvi.solvers._factors import layer_factors
-from curvi.solvers._hessian_free import _LONGEST, _measured, _Sampled
 from curvi.solvers._kronecker import (
     first_sides,
     kronecker_metric,
     mean_curvature,
     renewed_sides,
 )
+from curvi.solvers._layered_steps import best_lengths, corrected
+from curvi.solvers._rotated import (
+    along,
+    diagonal_layers,
+    gauss_newton,
+    passed,
+    restored,
+    rotated,
+)
+from curvi.solvers._second_sample import LONGEST, Sampled, measured
 from curvi.vae import MLPObjective, initial_params
 from curvi.vae._networks import principal_rotation
 
@@ -86,19 +96,18 @@ def test_the_second_sample_chooses_the_iterate_and_how_far_to_go(key):
     def second(p):
         return h @ (p - params) + 0.5 * (p - params) @ other @ (p - params)
 
-    problem = ObjectiveProblem(second, None, fixed_key=True)
-    state = curvi.HessianFree(preconditioner=None).init(problem, params, None)
-    state, nothing = state._replace(damping=damping), jnp.asarray(0.0)
+    nothing = jnp.asarray(0.0)
     move = jax.jit(
-        lambda: _measured(
+        lambda: measured(
             path,
-            state,
-            _Sampled(nothing, g, DenseMap(mine, params)),
-            _Sampled(nothing, h, DenseMap(other, params)),
+            params,
+            damping,
+            Sampled(nothing, g, DenseMap(mine, params)),
+            Sampled(nothing, h, DenseMap(other, params)),
             second,
         )
     )()
-    lengths = np.linspace(0, _LONGEST, 3001)
+    lengths = np.linspace(0, LONGEST, 3001)
     promised = [np.max(-lengths * (x @ h) - 0.5 * lengths**2 * (x @ mine @ x)) for x in points]
     chosen = points[int(np.argmax(promised))]
     delivered = -lengths * (chosen @ h) - 0.5 * lengths**2 * (chosen @ other @ chosen)
@@ -128,3 +137,76 @@ def test_where_noise_outweighs_the_signal_the_sample_grows_and_its_batches_are_c
     assert 1 < float(state.growth) <= 6
     away = float(jnp.sum((state.params - jnp.mean(rows, axis=0)) ** 2))
     assert away < 8 / 5  # one full step on a batch of five goes so far
+
+
+def rotated_problem(key):
+    """The white problem with sides that were estimated, and a batch passed through it."""
+    objective, params, batch = white_problem(key)
+    layers = diagonal_layers(objective, params)
+    start, zero = first_sides(objective, params, layers), jnp.asarray(0, jnp.int32)
+    sides = renewed_sides(objective, params, start, (batch, key), zero, layers)
+    return objective, params, (batch, key), layers, sides
+
+
+@pytest.mark.slow
+def test_in_the_eigenbasis_gradient_and_products_are_those_of_the_objective(key):
+    objective, params, sample, layers, sides = rotated_problem(key)
+    value, gradient, operator = objective.gauss_newton(params, *sample)
+    batch = passed(objective, params, sample, sides)
+    np.testing.assert_allclose(batch.value, value, rtol=1e-10)
+    for mine, known in zip(jax.tree.leaves(batch.gradient), jax.tree.leaves(gradient), strict=True):
+        np.testing.assert_allclose(mine, known, atol=1e-10)
+    keys = jax.random.split(key, 2)
+    vectors = [
+        jax.tree.map(lambda leaf, k=k: jax.random.normal(k, leaf.shape), params) for k in keys
+    ]
+    turned = [rotated(objective.matrices(vector), sides) for vector in vectors]
+    product = restored(gauss_newton(batch, layers, sides)(turned[0]), sides)
+    for mine, known in zip(product, objective.matrices(operator(vectors[0])), strict=True):
+        np.testing.assert_allclose(mine, known, atol=1e-9)
+    expected = [[vdot(v, operator(w)) for w in vectors] for v in vectors]
+    np.testing.assert_allclose(along(batch, tuple(turned), layers, sides), expected, rtol=1e-8)
+
+
+def test_what_conjugate_gradients_add_solves_the_system_and_few_of_them_lower_the_model(key):
+    keys = jax.random.split(key, 3)
+    root = jax.random.normal(keys[0], (6, 6))
+    dense = root @ root.T + jnp.eye(6)
+    gradient, last = ((jax.random.normal(k, (6,)),) for k in keys[1:])
+
+    def run(steps):
+        ones = (jnp.diagonal(dense),)
+        return corrected(lambda v: (dense @ v[0],), gradient, ones, last, jnp.asarray(steps))
+
+    def model(x):
+        return 0.5 * x @ dense @ x + gradient[0] @ x
+
+    best = -gradient[0] @ last[0] / (last[0] @ dense @ last[0])
+    start = jnp.clip(best, 0, 1) * last[0]
+    values = [float(model(start + run(steps)[0][0])) for steps in (0, 1, 3, 30)]
+    assert values[0] > values[1] > values[2] >= values[3]
+    solution = -jnp.linalg.solve(dense, gradient[0])
+    np.testing.assert_allclose(start + run(30)[0][0], solution, atol=1e-2)
+    assert int(run(3)[1]) == 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_lengths_of_two_directions_are_the_best_within_their_bounds(seed):
+    generator = np.random.default_rng(seed)
+    root = generator.standard_normal((2, 2))
+    curvatures, slopes = root @ root.T + 0.1 * np.eye(2), 2 * generator.standard_normal(2)
+    found = np.asarray(best_lengths(jnp.asarray(slopes), jnp.asarray(curvatures)))
+    first, second = np.meshgrid(np.linspace(0, 1, 401), np.linspace(0, 1.5, 601))
+    points = np.stack([first.ravel(), second.ravel()], axis=1)
+
+    def gain(point):
+        return point @ slopes - 0.5 * np.sum((point @ curvatures) * point, axis=-1)
+
+    assert np.all((found >= 0) & (found <= [1, 1.5]))
+    assert gain(found) >= gain(points).max() - 1e-12
+    assert np.abs(found - points[np.argmax(gain(points))]).max() < 0.1
+
+
+def test_a_direction_without_curvature_is_left_out():
+    curvatures = jnp.asarray([[0.0, 0.0], [0.0, 2.0]])
+    np.testing.assert_allclose(best_lengths(jnp.asarray([0.0, 1.0]), curvatures), [0.0, 0.5])

@@ -94,7 +94,7 @@ CANDIDATES: dict[str, tuple[Candidate, ...]] = {
         Candidate("15 pairs, batch 100", LBFGS(history=15), 100),
         Candidate("10 pairs, batch 500", LBFGS(history=10), 500),
     ),
-    "hessian_free": (Candidate("defaults", HessianFree(), 500),),
+    "hessian_free": (Candidate("defaults", HessianFree(), HessianFree().usual_batch_size),),
     "kfac": (Candidate("defaults", KFAC(), 100),),
     "hfsgvi": (
         Candidate("K = 10, least residual, batch 500", HFSGVI(keep="least_residual"), 500),

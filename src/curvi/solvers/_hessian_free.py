@@ -21,7 +21,8 @@ from curvi.linalg import (
     damped,
     hutchinson_diagonal,
 )
-from curvi.linalg._arithmetic import all_finite, select, vdot
+from curvi.linalg._arithmetic import all_finite, select
+from curvi.solvers import _layered_steps as layered_steps
 from curvi.solvers._kronecker import first_sides, kronecker_metric, mean_curvature, renewed_sides
 from curvi.solvers._method import (
     Info,
@@ -31,12 +32,14 @@ from curvi.solvers._method import (
     check_preconditioner,
     make_info,
 )
-from curvi.solvers._step import GOOD, POOR, agreement, next_damping, rounding_of
+from curvi.solvers._rotated import diagonal_layers
+from curvi.solvers._second_sample import Sampled, mean_value, measured, shortened
+from curvi.solvers._step import GOOD, POOR, agreement, next_damping
 
 _PROBES = 3
+_DAMPING, _DAMPING_OF_LAYERS = 0.1, 1.0  # first lambda
 _WARM = 0.9  # how much of the last solution conjugate gradients start from
 _FEWEST = 5  # iterations with Kronecker factors while few batches serve a step; then one for each
-_LONGEST = 1.5  # multiple of a solution that the second sample may ask for
 # Multiples of a solution above which lambda may fall, and, relative to the signal, below which it
 # rises: the curvature of the first batch then does not hold on another.
 _LONG, _SHORT = 0.8, 0.4
@@ -45,7 +48,6 @@ _LONG, _SHORT = 0.8, 0.4
 # greatest at m^2 = c n: below it, s < c / (c + m).
 _FIXED_COST, _GROWTH = 3.0, 1.25
 _LIFT = 0.01  # of small variances in the scale of principal coordinates
-_RETRIES, _SHORTER = 3, 0.25  # of a step that raises the objective
 
 
 class HessianFreeMethodState(NamedTuple):
@@ -60,25 +62,6 @@ class HessianFreeMethodState(NamedTuple):
     kept: Any
     growth: Array
     batches: Array
-
-
-class _Sampled(NamedTuple):
-    """Value and gradient on a sample, and the curvature on its first batch."""
-
-    value: Array
-    gradient: Any
-    operator: LinearMap
-
-
-class _Move(NamedTuple):
-    """A multiple of an iterate, what it promises on the second sample, and what it delivers."""
-
-    step: Any
-    length: Array
-    signal: Array
-    gain: Array
-    value: Array
-    retries: Array
 
 
 @dataclass(frozen=True)
@@ -103,20 +86,27 @@ class HessianFree(StochasticMethod):
     s, because the curvature of one batch did not hold on another. A step that decreases nothing is
     tried at a quarter of its length.
 
+    The built-in networks of ``curvi.VAE`` have steps that cost less. The first sample begins with
+    two batches, the second is one, and conjugate gradients run in the eigenbasis of the Kronecker
+    factors, where these are diagonal. The second sample tells the last step d, from which they
+    start, from the y that they add: :math:`p = c\,d + t\,y` with the best c and t.
+    There the sample grows where s is below 4 / (4 + m).
+
     Parameters
     ----------
     curvature : {"gauss_newton", "hessian"}
         The matrix.
     cg_steps : int
         K, iterations at most. With Kronecker factors there are as many as batches in the sample,
-        and at least five; otherwise always K.
+        and at least five; in the eigenbasis half as many, and at least three; otherwise always K.
     preconditioner : {"auto", "kronecker", "diagonal", None}
         Kronecker factors of every layer, for an objective that shows its layers, as
         :class:`~curvi.solvers.KFAC` needs it; the diagonal of the curvature, estimated with random
         signs and kept as a running mean; or nothing. "auto" takes the first that is possible.
-    initial_damping : float
+    initial_damping : float, optional
         First lambda, in units of the mean of the curvature's diagonal (without a preconditioner,
-        where that is not known, lambda itself).
+        where that is not known, lambda itself). By default 1 in the eigenbasis of layers, whose
+        first gradients are mostly noise, and 0.1 otherwise.
     max_growth : int
         Largest number of batches in a sample.
     directions : int, optional
@@ -131,7 +121,7 @@ class HessianFree(StochasticMethod):
     curvature: str = "gauss_newton"
     cg_steps: int = 30
     preconditioner: str | None = "auto"
-    initial_damping: float = 0.1
+    initial_damping: float | None = None
     max_growth: int = 16
     directions: int | None = 200
 
@@ -140,7 +130,8 @@ class HessianFree(StochasticMethod):
         validation.one_of(self.curvature, ("gauss_newton", "hessian"), "curvature")
         for name in ("cg_steps", "max_growth"):
             validation.positive_integer(getattr(self, name), name)
-        validation.positive_number(self.initial_damping, "initial_damping")
+        if self.initial_damping is not None:
+            validation.positive_number(self.initial_damping, "initial_damping")
         if self.directions is not None:
             validation.positive_integer(self.directions, "directions")
         check_preconditioner(self.preconditioner, "auto", "kronecker")
@@ -157,17 +148,23 @@ class HessianFree(StochasticMethod):
 
     @property
     def usual_batch_size(self) -> int:
-        """Curvature on fewer rows follows their noise."""
-        return 500
+        """With layers several make a gradient; otherwise curvature on fewer follows their noise."""
+        return 200 if self.decomposes else 500
 
     def init(self, problem: Problem, params: Any, resources: Any) -> HessianFreeMethodState:
         """No direction yet."""
         zeros = kept = optax.tree.zeros_like(params)
+        one, none = jnp.ones((), optax.tree.dtype(params)), jnp.asarray(0, jnp.int32)
+        exact = self._exact(problem)
+        if exact is not None:
+            kept = first_sides(exact, params, diagonal_layers(exact, params))
+            growth = jnp.minimum(layered_steps.FIRST_BATCHES * one, self.max_growth)
+            last = exact.matrices(zeros)
+            return HessianFreeMethodState(params, one, last, kept, growth, none)
         layered = self._layered(problem)
         if layered is not None:
             kept = first_sides(layered, params)
-        one = jnp.ones((), optax.tree.dtype(params))
-        return HessianFreeMethodState(params, one, zeros, kept, one, jnp.asarray(0, jnp.int32))
+        return HessianFreeMethodState(params, one, zeros, kept, one, none)
 
     def step(
         self,
@@ -178,6 +175,8 @@ class HessianFree(StochasticMethod):
         tolerance: Array,
     ) -> tuple[HessianFreeMethodState, Info]:
         """Linearise, solve, measure on a second sample."""
+        if self._exact(problem) is not None:
+            return self._layered_step(problem, state, resources, step)
         count = state.growth.astype(jnp.int32)
         sample = problem.sample(resources, state.batches)
         mine = self._sampled(problem, state.params, resources, state.batches, count)
@@ -187,9 +186,9 @@ class HessianFree(StochasticMethod):
         path = self._solved(problem, state, mine, count)
 
         def value_of(params: Any) -> Array:
-            return _mean_value(problem, params, resources, second, count)
+            return mean_value(problem, params, resources, second, count)
 
-        move = _measured(path, state, mine, other, value_of)
+        move = measured(path, state.params, state.damping, mine, other, value_of)
         trial = optax.tree.add(state.params, move.step)
         ratio = agreement(other.value, move.value, move.gain)
         finite = all_finite(mine.value, mine.gradient, other.value, move.value, trial)
@@ -218,9 +217,63 @@ class HessianFree(StochasticMethod):
         )
         return select(accepted, moved, stay), info
 
+    def _layered_step(
+        self, problem: Problem, state: HessianFreeMethodState, resources: Any, step: Array
+    ) -> tuple[HessianFreeMethodState, Info]:
+        """The same for a network of layers, in the eigenbasis of their factors."""
+        count = state.growth.astype(jnp.int32)
+        sample = problem.sample(resources, state.batches)
+        sides, last, unit = layered_steps.renewed(
+            problem.layered(), state.params, state.kept, state.direction, sample, step
+        )
+        first = jnp.asarray(self._first_damping(_DAMPING_OF_LAYERS) * unit, state.damping.dtype)
+        damping = jnp.where(step == 0, first, state.damping)
+        system = layered_steps.system_of(
+            problem, state.params, resources, state.batches, count, sides
+        )
+        second = problem.sample(resources, state.batches + count)
+        found = layered_steps.measured(
+            problem, state.params, system, last, damping, second,
+            layered_steps.iterations(count, self.cg_steps),
+        )  # fmt: skip
+
+        def at(share: Array) -> Array:
+            moved = jax.tree.map(lambda p, x: p + share * x, state.params, found.step)
+            return problem.value(moved, second)
+
+        share, value, retries = shortened(at, jnp.ones((), found.value.dtype), found.value)
+        gain = share * (found.slope - 0.5 * share * found.curvature)
+        trial = jax.tree.map(lambda p, x: p + share * x, state.params, found.step)
+        ratio = agreement(found.value, value, gain)
+        finite = layered_steps.finite_step(system, found) & all_finite(value, trial)
+        accepted = finite & (ratio > 0)
+        fall = (ratio > GOOD) & (found.length > _LONG)
+        rise = (ratio < POOR) | (found.length < _SHORT * found.signal)
+        cost = layered_steps.FIXED_COST
+        noisy = found.signal < cost / (cost + state.growth)
+        grown = jnp.where(noisy, _GROWTH * state.growth, state.growth)
+        after = state._replace(
+            damping=next_damping(damping, rise=rise, fall=fall, sound=accepted & (retries == 0)),
+            kept=sides,
+            growth=jnp.minimum(grown, self.max_growth),
+            batches=state.batches + count + 1,
+        )
+        moved = after._replace(params=trial, direction=optax.tree.scale(share, found.direction))
+        stay = after._replace(direction=optax.tree.zeros_like(last))
+        info = make_info(
+            system.value,
+            grad_norm=optax.tree.norm(system.gradient),
+            gain=gain,
+            cg_steps=found.cg_steps,
+            accepted=accepted,
+            finite=finite,
+            batches=count + 1,
+        )
+        return select(accepted, moved, stay), info
+
     def _sampled(
         self, problem: Problem, params: Any, resources: Any, first: Array, count: Array
-    ) -> _Sampled:
+    ) -> Sampled:
         """Means over the batches ``first`` to ``first + count``; the curvature of the first."""
         linearised = problem.linearise
         if self.curvature == "gauss_newton":
@@ -233,7 +286,7 @@ class HessianFree(StochasticMethod):
 
         value, gradient = jax.lax.fori_loop(1, count, add, (value, gradient))
         share = 1 / count.astype(value.dtype)
-        return _Sampled(share * value, optax.tree.scale(share, gradient), operator)
+        return Sampled(share * value, optax.tree.scale(share, gradient), operator)
 
     def _begun(
         self,
@@ -259,11 +312,11 @@ class HessianFree(StochasticMethod):
             unit = optax.tree.sum(jax.tree.map(jnp.abs, kept)) / size
         else:
             kept = state.kept
-        first = jnp.asarray(self.initial_damping * unit, state.damping.dtype)
+        first = jnp.asarray(self._first_damping(_DAMPING) * unit, state.damping.dtype)
         return state._replace(kept=kept, damping=jnp.where(step == 0, first, state.damping))
 
     def _solved(
-        self, problem: Problem, state: HessianFreeMethodState, mine: _Sampled, count: Array
+        self, problem: Problem, state: HessianFreeMethodState, mine: Sampled, count: Array
     ) -> CGPath:
         layered = self._layered(problem)
         metric: Metric | None = None
@@ -282,6 +335,15 @@ class HessianFree(StochasticMethod):
             max_steps=steps,
         )
 
+    def _first_damping(self, usual: float) -> float:
+        return usual if self.initial_damping is None else self.initial_damping
+
+    def _exact(self, problem: Problem) -> Any:
+        """The layers, where they precondition and are all of the objective."""
+        if self.curvature != "gauss_newton" or self._layered(problem) is None:
+            return None
+        return layered_steps.exact_layers(problem)
+
     def _layered(self, problem: Problem) -> Layered | None:
         """The layers, where they precondition."""
         if self.preconditioner == "kronecker":
@@ -292,71 +354,3 @@ class HessianFree(StochasticMethod):
             except InputError:
                 return None
         return None
-
-
-def _mean_value(problem: Problem, params: Any, resources: Any, first: Array, count: Array) -> Array:
-    """The objective over several batches."""
-    start = problem.value(params, problem.sample(resources, first))
-
-    def add(index: Array, total: Array) -> Array:
-        return total + problem.value(params, problem.sample(resources, first + index))
-
-    return jax.lax.fori_loop(1, count, add, start) / count.astype(start.dtype)
-
-
-def _measured(
-    path: CGPath, state: HessianFreeMethodState, mine: _Sampled, other: _Sampled, value_of: Any
-) -> _Move:
-    """The iterate that promises most on the second sample, at the length that it asks for.
-
-    Which one is decided by the second gradient and the first curvature, known for all iterates
-    without a product: x'Gx = 2 (phi + b'x) - lambda x'x. One product then gives the second
-    curvature along the chosen one.
-    """
-    squares = _along(path.iterates, path.iterates)
-    fitted = 2 * (path.models - _along(path.iterates, mine.gradient)) - state.damping * squares
-    slopes = -_along(path.iterates, other.gradient)
-    lengths = _length(slopes, fitted)
-    gains = lengths * (slopes - 0.5 * lengths * fitted)
-    chosen = jnp.argmax(jnp.where(path.used & jnp.isfinite(gains), gains, -jnp.inf))
-    iterate = jax.tree.map(lambda stack: stack[chosen], path.iterates)
-    curvature = vdot(iterate, other.operator(iterate))
-    slope = slopes[chosen]
-    length = _length(slope, curvature)
-    promised = -vdot(iterate, mine.gradient)
-    signal = jnp.clip(slope / jnp.where(promised > 0, promised, 1.0), 0.0, 1.0)
-
-    def at(share: Array) -> Array:
-        return value_of(jax.tree.map(lambda p, x: p + share * x, state.params, iterate))
-
-    ceiling = other.value + 10 * rounding_of(other.value)
-
-    def worse(carry: tuple[Array, Array, Array]) -> Array:
-        _, value, retries = carry
-        return ~(value < ceiling) & (retries < _RETRIES)
-
-    def again(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        share, _, retries = carry
-        return _SHORTER * share, at(_SHORTER * share), retries + 1
-
-    start = (length, at(length), jnp.asarray(0, jnp.int32))
-    share, value, retries = jax.lax.while_loop(worse, again, start)
-    gain = share * (slope - 0.5 * share * curvature)
-    return _Move(optax.tree.scale(share, iterate), length, signal, gain, value, retries)
-
-
-def _length(slope: Array, curvature: Array) -> Array:
-    """The multiple that minimises the model; the whole where it has no minimum."""
-    convex = curvature > 0
-    best = slope / jnp.where(convex, curvature, 1.0)
-    return jnp.where(convex, jnp.clip(best, 0.0, _LONGEST), 1.0)
-
-
-def _along(stacked: Any, vector: Any) -> Array:
-    """Inner products of stacked vectors with one vector, or with each other pair by pair."""
-
-    def one(stack: Array, leaf: Array) -> Array:
-        other = leaf if leaf.ndim == stack.ndim else leaf[None]
-        return jnp.sum(stack * other, axis=tuple(range(1, stack.ndim)))
-
-    return jnp.sum(jnp.stack(jax.tree.leaves(jax.tree.map(one, stacked, vector))), axis=0)

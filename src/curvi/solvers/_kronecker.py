@@ -20,7 +20,7 @@ from jaxtyping import Array
 from curvi.linalg import FunctionMetric
 from curvi.linalg._arithmetic import all_finite, select
 from curvi.solvers._factors import layer_factors
-from curvi.solvers._method import Layered
+from curvi.solvers._method import Layer, Layered
 
 _MEMORY = 0.7  # weight of the past in the factors
 _RENEWED_EVERY = 25  # steps of a Hessian-free method, which cost less than the decompositions
@@ -37,10 +37,11 @@ class Side(NamedTuple):
 Sides = tuple[tuple[Side, Side], ...]
 
 
-def first_sides(objective: Layered, params: Any) -> Sides:
-    """Identity factors of the right shapes."""
+def first_sides(objective: Layered, params: Any, layers: tuple[Layer, ...] | None = None) -> Sides:
+    """Identity factors of the right shapes; ``layers`` are the objective's unless given."""
     sides = []
-    for matrix, layer in zip(objective.matrices(params), objective.layers(params), strict=True):
+    layers = objective.layers(params) if layers is None else layers
+    for matrix, layer in zip(objective.matrices(params), layers, strict=True):
         rows, columns = matrix.shape
         left = _side(rows, layer.white_input, matrix.dtype)
         sides.append((left, _side(columns, layer.diagonal_output, matrix.dtype)))
@@ -55,12 +56,17 @@ def _side(size: int, diagonal: bool, dtype: Any) -> Side:
 
 
 def renewed_sides(
-    objective: Layered, params: Any, sides: Sides, sample: tuple[Any, Any], step: Array
+    objective: Layered,
+    params: Any,
+    sides: Sides,
+    sample: tuple[Any, Any],
+    step: Array,
+    layers: tuple[Layer, ...] | None = None,
 ) -> Sides:
     """Sides with a new estimate mixed in, if it is finite: ever less often, then every 25 steps."""
 
     def renew() -> Sides:
-        first, second = layer_factors(objective, params, *sample, white=True)
+        first, second = layer_factors(objective, params, *sample, layers=layers, white=True)
         keep = jnp.where(step == 0, 0.0, _MEMORY).astype(second[0].dtype)
         fresh = tuple(
             (_mixed(left, a, keep), _mixed(right, g, keep))
@@ -68,9 +74,13 @@ def renewed_sides(
         )
         return select(all_finite(fresh), fresh, sides)
 
-    early = (step & (step + 1)) == 0  # steps 0, 1, 3, 7, 15, ...
-    due = jnp.where(step < _RENEWED_EVERY, early, step % _RENEWED_EVERY == 0)
-    return jax.lax.cond(due, renew, lambda: sides)
+    return jax.lax.cond(due(step), renew, lambda: sides)
+
+
+def due(step: Array) -> Array:
+    """Whether a step renews the sides: 0, 1, 3, 7, 15, and then every 25th."""
+    early = (step & (step + 1)) == 0
+    return jnp.where(step < _RENEWED_EVERY, early, step % _RENEWED_EVERY == 0)
 
 
 def _mixed(side: Side, estimate: Array, keep: Array) -> Side:

@@ -182,6 +182,11 @@ class MLPObjective(VAEObjective):
         """Whether its fields say all: a function of the user's may read what they do not."""
         return self.penalised is decoder_weights
 
+    @property
+    def is_its_layers(self) -> bool:
+        """Whether the penalty is that of the layers, so that they hold all of the curvature."""
+        return self.penalised is decoder_weights
+
     def code(
         self, params: VAEParams, features: Array, condition: Array | None = None
     ) -> tuple[Array, Array]:

@@ -321,14 +321,17 @@ class VAEObjective:
         value, slope = jax.value_and_grad(self.loss)(outputs, batch)
         penalty, shrink = jax.value_and_grad(self.penalty)(params)
         gradient = optax.tree.add(pull(slope)[0], shrink)
+        weights = self.output_weights(outputs, slope)
+        curved = None if self.decoder_l2 == 0 else self.penalty
+        return value + penalty, gradient, gauss_newton_map(params, push, pull, weights, curved)
+
+    def output_weights(self, outputs: Outputs, slope: Outputs) -> Outputs:
+        """Lambda / B, lifted to what rows show; ``slope`` is that of the loss in the outputs."""
         rows = outputs.mean.shape[0]
         weights = self.curvature(outputs)
         each = jax.tree.map(lambda s: rows * s, slope.decoded)
         weights = weights._replace(decoded=self.likelihood.lifted(weights.decoded, each))
-        weights = jax.tree.map(lambda w: w / rows, weights)
-
-        curved = None if self.decoder_l2 == 0 else self.penalty
-        return value + penalty, gradient, gauss_newton_map(params, push, pull, weights, curved)
+        return jax.tree.map(lambda w: w / rows, weights)
 
     def _extra(self, condition: Array | None) -> tuple[Array, ...]:
         """The third argument of the networks, where they take one."""

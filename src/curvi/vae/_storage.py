@@ -21,9 +21,12 @@ from curvi.vae._objective import Rows, split
 def encoder_input(X: Any) -> np.ndarray:
     """What the encoder of the built-in networks reads: rows without gaps, then the condition."""
     rows = split(X)
-    features = np.nan_to_num(np.asarray(rows.features), posinf=np.inf, neginf=-np.inf)
-    parts = [features] if rows.condition is None else [features, np.asarray(rows.condition)]
-    return np.concatenate(parts, axis=1)
+    features = np.asarray(rows.features)
+    if np.isnan(features).any():  # a copy of all rows takes as long as their principal coordinates
+        features = np.where(np.isnan(features), features.dtype.type(0), features)
+    if rows.condition is None:
+        return features
+    return np.concatenate([features, np.asarray(rows.condition)], axis=1)
 
 
 def rotated_rows(rotation: Rotation, X: Any) -> Rows:
