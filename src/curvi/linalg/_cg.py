@@ -69,7 +69,7 @@ def conjugate_gradient(
     *,
     preconditioner: Metric | None = None,
     initial: PyTree | None = None,
-    max_steps: int | None = None,
+    max_steps: int | jax.Array | None = None,
     relative_tolerance: ArrayLike | None = None,
     progress_tolerance: ArrayLike | None = None,
     radius: ArrayLike | None = None,
@@ -338,13 +338,13 @@ def _result(state: State, found: Solution, rhs_norm: Any, scale: Any) -> CGResul
 
 
 def _check_options(
-    max_steps: int | None,
+    max_steps: int | jax.Array | None,
     tolerance: ArrayLike | None,
     radius: ArrayLike | None,
     num_coefficients: int,
 ) -> None:
     """Validate options as far as their values are known while tracing."""
-    if max_steps is not None and max_steps < 1:
+    if isinstance(max_steps, int) and max_steps < 1:
         raise InputError(f"max_steps is {max_steps}; give at least 1, or None for no cap")
     if num_coefficients < 0:
         raise InputError(f"num_coefficients is {num_coefficients}; give 0 or more")

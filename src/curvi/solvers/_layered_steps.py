@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from curvi.linalg import damped
+from curvi.linalg import Diagonal, conjugate_gradient, damped
 from curvi.linalg._arithmetic import all_finite, vdot
 from curvi.solvers._kronecker import Sides, due, mean_curvature, renewed_sides
 from curvi.solvers._method import Layer, Layered, Problem
@@ -152,36 +152,18 @@ def corrected(
 ) -> tuple[Matrices, Array]:
     """What conjugate gradients add to a multiple of the last step, and their iterations.
 
-    The multiple is the best one within [0, 1]. These iterations keep nothing but their four
-    vectors: passes over the weights are felt beside products with a hundred rows.
+    The multiple is the best one within [0, 1].
     """
     image = operator(last)
     curvature, slope = vdot(last, image), -vdot(gradient, last)
     multiple = jnp.where(curvature > 0, slope / jnp.where(curvature > 0, curvature, 1.0), 0.0)
     multiple = jnp.clip(multiple, 0.0, 1.0)
     residual = jax.tree.map(lambda g, i: -g - multiple * i, gradient, image)
-    natural = jax.tree.map(jnp.divide, residual, diagonal)
-    square = vdot(residual, natural)
-    start = (optax.tree.zeros_like(last), residual, natural, square, jnp.asarray(0, jnp.int32))
-
-    def unfinished(carry: Any) -> Array:
-        return (carry[4] < max_steps) & (carry[3] > _RESIDUAL**2 * square)
-
-    def iterate(carry: Any) -> Any:
-        added, residual, towards, square, step = carry
-        image = operator(towards)
-        curvature = vdot(towards, image)
-        length = jnp.where(curvature > 0, square / jnp.where(curvature > 0, curvature, 1.0), 0.0)
-        added = jax.tree.map(lambda a, p: a + length * p, added, towards)
-        residual = jax.tree.map(lambda r, i: r - length * i, residual, image)
-        natural = jax.tree.map(jnp.divide, residual, diagonal)
-        fresh = vdot(residual, natural)
-        share = fresh / square
-        towards = jax.tree.map(lambda n, p: n + share * p, natural, towards)
-        return added, residual, towards, jnp.where(curvature > 0, fresh, 0.0), step + 1
-
-    added, _, _, _, steps = jax.lax.while_loop(unfinished, iterate, start)
-    return added, steps
+    found = conjugate_gradient(
+        operator, residual, preconditioner=Diagonal(diagonal), max_steps=max_steps,
+        relative_tolerance=_RESIDUAL, natural_norm=True, verify=False,
+    )  # fmt: skip
+    return found.solution, found.steps
 
 
 def best_lengths(slopes: Array, curvatures: Array) -> Array:
