@@ -69,11 +69,12 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
         Sd of the first weights (0.01 or 0.001 in the paper, with zero biases). By default
         1/sqrt(inputs) of each layer, and output biases at the data's mean.
     batch_size : int, optional
-        Rows per step, at most all of them: by default 100, and for "hessian_free" 500, of which
+        Rows per step, at most all of them: by default 100, and for "hessian_free" 200, of which
         its samples hold several.
     max_epochs : int, optional
         Largest number of passes over the data; by default 50, or a thousand steps where those are
-        more.
+        more. A step counts as one batch: "hessian_free" reads several in each and passes over the
+        data more often (``history_["epoch"]`` counts what was read).
     time_budget : float, optional
         Largest number of seconds of training. Compilation is not counted (``result_`` has it as
         ``compile_seconds``), nor are evaluations.
