@@ -49,7 +49,7 @@ def trained(method: Method, annealing: int, seed: int, chosen: argparse.Namespac
     start = initial_weights(
         np.random.default_rng(seed), 88, chosen.latent, chosen.hidden, np.log(share / (1 - share))
     )
-    objective = MarkovObjective(lengths=cut_lengths(batch.length, BATCH))
+    objective = MarkovObjective(lengths=cut_lengths(batch.length, BATCH, method))
     schedule = Schedule(BATCH, 10**5, chosen.seconds, 10**6, seed, seconds_between=2.0)
     found = train_sequences(
         objective, jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), start), batch,

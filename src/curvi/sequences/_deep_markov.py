@@ -214,7 +214,7 @@ class DeepMarkovModel(Reported, SavedEstimator, BaseEstimator):
             self.num_draws,
             float(self.dropout),
             float(self.l2),
-            cut_lengths(batch.length, self.batch_size),
+            cut_lengths(batch.length, self.batch_size, method),
         )
         weights = self._initial(found) if start is None else start
         params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), weights)

@@ -321,10 +321,21 @@ class MarkovObjective:
     def gauss_newton(
         self, params: PyTree, batch: Batch, key: PRNGKeyArray
     ) -> tuple[Array, PyTree, FunctionMap]:
-        """Value, gradient, and the Gauss-Newton map with :meth:`curvature` at the outputs."""
-        value, gradient = jax.value_and_grad(self)(params, batch, key)
+        """Value, gradient, and the Gauss-Newton map with :meth:`curvature` at the outputs.
+
+        The map is that of the whole width. Where batches may be cut off, value and gradient are
+        those of the shorter one, as a call has them: its draws are others.
+        """
         outputs, push = jax.linearize(lambda p: self.outputs(p, batch, key), params)
         pull = jax.linear_transpose(push, params)
+        if self.lengths:
+            value, gradient = jax.value_and_grad(self)(params, batch, key)
+        else:  # one pass for both: every other loop over time is compiled
+            value, slope = jax.value_and_grad(self.loss)(outputs, batch)
+            (gradient,) = pull(slope)
+            if self.l2 != 0:
+                added, pulled = jax.value_and_grad(self.penalty)(params)
+                value, gradient = value + added, jax.tree.map(jnp.add, gradient, pulled)
         count = jnp.sum(outputs.inside)
         weights = jax.tree.map(lambda w: w / count, self.curvature(outputs))
         curved = None if self.l2 == 0 else self.penalty

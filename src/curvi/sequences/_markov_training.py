@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from curvi.engine import Budget, ObjectiveProblem, Resources, hooks_for, run
 from curvi.engine._problems import step_key, traced_objective
 from curvi.engine._recording import belongs
 from curvi.sequences._markov import Batch, MarkovObjective
+from curvi.sequences._markov_flat import flattened
 from curvi.solvers import KFAC, Averaged, FirstOrder, HessianFree, Method
 from curvi.vae._stopping import EarlyStopping
 from curvi.vae._training import Schedule, Trained
@@ -143,12 +144,14 @@ def padded(sequences: Sequence[np.ndarray], dtype: Any) -> Batch:
     return Batch(x, lengths, np.ones(len(sequences), dtype))
 
 
-def cut_lengths(lengths: np.ndarray, batch_size: int) -> tuple[int, ...]:
+def cut_lengths(lengths: np.ndarray, batch_size: int, method: Method) -> tuple[int, ...]:
     """A few lengths that waste little padding: quantiles of the lengths, rounded up to eight.
 
-    None for so few sequences that every batch holds long ones: each length is compiled.
+    None for so few sequences that every batch holds long ones: each length is compiled. None for
+    Hessian-free steps either, which evaluate the objective in many places of their program: their
+    products have the whole width in any case.
     """
-    if len(lengths) < _LENGTHS * batch_size:
+    if len(lengths) < _LENGTHS * batch_size or isinstance(method, HessianFree):
         return ()
     levels = np.quantile(lengths, np.linspace(0, 1, _LENGTHS + 1)[1:])
     return tuple(sorted({int(-(-level // 8) * 8) for level in levels}))
@@ -175,6 +178,10 @@ def sequence_bounds(
         key = jax.random.fold_in(jax.random.key(seed), first)
         out[rows] = np.asarray(_nats(plain, params, part, key), np.float64)
     return out
+
+
+def _itself(params: PyTree) -> PyTree:
+    return params
 
 
 def train_sequences(
@@ -220,9 +227,15 @@ def train_sequences(
     size = min(schedule.batch_size, count)
     per_epoch = -(-count // size)
     key = jax.random.key(schedule.seed)
+    fn, reads = traced_objective(objective, params, rows, [size], key)
+    start = params
+    tree: Callable[[PyTree], PyTree] = _itself
+    if isinstance(method, HessianFree):
+        fn, start = flattened(fn, params)
+        tree = fn.tree
 
     def bound(data: Batch, p: PyTree) -> float:
-        total = sequence_bounds(objective, p, data, schedule.seed).sum()
+        total = sequence_bounds(objective, tree(p), data, schedule.seed).sum()
         return -float(total / data.length.sum())
 
     some = Batch(*(leaf[:_ROWS_AT_ONCE] for leaf in batch))
@@ -234,21 +247,20 @@ def train_sequences(
         partial(bound, some), held_out, schedule.patience, every, schedule.clock,
         patient_until=annealing * per_epoch,
     )  # fmt: skip
-    first = (held_out or partial(bound, some))(params)
+    first = (held_out or partial(bound, some))(start)
     until = jnp.asarray(max(1, annealing * per_epoch), rows.x.dtype)
     with hooks_for(schedule.progress, "ELBO", sign=-1.0) as hooks:
         max_steps = schedule.max_epochs * per_epoch
         budget = Budget(1e-30, max_steps, schedule.seconds_of_run, (*hooks, stopping), began)
         resources = Resources(key, Annealed(rows, until), None)
-        fn, reads = traced_objective(objective, params, rows, [size], key)
         problem = SequenceProblem(fn, size, False, reads)
-        ended = run(problem, method, params, resources, budget)
+        ended = run(problem, method, start, resources, budget)
     if not stopping.table:
         stopping.evaluate(ended.steps, ended.seconds, ended.params)
     best = ended.params if stopping.best is None else stopping.best
     trained = Trained(
         objective,
-        jax.tree.map(np.asarray, best),
+        jax.tree.map(np.asarray, tree(best)),
         schedule.seed,
         ended.outcome,
         stopping.history(per_epoch),

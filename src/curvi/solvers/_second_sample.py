@@ -39,13 +39,13 @@ class Move(NamedTuple):
 
 
 def mean_value(problem: Problem, params: Any, resources: Any, first: Array, count: Array) -> Array:
-    """The objective over several batches."""
-    start = problem.value(params, problem.sample(resources, first))
+    """The objective over several batches; one place evaluates it, since each is compiled."""
+    zero = jnp.zeros((), optax.tree.dtype(params))
 
     def add(index: Array, total: Array) -> Array:
         return total + problem.value(params, problem.sample(resources, first + index))
 
-    return jax.lax.fori_loop(1, count, add, start) / count.astype(start.dtype)
+    return jax.lax.fori_loop(0, count, add, zero) / count.astype(zero.dtype)
 
 
 def measured(
@@ -88,12 +88,14 @@ def shortened(
         _, value, retries = carry
         return ~(value < ceiling) & (retries < _RETRIES)
 
-    def again(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def tried(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         share, _, retries = carry
-        return _SHORTER * share, at(_SHORTER * share), retries + 1
+        shorter = jnp.where(retries < 0, 1.0, _SHORTER) * share
+        return shorter, at(shorter), retries + 1
 
-    start = (length, at(length), jnp.asarray(0, jnp.int32))
-    found: tuple[Array, Array, Array] = jax.lax.while_loop(worse, again, start)
+    # The first try is the first round of the loop: the objective is compiled once.
+    start = (length, jnp.full_like(value, jnp.inf), jnp.asarray(-1, jnp.int32))
+    found: tuple[Array, Array, Array] = jax.lax.while_loop(worse, tried, start)
     return found
 
 
