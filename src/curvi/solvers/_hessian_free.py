@@ -33,7 +33,7 @@ from curvi.solvers._method import (
     make_info,
 )
 from curvi.solvers._rotated import diagonal_layers
-from curvi.solvers._second_sample import Sampled, mean_value, measured, shortened
+from curvi.solvers._second_sample import Move, Sampled, mean_value, measured, shortened
 from curvi.solvers._step import GOOD, POOR, agreement, next_damping
 
 _PROBES = 3
@@ -192,17 +192,8 @@ class HessianFree(StochasticMethod):
         trial = optax.tree.add(state.params, move.step)
         ratio = agreement(other.value, move.value, move.gain)
         finite = all_finite(mine.value, mine.gradient, other.value, move.value, trial)
-        accepted = finite & (ratio > 0)  # up to rounding: at an optimum nothing decreases
-        sound = accepted & (move.retries == 0)
-        fall = (ratio > GOOD) & (move.length > _LONG)
-        rise = (ratio < POOR) | (move.length < _SHORT * move.signal)
-        noisy = move.signal < _FIXED_COST / (_FIXED_COST + state.growth)
-        grown = jnp.where(noisy, _GROWTH * state.growth, state.growth)
-        after = state._replace(
-            damping=next_damping(state.damping, rise=rise, fall=fall, sound=sound),
-            growth=jnp.minimum(grown, self.max_growth),
-            batches=second + count,
-        )
+        after, accepted = self._judged(state, move, ratio, finite, _FIXED_COST)
+        after = after._replace(batches=second + count)
         moved = after._replace(params=trial, direction=move.step)
         stay = after._replace(direction=optax.tree.zeros_like(state.params))
         info = make_info(
@@ -246,18 +237,10 @@ class HessianFree(StochasticMethod):
         trial = jax.tree.map(lambda p, x: p + share * x, state.params, found.step)
         ratio = agreement(found.value, value, gain)
         finite = layered_steps.finite_step(system, found) & all_finite(value, trial)
-        accepted = finite & (ratio > 0)
-        fall = (ratio > GOOD) & (found.length > _LONG)
-        rise = (ratio < POOR) | (found.length < _SHORT * found.signal)
-        cost = layered_steps.FIXED_COST
-        noisy = found.signal < cost / (cost + state.growth)
-        grown = jnp.where(noisy, _GROWTH * state.growth, state.growth)
-        after = state._replace(
-            damping=next_damping(damping, rise=rise, fall=fall, sound=accepted & (retries == 0)),
-            kept=sides,
-            growth=jnp.minimum(grown, self.max_growth),
-            batches=state.batches + count + 1,
-        )
+        move = Move(found.step, found.length, found.signal, gain, value, retries)
+        begun = state._replace(damping=damping, kept=sides)
+        after, accepted = self._judged(begun, move, ratio, finite, layered_steps.FIXED_COST)
+        after = after._replace(batches=state.batches + count + 1)
         moved = after._replace(params=trial, direction=optax.tree.scale(share, found.direction))
         stay = after._replace(direction=optax.tree.zeros_like(last))
         info = make_info(
@@ -270,6 +253,25 @@ class HessianFree(StochasticMethod):
             batches=count + 1,
         )
         return select(accepted, moved, stay), info
+
+    def _judged(
+        self, state: HessianFreeMethodState, move: Move, ratio: Array, finite: Array, cost: float
+    ) -> tuple[HessianFreeMethodState, Array]:
+        """The next damping and size of a sample, and whether the step is taken.
+
+        It is where nothing changes but for rounding: at an optimum nothing decreases.
+        """
+        accepted = finite & (ratio > 0)
+        fall = (ratio > GOOD) & (move.length > _LONG)
+        rise = (ratio < POOR) | (move.length < _SHORT * move.signal)
+        sound = accepted & (move.retries == 0)
+        noisy = move.signal < cost / (cost + state.growth)
+        grown = jnp.where(noisy, _GROWTH * state.growth, state.growth)
+        after = state._replace(
+            damping=next_damping(state.damping, rise=rise, fall=fall, sound=sound),
+            growth=jnp.minimum(grown, self.max_growth),
+        )
+        return after, accepted
 
     def _sampled(
         self, problem: Problem, params: Any, resources: Any, first: Array, count: Array

@@ -36,12 +36,12 @@ from curvi.solvers._rotated import (
     restored,
     rotated,
 )
+from curvi.solvers._second_sample import LONGEST
 
 FIRST_BATCHES = 2  # of the gradient, at the first step
 # Products, the second sample and rotations, in units of the gradient of a batch.
 FIXED_COST = 4.0
 _FEWEST = 3  # iterations; then one for every two batches
-_LONGEST = 1.5  # multiple of a correction that the second sample may ask for
 _RESIDUAL = 1e-3  # relative, in the norm of the preconditioner, at which a system is solved
 _PARALLEL = 0.99  # correlation of both directions from which they count as one
 
@@ -176,7 +176,7 @@ def best_lengths(slopes: Array, curvatures: Array) -> Array:
     known = jnp.isfinite(diagonal) & (diagonal > 0)
     square = jnp.where(known, diagonal, 1.0)
     slopes = jnp.where(known, slopes, 0.0)
-    most = jnp.where(known, jnp.asarray([1.0, _LONGEST], slopes.dtype), 0.0)
+    most = jnp.where(known, jnp.asarray([1.0, LONGEST], slopes.dtype), 0.0)
     mixed = jnp.where(known[0] & known[1], curvatures[0, 1], 0.0)
 
     def edge(fixed: int, at: Array) -> Array:
