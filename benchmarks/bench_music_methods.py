@@ -31,7 +31,7 @@ from curvi.vae._training import Schedule
 BATCH = 20
 CLOSE = 0.01  # nats per step that count as reached
 ADAM, ADAM_ANNEALING = 1.2e-2, 50
-STEP, KFAC_ANNEALING = 0.15, 50
+STEP, KFAC_ANNEALING = 0.3, 50
 
 
 def kfac(step_size: float) -> Method:

@@ -29,7 +29,7 @@ from curvi.vae._training import Schedule, Trained
 
 _FIRST_WEIGHT = 0.02  # of the divergence, at the first step
 _CLIP = 1.0  # of the norm of a gradient
-_STEP = 0.15  # of KFAC: a row of its layers is a step, and a batch has hundreds
+_STEP = 0.3  # of KFAC: a row of its layers is a step, and a batch has hundreds
 _FACTOR_SEQUENCES = 20  # from which KFAC estimates its factors
 _LENGTHS = 3  # at which batches are cut off; each is compiled
 _ROWS_AT_ONCE = 100  # of an evaluation
