@@ -59,7 +59,7 @@ def trained(chosen: argparse.Namespace) -> dict[str, Any]:
     model = curvi.DeepMarkovModel(
         chosen.latent, chosen.hidden, **options,
         max_epochs=5000, patience=chosen.patience, time_budget=chosen.seconds,
-        random_state=chosen.seed,
+        method=chosen.method, random_state=chosen.seed,
     )  # fmt: skip
     model.fit(pieces, validation_sequences=data.validation[0], checkpoint=chosen.checkpoint)
     seconds = time.process_time() - began
@@ -72,7 +72,7 @@ def trained(chosen: argparse.Namespace) -> dict[str, Any]:
         "best_epoch": float(model.history_["epoch"][best]), "seed": chosen.seed,
         "validation": -model.elbo_, "test": -model.bound(data.test[0]),
         "test_per_sequence": -float(np.mean(each)), "trivial": trivial(chosen.set),
-        "latent": chosen.latent, "hidden": chosen.hidden, **options,
+        "latent": chosen.latent, "hidden": chosen.hidden, "method": chosen.method, **options,
     }  # fmt: skip
 
 
@@ -86,6 +86,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     for name, value in _FEW.items():  # by default those of the set
         parser.add_argument(f"--{name}", type=type(value))
     parser.add_argument("--patience", type=int, default=20)
+    parser.add_argument("--method", default="adam")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", type=Path, default=None)
     parser.add_argument("--model", type=Path, default=None)
