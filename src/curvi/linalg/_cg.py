@@ -344,7 +344,8 @@ def _check_options(
     num_coefficients: int,
 ) -> None:
     """Validate options as far as their values are known while tracing."""
-    if isinstance(max_steps, int) and max_steps < 1:
+    known = max_steps is not None and not isinstance(max_steps, jax.core.Tracer)
+    if known and max_steps < 1:  # type: ignore[operator]
         raise InputError(f"max_steps is {max_steps}; give at least 1, or None for no cap")
     if num_coefficients < 0:
         raise InputError(f"num_coefficients is {num_coefficients}; give 0 or more")

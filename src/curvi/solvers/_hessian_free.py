@@ -33,7 +33,14 @@ from curvi.solvers._method import (
     make_info,
 )
 from curvi.solvers._rotated import diagonal_layers
-from curvi.solvers._second_sample import Move, Sampled, mean_value, measured, shortened
+from curvi.solvers._second_sample import (
+    Move,
+    Sampled,
+    mean_of_batches,
+    mean_value,
+    measured,
+    shortened,
+)
 from curvi.solvers._step import GOOD, POOR, agreement, next_damping
 
 _PROBES = 3
@@ -281,14 +288,9 @@ class HessianFree(StochasticMethod):
         if self.curvature == "gauss_newton":
             linearised = problem.gauss_newton
         value, gradient, operator = linearised(params, problem.sample(resources, first))
-
-        def add(index: Array, total: tuple[Array, Any]) -> tuple[Array, Any]:
-            batch = problem.sample(resources, first + index)
-            return optax.tree.add(total, jax.value_and_grad(problem.value)(params, batch))
-
-        value, gradient = jax.lax.fori_loop(1, count, add, (value, gradient))
-        share = 1 / count.astype(value.dtype)
-        return Sampled(share * value, optax.tree.scale(share, gradient), operator)
+        start = value, gradient
+        value, gradient = mean_of_batches(problem, params, resources, first, count, start)
+        return Sampled(value, gradient, operator)
 
     def _begun(
         self,

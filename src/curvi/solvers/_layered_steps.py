@@ -36,7 +36,7 @@ from curvi.solvers._rotated import (
     restored,
     rotated,
 )
-from curvi.solvers._second_sample import LONGEST
+from curvi.solvers._second_sample import LONGEST, mean_of_batches
 
 FIRST_BATCHES = 2  # of the gradient, at the first step
 # Products, the second sample and rotations, in units of the gradient of a batch.
@@ -96,16 +96,11 @@ def system_of(
     """The mean gradient of batches ``first`` to ``first + count``, the first one linearised."""
     objective = problem.layered()
     batch = passed(objective, params, problem.sample(resources, first), sides)
-
-    def add(index: Array, total: tuple[Array, Any]) -> tuple[Array, Any]:
-        sample = problem.sample(resources, first + index)
-        return optax.tree.add(total, jax.value_and_grad(problem.value)(params, sample))
-
-    value, gradient = jax.lax.fori_loop(1, count, add, (batch.value, batch.gradient))
-    share = 1 / count.astype(value.dtype)
-    matrices = objective.matrices(optax.tree.scale(share, gradient))
+    start = batch.value, batch.gradient
+    value, gradient = mean_of_batches(problem, params, resources, first, count, start)
+    matrices = objective.matrices(gradient)
     layers = diagonal_layers(objective, params)
-    return System(share * value, rotated(matrices, sides), batch, layers, sides)
+    return System(value, rotated(matrices, sides), batch, layers, sides)
 
 
 def measured(

@@ -38,6 +38,20 @@ class Move(NamedTuple):
     retries: Array
 
 
+def mean_of_batches(
+    problem: Problem, params: Any, resources: Any, first: Array, count: Array, start: Any
+) -> tuple[Array, Any]:
+    """Mean value and gradient of the batches ``first`` to ``first + count``, given the first's."""
+
+    def add(index: Array, total: tuple[Array, Any]) -> tuple[Array, Any]:
+        batch = problem.sample(resources, first + index)
+        return optax.tree.add(total, jax.value_and_grad(problem.value)(params, batch))
+
+    value, gradient = jax.lax.fori_loop(1, count, add, start)
+    share = 1 / count.astype(value.dtype)
+    return share * value, optax.tree.scale(share, gradient)
+
+
 def mean_value(problem: Problem, params: Any, resources: Any, first: Array, count: Array) -> Array:
     """The objective over several batches; one place evaluates it, since each is compiled."""
     zero = jnp.zeros((), optax.tree.dtype(params))
