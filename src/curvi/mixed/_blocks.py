@@ -13,14 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from curvi._core.errors import InputError
+from curvi.mixed._checks import Pairs, inspect_columns, inspect_design, require_offset
 from curvi.mixed._design import Design, Factor, Moments, arrange, joined
-from curvi.mixed._formula import Formula, Matrices, evaluate, response_alone
-from curvi.mixed._hyper import Layout
+from curvi.mixed._formula import Formula, Matrices, evaluate
+from curvi.mixed._hyper import INTERCEPT, Layout
 from curvi.mixed._large import part_of, present_levels
 from curvi.mixed._levels import Parts, Seen, seen
 from curvi.mixed._likelihoods import Likelihood
 from curvi.mixed._response import require_variation, response_of
 from curvi.mixed._sparse import SparseRows
+from curvi.mixed._standard import moves, origin_of, standardised
 from curvi.mixed._sums import Summed, Sums, dense_sums, sparse_sums
 from curvi.mixed._table import (
     Scales,
@@ -53,10 +55,12 @@ class Learned(NamedTuple):
 def learn(formula: Formula, parts: Parts, likelihood: Likelihood, scales: Scales) -> Learned:
     """Two passes over the parts of a table."""
     known = seen(formula, parts)
-    matrices = evaluate(formula, known.example, known.first)
+    inspect_columns(formula, known.example, len(known.example))
+    matrices = evaluate(formula, known.example)
     require_groups(formula, matrices.common_columns())
     reader = _Reader.of(matrices, known, likelihood)
-    total, moments, within, shift, rows = _pass(reader, parts, known.rows)
+    pairs = Pairs()
+    total, moments, within, began, rows = _pass(reader, parts, known.rows, pairs)
     X, offset, y, *columns = reader.split(moments)
     require_variation(likelihood, float(y.low[0]), float(y.high[0]), formula.response)
     response = np.concatenate([y.mean - y.sd, y.mean + y.sd])
@@ -69,46 +73,107 @@ def learn(formula: Formula, parts: Parts, likelihood: Likelihood, scales: Scales
         factor = next(f for f in reader.empty.factors if f.name == name)
         inspect(replace(factor, blocks=blocks[name]), one, most.deviations)
 
-    def finished(design: Design) -> Design:
-        factors = tuple(replace(f, blocks=blocks[f.name]) for f in design.factors)
-        return replace(design, scales=fixed, centre=-shift, factors=factors)
+    origin = np.array(origin_of(names, X.mean, X.varies))
+    require_offset(float(offset.size[0]), unit)
+
+    def finished(design: Design, start: _Start | None = None) -> Design:
+        start = start or _Start.at_zero(len(names), reader.shapes())
+        factors = []
+        for factor in design.factors:
+            place = list(blocks).index(factor.name)
+            factors.append(start.seen_from(replace(factor, blocks=blocks[factor.name]), place))
+        return replace(
+            design, scales=fixed, centre=-began.shift, origin=origin - start.X, unit=unit,
+            factors=tuple(factors),
+        )  # fmt: skip
 
     design = finished(reader.empty)
-    summed = Summed(total, shift, response, finished(rows) if rows is not None else None)
-    return Learned(
-        matrices, known.example, design, layout_of(design, likelihood, scales, unit), summed
-    )
+    layout = layout_of(design, likelihood, scales, unit)
+    levels = [factor.levels for factor in design.factors]
+    sums = total.moved(moves(finished(reader.empty, began)), levels, unit)
+    pairs.announce([next(f for f in design.factors if f.name == name) for name in blocks])
+    inspect_design(design, sums.gram(len(names)), known.rows, likelihood.name)
+    some = None if rows is None else standardised(finished(rows, began), layout)[0]
+    summed = Summed(sums, began.shift / fixed, response / unit, some)
+    return Learned(matrices, known.example, design, layout, summed)
+
+
+class _Start(NamedTuple):
+    """What the first rows give to begin with: numbers near the means, so that no sum cancels."""
+
+    shift: np.ndarray  # taken off the responses, and so off the intercept
+    X: np.ndarray  # taken off the columns
+    factors: list[np.ndarray]  # in the order of the formula
+
+    @classmethod
+    def at_zero(cls, fixed: int, shapes: list[tuple[int, int]]) -> _Start:
+        return cls(np.zeros(fixed), np.zeros(fixed), [np.zeros(size) for _, size in shapes])
+
+    @classmethod
+    def of(
+        cls, reader: _Reader, X: np.ndarray, target: np.ndarray, factors: tuple[Factor, ...]
+    ) -> _Start:
+        names = reader.empty.names
+        shift = np.zeros(len(names))
+        if INTERCEPT in names:
+            shift[names.index(INTERCEPT)] = float(np.mean(target))
+        some = Moments.of(X)
+        found = []
+        for (name, indices), factor in zip(
+            bars_of(reader.matrices.formula).items(), factors, strict=True
+        ):
+            del name
+            blocks = blocks_of(reader.matrices, indices, Moments.of(factor.columns), 1.0, 1.0)
+            found.append(replace(factor, blocks=blocks).origin)
+        return cls(shift, np.array(origin_of(names, some.mean, some.varies)), found)
+
+    def seen_from(self, factor: Factor, place: int) -> Factor:
+        """The factor of columns from which the start was taken off."""
+        away, at, blocks = factor.origin - self.factors[place], 0, []
+        for block in factor.blocks:
+            blocks.append(replace(block, origin=tuple(away[at : at + block.size])))
+            at += block.size
+        return replace(factor, blocks=tuple(blocks))
+
+    def without(
+        self, X: np.ndarray, factors: tuple[Factor, ...]
+    ) -> tuple[np.ndarray, tuple[Factor, ...]]:
+        """Columns less the start."""
+        return X - self.X, tuple(
+            replace(factor, columns=factor.columns - away)
+            for factor, away in zip(factors, self.factors, strict=True)
+        )
 
 
 def _pass(
-    reader: _Reader, parts: Parts, count: int
-) -> tuple[Sums, Moments, list[_Within], np.ndarray, Design | None]:
+    reader: _Reader, parts: Parts, count: int, pairs: Pairs
+) -> tuple[Sums, Moments, list[_Within], _Start, Design | None]:
     """Sums and moments of all rows, and those rows that a large model begins with."""
     empty = reader.empty
-    shift = np.zeros(len(empty.names))
+    start: _Start | None = None
     within = [_Within.of(*one) for one in reader.shapes()]
     total: Sums | None = None
     moments: Moments | None = None
     rows, kept = 0, []
     for part in _cut(parts(), reader.at_once):
         X, offset, y, factors = reader.read(part, rows)
-        if total is None and "Intercept" in empty.names:
-            # near the mean of all rows: sums of squares shall not cancel, as in `centred`
-            shift[empty.names.index("Intercept")] = float(np.mean(y - offset))
+        start = start or _Start.of(reader, X, y - offset, factors)
+        near, moved = start.without(X, factors)
         design = arrange(
-            X, empty.names, empty.scales, offset, y - shift.sum(), np.ones(len(y)), factors
+            near, empty.names, empty.scales, offset, y - start.shift.sum(), np.ones(len(y)), moved
         )
         sums = sparse_sums(SparseRows.of(design)) if empty.is_large else dense_sums(design)
         found = Moments.of(np.column_stack([X, offset, y, *(f.columns for f in factors)]))
         total = sums if total is None else total + sums
         moments = found if moments is None else moments + found
         within = [one.after(factor) for one, factor in zip(within, factors, strict=True)]
+        pairs.add(factors)
         rows += len(y)
         if empty.is_large:
             kept.append(part_of(design, count))
-    if total is None or moments is None or rows != count:
+    if total is None or moments is None or start is None or rows != count:
         raise _other_rows()
-    return total, moments, within, shift, present_levels(joined(kept)) if kept else None
+    return total, moments, within, start, present_levels(joined(kept)) if kept else None
 
 
 def _other_rows() -> InputError:
@@ -200,8 +265,8 @@ class _Reader:
                 raise _other_rows()
             factors.append((name, codes, indices))
         X, offset, lefts = finite_columns(self.matrices, part, first)
-        matrix = response_alone(formula, part)
-        y, _, _ = response_of(self.likelihood, matrix, None, formula.response, first)
+        found = self.matrices.response.of(part)
+        y, _, _ = response_of(self.likelihood, found, None, formula.response, first)
         return X, offset, y, tuple(
             Factor(name, self.labels[name], codes, np.column_stack([lefts[i] for i in indices]), ())
             for name, codes, indices in factors

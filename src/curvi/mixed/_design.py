@@ -54,6 +54,11 @@ class Moments:
         return np.sqrt(self.square / self.count)
 
     @property
+    def varies(self) -> np.ndarray:
+        """Whether a column has more than one value, rounding apart."""
+        return self.high - self.low > 1e-12 * self.size
+
+    @property
     def size(self) -> np.ndarray:
         """Largest absolute values."""
         return np.maximum(np.abs(self.low), np.abs(self.high))
@@ -84,6 +89,16 @@ class Factor:
         """Names of the effects of a level."""
         return tuple(name for block in self.blocks for name in block.columns)
 
+    @property
+    def scales(self) -> np.ndarray:
+        """Prior scales of the sds of all effects."""
+        return np.array([scale for block in self.blocks for scale in block.scales])
+
+    @property
+    def origin(self) -> np.ndarray:
+        """Where the priors of the effects are stated."""
+        return np.array([v for b in self.blocks for v in (b.origin or (0.0,) * b.size)])
+
 
 @dataclass(frozen=True)
 class Design:
@@ -103,7 +118,9 @@ class Design:
     copies: np.ndarray  # how often a level of the first factor occurs
     order: np.ndarray  # rows of the table in the order of this design
     alias: np.ndarray  # for each level of the table's first factor, the level kept here
+    origin: np.ndarray  # values of the columns at which the prior of the intercept is stated
     centre: np.ndarray | None = None  # prior means of the fixed effects; zero if absent
+    unit: float = 1.0  # of the response
 
     @property
     def rows(self) -> int:
@@ -143,7 +160,7 @@ def arrange(
     levels = taken[0].levels
     return Design(
         X[order], names, scales, offset[order], y[order], trials[order], taken,
-        np.ones(len(order)), np.ones(levels), order, np.arange(levels),
+        np.ones(len(order)), np.ones(levels), order, np.arange(levels), np.zeros(len(names)),
     )  # fmt: skip
 
 
@@ -223,6 +240,7 @@ def centred(design: Design) -> tuple[Design, np.ndarray]:
     if "Intercept" not in design.names:
         return design, shift
     at = design.names.index("Intercept")
-    shift[at] = np.average(design.y - design.offset, weights=design.weights)
+    mean = np.average(design.y - design.offset, weights=design.weights)
+    shift[at] = mean / design.X[0, at]  # one, or the scale of its prior
     before = np.zeros(len(shift)) if design.centre is None else design.centre
-    return replace(design, y=design.y - shift[at], centre=before - shift), shift
+    return replace(design, y=design.y - mean, centre=before - shift), shift

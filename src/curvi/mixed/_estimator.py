@@ -17,6 +17,7 @@ from curvi.engine import resumable
 from curvi.io._objects import SavedEstimator
 from curvi.mixed import _report as report
 from curvi.mixed._blocks import learn
+from curvi.mixed._checks import inspect_columns
 from curvi.mixed._design import Design
 from curvi.mixed._formula import column_names, evaluate, parse
 from curvi.mixed._hyper import Block, Layout
@@ -49,12 +50,18 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
     :math:`N(0, s^2)`, sds half-normal, correlations LKJ(2). Their default scales are in the units
     of the data: 2.5 units of the response over the sd of the column.
 
+    Priors of intercepts, of their sds and of correlations are stated at the means of the columns
+    beside them, so that slopes depend neither on the unit nor on the zero of a column. Results are
+    shown as in lme4: intercepts, their sds and correlations are those where the columns are zero.
+    Where columns are not correlated, ``(1 + x || g)``, that is so at zero, as in lme4: such a model
+    depends on where x has its zero.
+
     Parameters
     ----------
     formula : str
         ``"y ~ x + (1 + x | g)"``: as in lme4, with nested ``(1 | a/b)``, crossed ``(1 | a) +
         (1 | b)``, uncorrelated ``(1 + x || g)``, interactions, transformations, ``offset(x)``,
-        and ``proportion(y, n)`` on the left of a binomial model. Evaluated by ``formulae``.
+        and ``proportion(y, n)`` on the left of a binomial model. Every piece is used or refused.
         None needs an array X and ``groups`` in `fit`: all columns, an intercept for each group.
     likelihood : str
         ``"gaussian"``, ``"bernoulli"``, ``"binomial"``, ``"poisson"``, ``"negative-binomial"``
@@ -64,7 +71,7 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
     prior_scale : float, optional
         Sd of the prior of every fixed effect but the intercept.
     intercept_prior_scale : float, optional
-        Sd of the prior of the intercept.
+        Sd of the prior of the intercept, at the means of the columns.
     group_sd_scale : float, optional
         Scale of the half-normal prior of every group sd.
     noise_scale : float, optional
@@ -94,7 +101,8 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
     Warns
     -----
     UserWarning
-        For a single group, constant columns, slopes that do not vary within groups.
+        For what the data cannot tell (a single group, constant or collinear columns, groups that
+        are the same or have one row per level) and what may be meant otherwise (numbers as text).
     ConvergenceWarning, MisfitWarning
         If the mode was not reached, or few points carry all the weight.
 
@@ -215,21 +223,24 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
             return self.fit(table)
         known = self._fitted_rows()
         new = checked(parse(self.formula_), as_frame(table), response=True)
-        scales = dict(zip(self.posterior_.names, self._scales, strict=True))
+        priors = zip(self._scales, self._origin, strict=True)
+        stated = dict(zip(self.posterior_.names, priors, strict=True))
         before = self.posterior_
         other = clone(self)
         other.formula_ = self.formula_
         design, layout = other._learn(joined_frames(known, new))
-        kept = np.array(
-            [scales.get(n, s) for n, s in zip(design.names, design.scales, strict=True)]
-        )
-        other._scales = kept
+        given = zip(design.names, design.scales, design.origin, strict=True)
+        kept = np.array([stated.get(name, (scale, origin)) for name, scale, origin in given])
+        other._scales, other._origin = kept.reshape(-1, 2).T
         layout = replace(layout, factors=_blocks_of(design, before), extras=before.layout.extras)
         factors = tuple(
             replace(factor, blocks=blocks)
             for factor, blocks in zip(design.factors, layout.factors, strict=True)
         )
-        return self._take_over(other, replace(design, scales=kept, factors=factors), layout)
+        design = replace(
+            design, scales=other._scales, origin=other._origin, factors=factors
+        )  # fmt: skip
+        return self._take_over(other, design, layout)
 
     def _fit(self, design: Design, layout: Layout, summed: Summed | None) -> None:
         fitted = fit_design(
@@ -301,16 +312,17 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         self._check_parameters()
         formula = parse(self.formula_)
         part = checked(formula, frame, response=True)
-        matrices = evaluate(formula, part, frame)
+        inspect_columns(formula, part, len(part))
+        matrices = evaluate(formula, part)
         column = part[formula.response] if formula.response in part.columns else None
         likelihood = self._likelihood()
         y, trials, self.classes_ = response_of(
-            likelihood, matrices.response, column, formula.response
+            likelihood, matrices.response.of(part), column, formula.response
         )
         require_variation(likelihood, y.min(), y.max(), formula.response)
         design, layout = build(formula, matrices, part, likelihood, (y, trials), self._given())
         self._columns, self._memory = stored_columns(part), matrices
-        self._scales = design.scales
+        self._scales, self._origin = design.scales, design.origin
         return design, layout
 
     def _learn_parts(self, parts: Parts) -> tuple[Design, Layout, Summed]:
@@ -318,7 +330,8 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         self._check_parameters()
         found = learn(parse(self.formula_), parts, self._likelihood(), self._given())
         self._columns, self._memory = stored_columns(found.example), found.matrices
-        self._scales, self.classes_, self._without_rows = found.design.scales, (), True
+        self._scales, self._origin = found.design.scales, found.design.origin
+        self.classes_, self._without_rows = (), True
         return found.design, found.layout, found.summed
 
     def _given(self) -> Scales:
@@ -346,7 +359,7 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         self.converged_ = bool(fitted.converged and finite)
         self.message_ = report.verdict(self.converged_, self.relative_ess_, fitted.method)
         alarms = report.cautions(
-            self.posterior_, self._scales, fitted.log_ratios, self.relative_ess_
+            self.posterior_, self._scales, self._origin, fitted.log_ratios, self.relative_ess_
         )
         self.warnings_ = (*fitted.warnings, *alarms)
         if not self.converged_:

@@ -15,19 +15,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+from scipy import linalg, special
 
+from curvi._core.errors import InputError
+
+INTERCEPT = "Intercept"
 LKJ = 2.0  # concentration of the prior of correlations
 _STEP = 1e-5  # of central differences of a factor, whose error is then below 1e-9
 
 
 @dataclass(frozen=True)
 class Block:
-    """Columns of one bar: correlated with each other, independent of all other bars."""
+    """Columns of one bar: correlated with each other, independent of all other bars.
+
+    Sds and correlations are those of the effects where every column is at its ``origin``; slopes
+    are the same anywhere, the intercept of a level is not.
+    """
 
     columns: tuple[str, ...]
     scales: tuple[float, ...]  # of the half-normal priors of their sds
     correlated: bool = True
+    origin: tuple[float, ...] = ()  # nothing: zero
+
+    def _check_stored(self) -> None:
+        """Refuse what a file says of columns that have no scale, or one that is not positive."""
+        wide = len(self.columns) == len(self.scales)
+        if not wide or len(self.origin) not in (0, len(self.columns)):
+            raise InputError("its columns, scales and origin differ in length")
+        if not all(0 < scale < math.inf for scale in self.scales):
+            raise InputError("its scales have a number that is not positive")
+        if not all(map(math.isfinite, self.origin)):
+            raise InputError("its origin has a number that is not finite")
+        if any(self.origin) and INTERCEPT not in self.columns:
+            raise InputError(f"its columns have no {INTERCEPT}, and its origin is not zero")
 
     @property
     def size(self) -> int:
@@ -38,6 +58,13 @@ class Block:
     def correlations(self) -> int:
         """Number of correlations."""
         return self.size * (self.size - 1) // 2 if self.correlated else 0
+
+    def to_zero(self) -> np.ndarray:
+        """The matrix that turns effects at the origin into those where the columns are zero."""
+        out = np.eye(self.size)
+        if any(self.origin):
+            out[self.columns.index(INTERCEPT)] -= self.origin
+        return out
 
 
 @dataclass(frozen=True)
@@ -95,6 +122,10 @@ class Layout:
             out.append(whole)
         return out
 
+    def to_zero(self) -> list[np.ndarray]:
+        """`Block.to_zero` of every factor, block diagonal over its bars."""
+        return [linalg.block_diag(*(b.to_zero() for b in blocks)) for blocks in self.factors]
+
     def derivatives(self, theta: np.ndarray) -> list[list[np.ndarray]]:
         """Derivatives of every ``Lambda`` in each entry of theta, at one theta."""
         out = []
@@ -132,14 +163,17 @@ class Layout:
         return (ends[: self.size] - ends[self.size :]) / (2 * _STEP)
 
     def natural(self, theta: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Sds and correlation matrices, for each block in order."""
-        out, at = [], 0
-        for block in (block for factor in self.factors for block in factor):
-            sds = np.exp(theta[..., at : at + block.size])
-            partial = theta[..., at + block.size : at + block.size + block.correlations]
-            root = _cholesky(np.tanh(partial), block.size)
-            out.append((sds, root @ np.swapaxes(root, -1, -2)))
-            at += block.size + block.correlations
+        """Sds and correlation matrices where the columns are zero, for each block in order."""
+        out = []
+        for blocks, root in zip(self.factors, self.scale_factors(theta), strict=True):
+            at = 0
+            for block in blocks:
+                part = slice(at, at + block.size)
+                turned = block.to_zero() @ root[..., part, part]
+                sds = np.sqrt((turned**2).sum(axis=-1))
+                unit = turned / sds[..., None]
+                out.append((sds, unit @ np.swapaxes(unit, -1, -2)))
+                at += block.size
         return out
 
 

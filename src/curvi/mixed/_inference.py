@@ -29,6 +29,7 @@ from curvi.mixed._integrate import (
 from curvi.mixed._large import fit_large
 from curvi.mixed._likelihoods import Likelihood
 from curvi.mixed._marginal import quadrature_possible
+from curvi.mixed._standard import in_units_of_table, standardised
 from curvi.mixed._sums import Summed, dense_sums
 from curvi.mixed._system import whitened
 from curvi.mixed._variational import Problem, find_hyper
@@ -40,7 +41,7 @@ _ROWS = 4000
 _MORE, _TIMES = 0.8, 4  # below this share of effective points there are four times as many
 _MOST_STORED = 2e7  # numbers in the table of conditional covariances
 _RESAMPLE = 0.6  # share of effective points below which kernels are tried
-LEAST_ESS, ENOUGH_ESS = 0.05, 0.3
+LEAST_ESS, _ENOUGH_ESS = 0.05, 0.3
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,19 @@ def fit_design(
 ) -> Fitted:  # fmt: skip
     """The posterior of a model, by the most exact way that its size allows.
 
-    Where the sums of a Gaussian model are given, the design has no rows.
+    Where the sums of a Gaussian model are given, in the coordinates of the fit, the design has no
+    rows.
     """
+    plain, standard = standardised(design, layout)
+    fitted = _fit_standard(plain, standard, likelihood, points=points, seed=seed, summed=summed)
+    rows = float(design.rows) if summed is None else summed.sums.rows
+    return in_units_of_table(fitted, design, layout, rows)
+
+
+def _fit_standard(
+    design: Design, layout: Layout, likelihood: Likelihood, *, points: int | None, seed: int,
+    summed: Summed | None,
+) -> Fitted:  # fmt: skip
     arrays: Any = (design.y, design.X, design.offset, design.trials, design.weights,
                    [(factor.codes, factor.columns) for factor in design.factors])  # fmt: skip
     arrays = arrays if summed is None else summed.sums.arrays()
@@ -158,7 +170,7 @@ def _conditioned(
 def _settled(found: Weighted, reached: bool) -> bool:
     """Whether the answer stands: weights judge it better than the search for a mode."""
     share = found.ess / len(found.weights)
-    return bool(share > ENOUGH_ESS or (reached and share > LEAST_ESS))
+    return bool(share > _ENOUGH_ESS or (reached and share > LEAST_ESS))
 
 
 def _quadrature(problem: Problem, points: int | None, seed: int) -> Fitted:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import linalg
 
+from curvi._core.memory import require_memory
 from curvi.engine._recording import remembered
 from curvi.linalg._modes import ascent, differences
 from curvi.mixed._design import Design, Factor, taken
@@ -244,6 +245,12 @@ def fit_large(
     ))  # fmt: skip
     root = root_of_precision(-hessian * ratio)
     rows = SparseRows.of(design)
+    require_memory(
+        8.0 * (2 * len(start) + 4) * rows.prior.size**2,  # each point of a star keeps a factor
+        f"{2 * len(start) + 1} factors of {rows.prior.size} effects beside those of "
+        f"{design.factors[0].name}",
+        "make fixed factors of many levels groups, or leave out a group term",
+    )
     evaluate = _evaluator(rows, layout, likelihood, None if summed is None else summed.sums)
     points: list[Point] = []
 
@@ -273,7 +280,7 @@ def fit_large(
     return {
         "theta": theta, "weights": np.repeat(weights / each, each), "rest": rest,
         "level_mean": mean, "level_covariance": covariance, "alias": np.arange(mean.shape[1]),
-        "log_ratios": np.repeat(values - values[0] + arms, each), "log_evidence": float(evidence),
+        "log_ratios": np.zeros(0), "log_evidence": float(evidence),
         "converged": near and all(point.converged for point in points), "steps": len(points),
     }  # fmt: skip
 

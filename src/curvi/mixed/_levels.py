@@ -6,7 +6,6 @@ every level of its categories, and the mean and sd of its numbers.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,14 +15,13 @@ import numpy as np
 from curvi._core.errors import InputError
 from curvi._core.text import quoted
 from curvi.mixed._design import Moments
-from curvi.mixed._formula import FUNCTIONS, NAME, QUOTED, Formula, column_names
+from curvi.mixed._expressions import CATEGORIES, ROW_BY_ROW, Call, Column
+from curvi.mixed._formula import Formula, column_names
 from curvi.mixed._parts import agreeing
 from curvi.mixed._table import checked
 
 Parts = Callable[[], Iterator[Any]]
-_CALL = re.compile(r"([^\W\d]\w*)\s*\(")
-_OF_COLUMN = re.compile(rf"\b(C|S|T|center|scale)\s*\(\s*({NAME.pattern})\s*[,)]")
-_ROW_BY_ROW = {*FUNCTIONS, "I", "offset", "Treatment", "Sum"}
+_BY_MOMENTS = ("center", "scale", "standardize")
 
 
 @dataclass(frozen=True)
@@ -78,20 +76,21 @@ def _example(levels: dict[str, Any], moments: dict[str, Moments]) -> Any:
 
 def _boxed(formula: Formula) -> set[str]:
     """Columns that the formula makes categories of; what no part can tell is refused."""
-    texts = [formula.response, formula.common, *(bar.left for bar in formula.bars)]
-    learning = [match.groups() for text in texts[1:] for match in _OF_COLUMN.finditer(text)]
-    plain = [QUOTED.sub("_", text) for text in texts]
-    for place, text in enumerate(plain):
-        rest = text if not place else _OF_COLUMN.sub("", text)
-        for name in _CALL.findall(rest):
-            if name not in _ROW_BY_ROW:
+    boxed, scaled = set[str](), set[str]()
+    for place, part in enumerate(formula.parts()):
+        for call in (node for node in part if isinstance(node, Call)):
+            column = call.values[0] if place and call.values else None
+            if isinstance(column, Column) and call.function in CATEGORIES:
+                boxed.add(column.name)
+            elif isinstance(column, Column) and call.function in _BY_MOMENTS:
+                scaled.add(column.name)
+            elif call.function not in ROW_BY_ROW:
                 raise InputError(
-                    f"{quoted(f'{name}(...)')} in formula {quoted(formula.text)} may ask for all "
-                    "rows at once, and the table comes in parts; give it as a column of the "
-                    "table, or fit the whole table (a DataFrame)"
+                    f"{quoted(f'{call.function}(...)')} in formula {quoted(formula.text)} may ask "
+                    "for all rows at once, and the table comes in parts; give it as a column of "
+                    "the table, or fit the whole table (a DataFrame)"
                 )
-    boxed = {column.strip("`") for call, column in learning if call in ("C", "S", "T")}
-    both = boxed & {c.strip("`") for call, c in learning if call not in ("C", "S", "T")}
+    both = boxed & scaled
     if both:
         raise InputError(
             f"column {quoted(min(both))} is both a category and scaled in formula "

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from curvi.mixed._formula import parse
 from curvi.mixed._posterior import MixedPosterior
 from curvi.mixed._prediction import drawn_responses
 from curvi.mixed._report import rows_of_summary, table_of
@@ -70,7 +69,7 @@ def report_of(
     seconds: float | None = None, facts: dict[str, str] | None = None,
 ) -> Report:  # fmt: skip
     """What a page says about a fitted mixed model."""
-    response = parse(model.formula_).response
+    response = model._memory.formula.response
     fixed, others = _estimates(model.posterior_)
     shown = _slopes(fixed) or fixed
     clear = sum(e.tone != "open" for e in shown)

@@ -2,7 +2,9 @@ r"""The posterior as weighted components: points of hyperparameters and remainin
 
 Component j has a weight, a :math:`\theta_j`, the effects :math:`u_j` (fixed ones and those of all
 factors but the first), and for each level of the first factor the mean and covariance of its
-effects given :math:`(\theta_j, u_j)`: those of the exact conditional distribution.
+effects given :math:`(\theta_j, u_j)`: those of the exact conditional distribution. Effects are in
+the units of the table, intercepts where its columns are zero; :math:`\theta_j` holds the sds and
+correlations at the origins of the blocks.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
+from curvi._core.errors import InputError
 from curvi.mixed._hyper import Block, Layout
 
 _BISECTIONS = 45
@@ -25,6 +28,8 @@ class Grouping:
     columns: tuple[str, ...]  # of the table
     labels: tuple[str, ...]
     blocks: tuple[Block, ...]
+
+    _claims = {"labels": "texts levels", "columns": "texts columns"}  # noqa: RUF012
 
     @property
     def effects(self) -> tuple[str, ...]:
@@ -50,6 +55,34 @@ class MixedPosterior:
     level_mean: np.ndarray  # (points, kept levels, K)
     level_covariance: np.ndarray  # (points, kept levels, K, K)
     alias: np.ndarray  # kept level of every level
+
+    _claims = {  # noqa: RUF012  of no instance
+        "names": "texts fixed",
+        "theta": "real points hyperparameters",
+        "weights": "weights points",
+        "rest": "real points rest",
+        "level_mean": "real points kept effects",
+        "level_covariance": "real points kept effects effects",
+        "alias": "count levels",
+    }
+
+    def _check_stored(self) -> None:
+        """Refuse what a file says of sizes that do not fit each other."""
+        if not self.groupings:
+            raise InputError("its groupings are missing")
+        _, kept, effects = self.level_mean.shape
+        first, *others = self.groupings
+        rest = len(self.names) + sum(len(other.labels) * other.size for other in others)
+        for name, fits in (
+            ("groupings", effects == first.size),
+            ("layout", self.layout.factors == tuple(one.blocks for one in self.groupings)),
+            ("theta", self.theta.shape[1] == self.layout.size),
+            ("rest", self.rest.shape[1] == rest),
+            ("alias", len(self.alias) == len(first.labels) and (self.alias < kept).all()),
+            ("level_covariance", (np.einsum("jgkk->jgk", self.level_covariance) >= 0).all()),
+        ):
+            if not fits:
+                raise InputError(f"its {name} does not fit the other parts of the posterior")
 
     def fixed(self) -> np.ndarray:
         """Fixed effects of every component."""
@@ -81,7 +114,8 @@ class MixedPosterior:
         Code -1 is a new level, whose effects come from the population; code -2 is a level of
         unknown identity, which is one of those that were seen, each as likely.
         """
-        root = self.layout.scale_factors(self.theta[points])[self._hyper_index(index)]
+        root = self.layout.scale_factors(self.theta[points])[index]
+        root = self.layout.to_zero()[index] @ root
         spread = np.einsum("nk,jkl->jnl", columns, root)
         mean = np.zeros((len(root), len(codes)))
         variance = (spread**2).sum(axis=-1)
@@ -109,9 +143,6 @@ class MixedPosterior:
             mean[:, lost] = np.einsum("nk,jk->jn", z, centre)
             variance[:, lost] = np.einsum("nk,jkl,nl->jn", z, cov, z)
         return mean, variance
-
-    def _hyper_index(self, index: int) -> int:
-        return index
 
     def resampled(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Indices of components for equally weighted draws: systematic resampling, shuffled."""

@@ -8,12 +8,14 @@ import numpy as np
 
 from curvi._core.text import printable
 from curvi.diagnostics._evaluation import smoothed_weights
-from curvi.mixed._inference import ENOUGH_ESS, LEAST_ESS
+from curvi.mixed._hyper import INTERCEPT
+from curvi.mixed._inference import LEAST_ESS
 from curvi.mixed._likelihoods import Likelihood
 from curvi.mixed._posterior import MixedPosterior, weighted_moments, weighted_quantile
 
 _INTERVAL = 0.9
 _WORST_K = 0.7
+_EVEN = 0.5  # share of effective points from which the shape of the tail is no alarm
 _MOST_PRIOR = 0.95  # of the prior's sd: above it the data say next to nothing
 
 
@@ -55,9 +57,15 @@ def table_of(posterior: MixedPosterior) -> list[dict[str, Any]]:
     return out
 
 
+def khat_of(log_ratios: np.ndarray) -> float | None:
+    """Pareto k of importance weights; None where there are none."""
+    return float(smoothed_weights(log_ratios).khat) if len(log_ratios) else None
+
+
 def cautions(
-    posterior: MixedPosterior, scales: np.ndarray, log_ratios: np.ndarray, relative_ess: float
-) -> tuple[str, ...]:
+    posterior: MixedPosterior, scales: np.ndarray, origin: np.ndarray, log_ratios: np.ndarray,
+    relative_ess: float,
+) -> tuple[str, ...]:  # fmt: skip
     """Sentences about what should not be trusted, or is known from the prior alone."""
     found = []
     if relative_ess < LEAST_ESS:
@@ -66,12 +74,15 @@ def cautions(
             "what the approximation takes it for, and means and sds may be wrong. Raise "
             "num_points, simplify the group terms, or use a sampler."
         )
-    elif relative_ess < ENOUGH_ESS and (khat := smoothed_weights(log_ratios).khat) > _WORST_K:
+    elif relative_ess < _EVEN and (khat := khat_of(log_ratios) or 0.0) > _WORST_K:
         found.append(
             f"The importance weights have heavy tails (Pareto k = {khat:.2f}, {relative_ess:.0%} "
             "of the points are effective); raise num_points."
         )
-    _, sds = weighted_moments(posterior.fixed(), posterior.weights)
+    fixed = np.array(posterior.fixed())
+    if origin.any():  # the prior of the intercept is stated there
+        fixed[:, posterior.names.index(INTERCEPT)] += fixed @ origin
+    _, sds = weighted_moments(fixed, posterior.weights)
     decided = [
         name
         for name, sd, scale in zip(posterior.names, sds, scales, strict=True)
@@ -104,6 +115,7 @@ def description(
     """Formula, likelihood, link and priors, one per line."""
     lines = [head, f"  formula     {printable(formula)}"]
     lines.append(f"  likelihood  {likelihood.name}, {likelihood.link} link")
+    priors = [(printable(name), printable(text)) for name, text in priors]
     width = max((len(name) for name, _ in priors), default=0)
     lines += [f"  {'priors' if not i else '':<10}  {name:<{width}}  ~ {text}"
               for i, (name, text) in enumerate(priors)]  # fmt: skip
@@ -119,6 +131,11 @@ def text_table(rows: list[dict[str, Any]]) -> str:
         numbers = f"{row['mean']:>10.4g}  {row['sd']:>9.3g}  {row['lower']:>10.4g}"
         lines.append(f"{printable(name):<{width}}  {numbers}  {row['upper']:>10.4g}")
     return "\n".join(lines)
+
+
+def _where(name: str, origin: Any) -> str:
+    """Where the prior of an intercept is stated, if not at zero."""
+    return " at the means of the columns" if name == INTERCEPT and np.any(origin) else ""
 
 
 def priors_of(model: Any) -> list[tuple[str, str]]:
@@ -138,13 +155,18 @@ def priors_of(model: Any) -> list[tuple[str, str]]:
         ]
         return [*out, ("correlations", "LKJ(2)")]
     posterior = model.posterior_
-    out = [(n, f"N(0, {s:.3g}^2)") for n, s in zip(posterior.names, model._scales, strict=True)]
+    out = [
+        (n, f"N(0, {s:.3g}^2){_where(n, model._origin)}")
+        for n, s in zip(posterior.names, model._scales, strict=True)
+    ]
     for grouping in posterior.groupings:
         for block in grouping.blocks:
             for column, scale in zip(block.columns, block.scales, strict=True):
-                out.append((f"sd {column}|{grouping.name}", f"half-normal({scale:.3g})"))
+                prior = f"half-normal({scale:.3g}){_where(column, block.origin)}"
+                out.append((f"sd {column}|{grouping.name}", prior))
             if block.correlations:
-                out.append((f"correlations |{grouping.name}", "LKJ(2)"))
+                where = _where(INTERCEPT, block.origin)
+                out.append((f"correlations |{grouping.name}", f"LKJ(2){where}"))
     for extra in posterior.layout.extras:
         rule = "gamma(2, {:.3g})" if extra.prior == "gamma" else "half-normal({:.3g})"
         value = 1 / extra.scale if extra.prior == "gamma" else extra.scale

@@ -8,31 +8,33 @@ import numpy as np
 
 from curvi._core.errors import InputError
 from curvi._core.text import quoted
+from curvi.mixed._checks import require_size
+from curvi.mixed._formula import Responses
 from curvi.mixed._likelihoods import Likelihood
 from curvi.mixed._table import label_of
 
 
 def response_of(
-    likelihood: Likelihood, matrix: Any, column: Any, text: str, first: int = 0
+    likelihood: Likelihood, found: Responses, column: Any, text: str, first: int = 0
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Responses and trials as numbers, and the two classes of a binary one.
 
     ``first`` is the number of the first row.
     """
-    values = np.asarray(matrix.design_matrix)
+    values = found.values
     classes: tuple[str, ...] = ()
     if likelihood.name == "binomial":
-        if matrix.kind != "proportion":
+        if found.kind != "proportion":
             raise InputError(
                 f"the response of a binomial model is proportion(successes, trials), not {text}"
             )
         y, trials = values[:, 0].astype(np.float64), values[:, 1].astype(np.float64)
-    elif matrix.kind == "categoric":
+    elif found.kind == "categoric":
         if likelihood.name != "bernoulli":
             raise InputError(
                 f"the response {quoted(text)} holds text; a {likelihood.name} model needs numbers"
             )
-        y, classes = _binary(column if column is not None else values, matrix, text)
+        y, classes = _binary(column if column is not None else values, text)
         trials = np.ones(len(y))
     else:
         y = values.astype(np.float64).reshape(len(values), -1)
@@ -43,10 +45,11 @@ def response_of(
             )
         y, trials = y[:, 0], np.ones(len(y))
         if likelihood.name == "bernoulli":
-            y, classes = _binary(column if column is not None else y, matrix, text)
+            y, classes = _binary(column if column is not None else y, text)
     bad = np.flatnonzero(~np.isfinite(y))
     if len(bad):
         raise InputError(f"the response {quoted(text)} is {y[bad[0]]} in row {first + bad[0]}")
+    require_size(y, f"the response {quoted(text)}")
     likelihood.check(y, trials)
     return y, trials, classes
 
@@ -57,13 +60,9 @@ def require_variation(likelihood: Likelihood, low: float, high: float, text: str
         raise InputError(f"the response {quoted(text)} is {low:g} in every row; nothing varies")
 
 
-def _binary(column: Any, matrix: Any, text: str) -> tuple[np.ndarray, tuple[str, ...]]:
+def _binary(column: Any, text: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """The second of two classes, in sorted order, is a success."""
-    values = np.asarray(column)
-    if values.ndim == 2:  # a level was chosen in the formula: y['yes']
-        levels = [str(level) for level in (matrix.levels or ())]
-        return values[:, 0].astype(np.float64), tuple(levels)
-    classes, codes = np.unique(values, return_inverse=True)
+    classes, codes = np.unique(np.asarray(column), return_inverse=True)
     if len(classes) != 2:
         raise InputError(
             f"the response {quoted(text)} has {len(classes)} different values "

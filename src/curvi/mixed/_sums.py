@@ -30,6 +30,31 @@ class Sums:
         stats = type(self.stats)(*parts)
         return Sums(stats, self.rows + other.rows, self.square + other.square)
 
+    def moved(self, turns: list[np.ndarray], levels: list[int], unit: float) -> Sums:
+        """Those of other columns, ``X @ turns[0]`` and so on by factor, and of responses in a unit.
+
+        ``levels`` are those of every factor.
+        """
+        first = turns[1]
+        many = [sparse.kron(sparse.identity(n), t) for n, t in zip(levels, turns[1:], strict=True)]
+        rest = sparse.block_diag([turns[0], *many[1:]], format="csr")
+        within, cross, outer, within_target, outer_target = self.stats
+        if isinstance(self.stats, Statistics):
+            cross = first.T @ cross @ rest.toarray()
+            outer = rest.T @ (outer @ rest)
+        else:
+            cross, outer = (many[0].T @ cross @ rest).tocsr(), (rest.T @ outer @ rest).tocsr()
+        stats = type(self.stats)(
+            first.T @ within @ first, cross, outer,
+            within_target @ first / unit, rest.T @ outer_target / unit,
+        )  # fmt: skip
+        return Sums(stats, self.rows, self.square / unit**2)
+
+    def gram(self, count: int) -> np.ndarray:
+        """Products of the first columns with each other: of the fixed effects."""
+        some: Any = self.stats.outer[:count, :count]
+        return np.asarray(some.toarray() if sparse.issparse(some) else some)
+
     @property
     def dense(self) -> Statistics:
         """Those of a model with few remaining effects."""

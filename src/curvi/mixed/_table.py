@@ -10,10 +10,19 @@ import numpy as np
 
 from curvi._core.errors import InputError, warn_user
 from curvi._core.text import quoted
+from curvi.mixed._checks import (
+    Pairs,
+    inspect_design,
+    inspect_zero,
+    require_offset,
+    require_size,
+)
 from curvi.mixed._design import Design, Factor, Moments, arrange
-from curvi.mixed._formula import Formula, Matrices, column_names, unknown_column
+from curvi.mixed._expressions import unknown_column
+from curvi.mixed._formula import Formula, Matrices, column_names
 from curvi.mixed._hyper import Block, Extra, Layout
 from curvi.mixed._likelihoods import Likelihood
+from curvi.mixed._standard import origin_of
 
 WIDE = 2.5  # default prior scales in units of the response over those of a column
 
@@ -59,12 +68,11 @@ def checked(
     ``first`` is the number of the first row, where the table is a part of another.
     """
     groups = {name for bar in formula.bars for name in bar.columns}
-    needed = groups | _plain(formula.response if response else "")
+    names = column_names(formula, response=response)
     known = [str(name) for name in frame.columns]
-    for name in sorted(needed):
+    for name in sorted(names):
         if name not in known:
             raise unknown_column(name, frame)
-    names = column_names(formula if response else replace(formula, response=""))
     used = [name for name in known if name in names]
     part = frame[used]
     for name in used:
@@ -76,12 +84,6 @@ def checked(
                 f"{len(missing)} of {len(part)} rows; drop these rows, or fill them"
             )
     return part
-
-
-def _plain(text: str) -> set[str]:
-    """The name of a column, if a text is no more than that."""
-    name = text.strip().strip("`")
-    return {name} if name and not set(name) & set("()[]+*:") else set()
 
 
 def bars_of(formula: Formula) -> dict[str, list[int]]:
@@ -101,7 +103,12 @@ def blocks_of(
         columns = tuple(matrices.bar_columns(index))
         units = [spread(moments, at + k, column) for k, column in enumerate(columns)]
         scales = tuple(scale if scale is not None else WIDE * unit / one for one in units)
-        blocks.append(Block(columns, scales, matrices.formula.bars[index].correlated))
+        correlated = matrices.formula.bars[index].correlated
+        some = slice(at, at + len(columns))
+        # Columns that are not correlated are so where they are zero: that is what || means.
+        means = moments.mean[some] if correlated else np.zeros(len(columns))
+        origin = origin_of(columns, means, moments.varies[some])
+        blocks.append(Block(columns, scales, correlated, origin))
         at += len(columns)
     return tuple(blocks)
 
@@ -189,10 +196,11 @@ def inspect(factor: Factor, moments: Moments, deviations: np.ndarray) -> None:
             f"{name} has a single level: its sd is known from the prior alone; leave the term out, "
             "or give it more groups"
         )
+    inspect_zero(factor, moments.low, moments.high)
     for column, size, most in zip(factor.effects, moments.size, deviations, strict=True):
         if column == "Intercept" or levels == moments.count:
             continue
-        if most <= 1e-12 * (1 + size):
+        if most <= 1e-12 * size:
             warn_user(
                 f"{column} does not vary within any level of {name}: its effect per level is told "
                 "from the intercept of the level by the prior alone"
@@ -204,7 +212,7 @@ def spread(moments: Moments, column: int, name: str) -> float:
     if name == "Intercept":
         return 1.0
     sd, size = float(moments.sd[column]), float(moments.size[column])
-    return sd if sd > 1e-9 * max(size, 1e-300) else (size or 1.0)
+    return sd if moments.varies[column] else (size or 1.0)
 
 
 def build(
@@ -221,9 +229,18 @@ def build(
     require_groups(formula, names)
     y, trials = response
     unit, centre = likelihood.units(y, trials)
-    fixed = fixed_scales(Moments.of(X), names, scales, unit, centre - float(np.mean(offset)))
+    moments = Moments.of(X)
+    fixed = fixed_scales(moments, names, scales, unit, centre - float(np.mean(offset)))
+    origin = np.array(origin_of(names, moments.mean, moments.varies))
     factors = _factors(matrices, frame, lefts, scales.group_sd, unit)
     design = arrange(X, tuple(names), fixed, offset, y, trials, factors)
+    design = replace(design, origin=origin, unit=unit)
+    require_offset(float(np.abs(offset).max()), unit)
+    pairs = Pairs()
+    pairs.add(factors)
+    pairs.announce(factors)
+    plain = (X - origin) * (fixed / unit)
+    inspect_design(design, plain.T @ plain, len(y), likelihood.name)
     return design, layout_of(design, likelihood, scales, unit)
 
 
@@ -236,10 +253,13 @@ def finite_columns(
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
             raise InputError(f"column {quoted(name)} is {values[bad[0]]} in row {first + bad[0]}")
+        if values is not offset:  # a small one does no harm, a large one is refused by its unit
+            require_size(values, f"column {quoted(name)}")
     for left, bar in zip(lefts, matrices.formula.bars, strict=True):
         bad = np.flatnonzero(~np.isfinite(left).all(axis=1))
         if len(bad):
             raise InputError(f"({bar.left} | {bar.factor}) is not finite in row {first + bad[0]}")
+        require_size(left, f"({bar.left} | {bar.factor})")
     return X, offset, lefts
 
 
@@ -273,23 +293,20 @@ def fixed_scales(
 ) -> np.ndarray:
     """Sds of the priors of the fixed effects; a column that is constant is warned of."""
     out = np.empty(len(names))
-    others = 0.0
     for index, name in enumerate(names):
         if name == "Intercept":
             continue
-        low, high = float(moments.low[index]), float(moments.high[index])
-        if high - low <= 1e-12 * (1 + float(moments.size[index])) and "Intercept" in names:
+        if not moments.varies[index] and "Intercept" in names:
+            value = f"{float(moments.low[index]):.6g}"
             warn_user(
-                f"column {quoted(name)} is constant ({low:.6g}): its effect is told from the "
+                f"column {quoted(name)} is constant ({value}): its effect is told from the "
                 "intercept by the prior alone; leave it out"
             )
         default = WIDE * unit / spread(moments, index, name)
         out[index] = scales.fixed if scales.fixed is not None else default
-        others += (out[index] * float(moments.mean[index])) ** 2
     if "Intercept" in names:
-        # The value at the mean of all columns is of the size of the response; the intercept is
-        # the value where they are zero, which may be far away.
-        default = np.sqrt((WIDE * unit) ** 2 + (WIDE * centre) ** 2 + others)
+        # The value at the means of all columns, which is of the size of the response.
+        default = WIDE * np.hypot(unit, centre)
         given = scales.intercept
         out[names.index("Intercept")] = given if given is not None else default
     return out

@@ -10,12 +10,11 @@ from sklearn.utils.validation import check_is_fitted
 from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi._core.memory import require_memory
-from curvi._core.text import quoted
-from curvi.diagnostics._evaluation import smoothed_weights
+from curvi._core.text import printable, quoted
 from curvi.glm._regressors import checked_level
 from curvi.mixed import _report as report
 from curvi.mixed._figures import plot_estimates, plot_groups
-from curvi.mixed._formula import Matrices, evaluate, parse, unknown_column
+from curvi.mixed._formula import Matrices
 from curvi.mixed._likelihoods import Likelihood
 from curvi.mixed._posterior import MixedPosterior
 from curvi.mixed._prediction import (
@@ -43,7 +42,8 @@ class FittedUse:
     _columns: dict[str, Any]
     _log_ratios: np.ndarray
     _scales: np.ndarray
-    _memory: Matrices | None
+    _origin: np.ndarray
+    _memory: Matrices
     _without_rows: bool = False
 
     def _likelihood(self) -> Likelihood:
@@ -78,30 +78,35 @@ class FittedUse:
     def summary(self) -> str:
         """Formula, priors, estimates with intervals, and the verdict, as text."""
         check_is_fitted(self, "posterior_")
-        groups = ", ".join(f"{len(g.labels)} levels of {g.name}" for g in self.posterior_.groupings)
-        what = (
-            f"  response    P({parse(self.formula_).response} = {self.classes_[1]})\n"
-            if self.classes_
-            else ""
+        groups = ", ".join(
+            f"{len(g.labels)} levels of {printable(g.name)}" for g in self.posterior_.groupings
         )
+        what = ""
+        if self.classes_:
+            event = f"P({self._memory.formula.response} = {self.classes_[1]})"
+            what = f"  response    {printable(event)}\n"
         head = report.description(self.formula_, self._likelihood(), self._priors())
         table = report.text_table(report.table_of(self.posterior_))
-        alarms = "".join(f"\n! {sentence}" for sentence in self.warnings_)
+        alarms = "".join(f"\n! {printable(sentence)}" for sentence in self.warnings_)
         rows = f"  data        {self.n_rows_} rows, {groups}"
-        return f"{head}\n{what}{rows}\n\n{table}\n\n{self.message_}{alarms}"
+        return f"{head}\n{what}{rows}\n\n{table}\n\n{printable(self.message_)}{alarms}"
 
     @property
-    def khat_(self) -> float:
-        """Pareto k of the importance weights: below 0.7 their averages can be trusted."""
+    def khat_(self) -> float | None:
+        """Pareto k of the importance weights: below 0.7 their averages can be trusted.
+
+        Above it a fit warns, unless more than half of the points are effective: the largest weights
+        then carry little, whatever the shape of their tail. None where there are no weights:
+        a small design of points carries the hyperparameters (more than 80 remaining effects, or
+        more than three per group).
+        """
         check_is_fitted(self, "posterior_")
-        return float(smoothed_weights(self._log_ratios).khat)
+        return report.khat_of(self._log_ratios)
 
     def _matrices(self) -> Matrices:
-        """The evaluated formula; after loading, evaluated again on the stored columns."""
-        found = getattr(self, "_memory", None)
-        if found is None:
-            found = self._memory = evaluate(parse(self.formula_), restored_frame(self._columns))
-        return found
+        """The formula with what it has learned from the rows of the fit."""
+        check_is_fitted(self, "posterior_")
+        return self._memory
 
     def _fitted_rows(self) -> Any:
         """The table of the fit, of which a Gaussian model in parts has sums alone."""
@@ -112,24 +117,42 @@ class FittedUse:
             )
         return restored_frame(self._columns)
 
-    def _state(self) -> dict[str, Any]:
-        """Parameters and attributes, without what the stored columns give again."""
-        return {name: value for name, value in vars(self).items() if name != "_memory"}
+    _claims = {  # noqa: RUF012  of no instance
+        "posterior_.names": "texts fixed", "coef_": "real fixed", "coef_sd_": "spread fixed",
+        "_scales": "positive fixed", "_origin": "real fixed", "feature_names_": "texts fixed",
+    }  # fmt: skip
+
+    def _check_stored(self: Any) -> None:
+        """Refuse a formula of a file that cannot be computed on its own columns."""
+        if not hasattr(self, "posterior_"):
+            return
+        self._check_parameters()
+        try:
+            table = restored_frame(self._columns)[:100]
+            if self._without_rows:
+                self._memory.evaluate(table)
+            else:
+                self._rows(table)
+            self._memory.response.of(table)
+            names = self._memory.common_columns()
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise InputError(
+                f"its _memory, _columns or posterior_ cannot be used ({said})"
+            ) from error
+        if names != list(self.posterior_.names):
+            raise InputError("its _memory has other columns than the effects of its posterior_")
 
     def _rows(self, table: Any) -> NewRows:
         """New rows: levels that were not seen, or whose identity is unknown, are marked."""
-        check_is_fitted(self, "posterior_")
-        formula, frame = parse(self.formula_), as_frame(table)
+        matrices, frame = self._matrices(), as_frame(table)
+        formula = matrices.formula
         part = checked(formula, frame, response=False, groups_may_miss=True)
-        matrices = self._matrices()
         try:
             X, offset, lefts = matrices.evaluate(part)
-        except (KeyError, ValueError, TypeError) as error:
-            if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
-                raise unknown_column(error.args[0], frame) from error
-            said = " ".join(str(error).split())
+        except InputError as error:
             raise InputError(
-                f"the formula cannot be evaluated on the new rows: {said[:200]}; they need the "
+                f"the formula cannot be evaluated on the new rows: {error}; they need the "
                 "columns of the fitted table, with categories that it had"
             ) from error
         bad = np.flatnonzero(~np.isfinite(np.column_stack([X, offset, *lefts])).all(axis=1))
@@ -149,9 +172,8 @@ class FittedUse:
         if self._likelihood().name != "binomial":
             return np.ones(rows)
         try:
-            found = matrices.response.evaluate_new_data(frame)
-            trials = np.asarray(found, np.float64).reshape(rows)
-        except (KeyError, ValueError, AttributeError):
+            trials = matrices.response.of_trials(frame)
+        except InputError:  # not given
             return np.ones(rows)
         bad = np.flatnonzero(~(np.isfinite(trials) & (trials >= 0)))
         if len(bad):
@@ -217,7 +239,7 @@ class FittedUse:
         return float(1 - np.sum((y - predicted) ** 2) / np.sum((y - y.mean()) ** 2))
 
     def _response(self, frame: Any) -> tuple[np.ndarray, np.ndarray]:
-        formula = parse(self.formula_)
+        formula = self._matrices().formula
         part = checked(formula, frame, response=True, groups_may_miss=True)
         column = part[formula.response] if formula.response in part.columns else None
         if column is not None and self.classes_:
@@ -229,8 +251,8 @@ class FittedUse:
                     f"row {strange[0]}; the model was fitted to {' and '.join(self.classes_)}"
                 )
             return (texts == self.classes_[1]).astype(np.float64), np.ones(len(texts))
-        matrices = evaluate(formula, part)
-        y, trials, _ = response_of(self._likelihood(), matrices.response, column, formula.response)
+        found = self._matrices().response.of(part)
+        y, trials, _ = response_of(self._likelihood(), found, column, formula.response)
         require_variation(self._likelihood(), y.min(), y.max(), formula.response)
         return y, trials
 
@@ -249,7 +271,8 @@ class FittedUse:
         dict of arrays
             After the axis of draws: ``fixed`` (effects), ``effects`` (a list with (levels,
             effects) for each factor of ``posterior_.groupings``), ``theta`` (unconstrained
-            hyperparameters), and every group sd, correlation and residual sd by its name.
+            hyperparameters, at the means of the columns), and every group sd, correlation and
+            residual sd by its name.
         """
         check_is_fitted(self, "posterior_")
         validation.positive_integer(num_draws, "num_draws")

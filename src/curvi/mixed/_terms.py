@@ -1,0 +1,312 @@
+"""Terms of a formula as columns of numbers.
+
+A term is a product of components, each a column or a call. Categories are coded so that the columns
+of all terms are linearly independent (S. Chambers and T. Hastie, Statistical Models in S, chapter
+2): an indicator of every level where no other term spans what they have in common, and contrasts
+otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from curvi._core.errors import InputError
+from curvi._core.memory import require_memory
+from curvi._core.text import quoted
+from curvi.mixed._expressions import (
+    CATEGORIES,
+    CONTRASTS,
+    Call,
+    Column,
+    Constant,
+    Node,
+    compute,
+    constant,
+)
+
+Term = tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Terms in the order in which they are written, with a constant or without."""
+
+    intercept: bool
+    terms: tuple[tuple[Node, ...], ...]
+
+
+def united(terms: list[Term], more: list[Term]) -> list[Term]:
+    """Terms with more of them, each once: a:b and b:a are one."""
+    found = {frozenset(term): term for term in (*reversed(more), *reversed(terms))}
+    return [t for t in dict.fromkeys([*terms, *more]) if found[frozenset(t)] is t]
+
+
+def crossed(first: Term, second: Term) -> Term:
+    """The interaction of two terms; what is in both counts once."""
+    return tuple(dict.fromkeys([*first, *second]))
+
+
+@dataclass(frozen=True)
+class Component:
+    """A factor of a term that has seen a table: numbers, or a category with its levels."""
+
+    node: Node
+    name: str
+    levels: tuple[str | int | float | bool, ...] | None = None  # None of numbers
+    sums: bool = False  # contrasts that sum to zero instead of differences from a level
+    reference: int = 0
+    width: int = 1
+
+    def __post_init__(self) -> None:
+        texts = {isinstance(level, str) for level in self.levels or ()}
+        if self.levels is not None and not (
+            len(set(self.levels)) == len(self.levels) > self.reference >= 0 and len(texts) == 1
+        ):
+            raise InputError("the levels of a component are not different values of one kind")
+
+    @classmethod
+    def learned(cls, node: Node, table: Any) -> Component:
+        """Levels of a category, or the memory of a number."""
+        name, inner, contrast = str(node), node, None
+        if isinstance(node, Call) and node.function in CATEGORIES:
+            inner, contrast = _category(node)
+        if contrast and isinstance(inner, Column):
+            value = _raw(inner, table)
+        else:
+            value, inner = compute(inner, table)
+        if not contrast and isinstance(value, np.ndarray) and value.ndim:
+            width = 1 if value.ndim == 1 else value.shape[1]
+            return cls(inner, name, width=width)
+        if not hasattr(value, "shape") or np.ndim(value) != 1:
+            raise InputError(f"{name} is the same in all rows; name a column")
+        levels = levels_of_values(value, name)
+        sums, chosen = contrast or (False, None)
+        reference = len(levels) - 1 if sums else 0
+        if chosen is not None:
+            if chosen not in levels:
+                raise InputError(f"{name} has no level {quoted(str(chosen))}")
+            reference = levels.index(chosen)
+        return cls(inner, name, levels, sums, reference)
+
+    def labels(self, full: bool) -> list[str]:
+        """Names of its columns; ``full`` keeps a column for every level."""
+        if self.levels is None:
+            if self.width == 1:
+                return [self.name]
+            return [f"{self.name}[{k}]" for k in range(self.width)]
+        every = full and not self.sums
+        kept = [str(v) for k, v in enumerate(self.levels) if every or k != self.reference]
+        mean = ["mean"] if full and self.sums else []
+        return [f"{self.name}[{level}]" for level in [*mean, *kept]]
+
+    def columns(self, full: bool) -> int:
+        """How many columns it has."""
+        return self.width if self.levels is None else len(self.levels) - (not full)
+
+    def values(self, table: Any, full: bool) -> np.ndarray:
+        """Its columns on the rows of a table."""
+        value = _raw(self.node, table) if self.levels is not None else compute(self.node, table)[0]
+        if self.levels is None:
+            return np.asarray(value, np.float64).reshape(len(table), self.width)
+        codes = codes_of_values(value, self.levels, self.name)
+        found = np.zeros((len(table), len(self.levels)))
+        found[np.arange(len(table)), codes] = 1.0
+        if full and not self.sums:
+            return found
+        found = np.delete(found, self.reference, axis=1)
+        if self.sums:
+            found[codes == self.reference] = -1.0
+        return np.column_stack([np.ones(len(table)), found]) if full else found
+
+
+def _raw(node: Any, table: Any) -> Any:
+    """Values of a category: a column as it is, for a number of many digits is a name."""
+    value = compute(node, table)[0]
+    return table[node.name] if isinstance(node, Column) else value
+
+
+def _category(node: Call) -> tuple[Node, tuple[bool, Any]]:
+    """What is made a category, whether contrasts sum to zero, and the level left out."""
+    second = CATEGORIES[node.function]
+    given = node.arguments("data", second)
+    sums, chosen = node.function == "S", given.get(second)
+    if node.function != "C":
+        level = None if chosen is None else constant(chosen, f"{second} of {node}")
+        return given["data"], (sums, level)
+    if isinstance(chosen, Constant) and chosen.text in ("None", *CONTRASTS):
+        return given["data"], (chosen.text == "Sum", None)
+    if chosen is None:
+        return given["data"], (False, None)
+    if not isinstance(chosen, Call) or chosen.function not in CONTRASTS:
+        raise InputError(f"{node} has no contrast; write C(h, Treatment('level')) or C(h, Sum)")
+    option = CONTRASTS[chosen.function]
+    level = None
+    if chosen.values or chosen.named:
+        level = constant(chosen.arguments(option)[option], f"{option} of {node}")
+    return given["data"], (chosen.function == "Sum", level)
+
+
+def levels_of_values(value: Any, name: str) -> tuple[Any, ...]:
+    """Different values: in the order of an ordered category, or sorted."""
+    import pandas as pd
+
+    dtype = getattr(value, "dtype", None)
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered:
+        found = list(dtype.categories)
+    else:
+        found = list(pd.unique(pd.Series(np.asarray(value))))
+        try:
+            found = sorted(found)
+        except TypeError as error:
+            raise InputError(f"{name} mixes texts and numbers; write all values as text") from error
+    plain = [level.item() if isinstance(level, np.generic) else level for level in found]
+    return tuple(
+        int(v) if isinstance(v, float) and v.is_integer() else v if _plain(v) else str(v)
+        for v in plain
+    )
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str)
+
+
+def codes_of_values(value: Any, levels: tuple[Any, ...], name: str) -> np.ndarray:
+    """Places of values among the levels of a fit; others are refused."""
+    import pandas as pd
+
+    places, distinct = pd.factorize(np.asarray(value), use_na_sentinel=False)
+    if any(isinstance(level, str) for level in levels):
+        distinct = np.array([str(one) for one in distinct], object)
+    codes = pd.Index(list(levels)).get_indexer(pd.Index(distinct))
+    if np.any(codes < 0):
+        strange = sorted(str(one) for one in distinct[codes < 0])[:5]
+        raise InputError(
+            f"the levels {', '.join(map(quoted, strange))} of {name} are not among those of the "
+            "fitted table"
+        )
+    return codes[places]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A product of components; those that are ``full`` have a column for every level."""
+
+    components: tuple[Component, ...]
+    full: tuple[bool, ...]
+
+    def labels(self) -> list[str]:
+        """Names of its columns."""
+        pairs = zip(self.components, self.full, strict=True)
+        return [":".join(parts) for parts in itertools.product(*(c.labels(f) for c, f in pairs))]
+
+    def values(self, table: Any) -> np.ndarray:
+        """Its columns on the rows of a table."""
+        found = np.ones((len(table), 1))
+        for component, full in zip(self.components, self.full, strict=True):
+            columns = found.shape[1] * component.columns(full)
+            require_memory(
+                8.0 * len(table) * columns,
+                f"{columns} columns of {':'.join(c.name for c in self.components)}",
+                "write (1 | group) for factors of many levels",
+            )
+            part = component.values(table, full)
+            found = (found[:, :, None] * part[:, None, :]).reshape(len(table), columns)
+        return found
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a sum that has seen a table, and its offset."""
+
+    intercept: bool
+    pieces: tuple[Piece, ...]
+    offsets: tuple[Node, ...] = ()
+
+    @classmethod
+    def learned(cls, terms: Sum, table: Any) -> Columns:
+        """Learn every component, and how categories are coded."""
+        offsets: list[Any] = []
+        plain: list[Term] = []
+        for term in terms.terms:
+            calls = [n for n in term if isinstance(n, Call) and n.function == "offset"]
+            if calls and len(term) > 1:
+                raise InputError(f"{calls[0]} interacts with a term; it is added as it is")
+            if calls:
+                offsets.append(compute(calls[0], table)[1])
+            else:
+                plain.append(term)
+        known = {node: Component.learned(node, table) for term in plain for node in term}
+        learned = [tuple(known[node] for node in term) for term in plain]
+        return cls(terms.intercept, tuple(coded(terms.intercept, learned)), tuple(offsets))
+
+    def labels(self) -> list[str]:
+        """Names of the columns, offsets left out."""
+        constant_ = ["Intercept"] if self.intercept else []
+        return [*constant_, *itertools.chain(*(piece.labels() for piece in self.pieces))]
+
+    def values(self, table: Any) -> np.ndarray:
+        """The columns on the rows of a table."""
+        ones = np.ones((len(table), int(self.intercept)))
+        with np.errstate(all="ignore"):  # what is not finite is reported by column
+            return np.column_stack([ones, *(piece.values(table) for piece in self.pieces)])
+
+    def offset(self, table: Any) -> np.ndarray:
+        """The sum of the offsets."""
+        found = np.zeros(len(table))
+        with np.errstate(all="ignore"):
+            for node in self.offsets:
+                found = found + compute(node, table)[0]
+        return found
+
+
+def coded(intercept: bool, terms: list[tuple[Component, ...]]) -> list[Piece]:
+    """How the categories of every term are coded, so that no column follows from the others.
+
+    With contrasts alone, the product of a set of categories spans what is new in their
+    interaction, and a full set of indicators spans that and what the others have without it. Terms
+    of fewer categories come first, as what they span is left out of the rest.
+    """
+    spanned: dict[frozenset[str], set[frozenset[str]]] = {}
+    if intercept:
+        spanned[frozenset()] = {frozenset()}
+    pieces: dict[int, list[Piece]] = {}
+    names = [[c.name for c in term if c.levels is not None] for term in terms]
+    for place in sorted(range(len(terms)), key=lambda k: len(names[k])):
+        numbers = frozenset(c.name for c in terms[place] if c.levels is None)
+        known = spanned.setdefault(numbers, set())
+        new = [s for s in _subsets(names[place]) if frozenset(s) not in known]
+        known.update(map(frozenset, new))
+        pieces[place] = []
+        for members, full in _joined(new):
+            kept = [c for c in terms[place] if c.levels is None or c.name in members]
+            pieces[place].append(Piece(tuple(kept), tuple(c.name in full for c in kept)))
+    return [piece for place in range(len(terms)) for piece in pieces[place]]
+
+
+def _subsets(names: list[str]) -> list[tuple[str, ...]]:
+    sizes = range(len(names) + 1)
+    return [some for size in sizes for some in itertools.combinations(names, size)]
+
+
+def _joined(new: list[tuple[str, ...]]) -> list[tuple[frozenset[str], frozenset[str]]]:
+    """Sets of categories, and which of them are full, that together span the given sets."""
+    blocks = [(frozenset(some), frozenset[str]()) for some in new]
+    while True:
+        pair = next(
+            (
+                (a, b)
+                for a, b in itertools.combinations(blocks, 2)
+                if a[0] < b[0] and len(b[0] - a[0]) == 1 and a[1] == b[1]
+            ),
+            None,
+        )
+        if pair is None:
+            return blocks
+        (small, full), large = pair
+        place = blocks.index(large)
+        blocks[place] = (large[0], full | (large[0] - small))
+        blocks.remove(pair[0])
