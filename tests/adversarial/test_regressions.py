@@ -147,12 +147,15 @@ def test_relevances_beyond_the_range_of_numbers_are_warned_about(size):
 @pytest.mark.parametrize("size", [1e160, 1e200, 1e307])
 def test_probabilities_of_distant_rows_have_the_right_limit(size, table):
     # Far out, E[sigmoid(t)] is P(t > 0), which depends on the direction of the row alone.
-    model = MODELS["logistic"]().fit(X, Y["logistic"])
     direction = np.array([[1.0, 0.2], [-1.0, 0.2]])
-    slope, sd = direction @ model.coef_[0], np.sqrt(direction**2 @ model.coef_sd_[0] ** 2)
     far = table(np.vstack([size * direction, X[:1]]))
+    model = MODELS["logistic"](covariance="diagonal").fit(X, Y["logistic"])
+    slope, sd = direction @ model.coef_[0], np.sqrt(direction**2 @ model.coef_sd_[0] ** 2)
     right = [*special.ndtr(slope / sd), model.predict_proba(X[:1])[0, 1]]
     handled(lambda: model.predict_proba(far)[:, 1], lambda p: same(p, right))
+    full = MODELS["logistic"](covariance="full").fit(X, Y["logistic"])
+    less = full.predict_proba(np.vstack([1e20 * direction, X[:1]]))
+    handled(lambda: full.predict_proba(far), lambda p: same(p, less))
 
 
 def test_probabilities_of_several_classes_of_distant_rows_have_the_right_limit():

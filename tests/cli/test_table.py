@@ -186,7 +186,7 @@ def test_a_fit_of_a_table_keeps_its_state_and_its_result(tmp_path, capsys):
     assert main([*command, "--save", str(saved)]) == 0
     model = curvi.load(saved)
     assert model.predict([[6.0]])[0] == pytest.approx(11.5, abs=1.5)
-    assert main([*command, "--save", str(saved)]) == 0
+    assert main([*command, "--save", str(saved), "--overwrite"]) == 0
     assert curvi.load(saved).coef_.tobytes() == model.coef_.tobytes()
     assert main([*command, "--seed", "1"]) == 2
     assert "another call: random_state was 0, and is 1 now" in capsys.readouterr().err
@@ -214,7 +214,7 @@ def test_a_parquet_file_is_fitted_in_blocks_like_its_table(tmp_path, capsys, mon
     assert "--ignore" in capsys.readouterr().err
     assert main(["fit", str(tmp_path / "t.parquet"), "--target", "nothing"]) == 2
     assert "no column 'nothing'" in capsys.readouterr().err
-    monkeypatch.setenv("CURVI_LAUNCH_RANK", "0")
+    monkeypatch.setattr("curvi.cli._stream.shared_mesh", lambda: "a mesh")
     assert main(command) == 2
     assert "leave 'curvi launch' out" in capsys.readouterr().err
 

@@ -164,8 +164,8 @@ def test_a_pass_that_gives_other_rows_than_the_first_is_rejected():
         curvi.BayesianLinearRegression().fit_blocks(source)
 
 
-@pytest.mark.parametrize("options", [{"method": "hfsgvi"}, {"covariance": "full"}])
-def test_blocks_are_for_newton_steps_with_a_diagonal_covariance(options):
+@pytest.mark.parametrize("options", [{"method": "hfsgvi"}, {"covariance": "low-rank"}])
+def test_blocks_are_for_newton_steps_without_a_low_rank(options):
     X, y, _ = table("logistic")
     with pytest.raises(InputError, match="need method='newton'"):
         curvi.BayesianLogisticRegression(**options).fit_blocks([(X, y)])

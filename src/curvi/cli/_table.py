@@ -19,8 +19,6 @@ from curvi.report import Report
 _INTEGER = re.compile(r"[+-]?\d{1,15}(\.0*)?", re.ASCII)
 _MOST_INTEGER_CLASSES = 10
 _MOST_CLASSES = 100
-_MOST_COMPARED = 200  # columns up to which a diagonal covariance gives way to a full one
-_NARROW = 1.05  # ratio of sds from which it does: less than is warned of, for it costs little
 
 
 @dataclass(frozen=True)
@@ -113,15 +111,11 @@ def fit_table(
     *,
     target: str,
     model: str,
-    covariance: str = "diagonal",
     mesh: Any = None,
     checkpoint: Any = None,
     **options: Any,
 ) -> FittedTable:
     """Choose the model, fit it, and keep what is reported.
-
-    With ``covariance="auto"`` a diagonal covariance is fitted first, and a full one where the
-    columns are so correlated that the sds of the first would be too small.
 
     Raises
     ------
@@ -132,11 +126,7 @@ def fit_table(
     chosen, reason = choose_model(table.target, target) if model == "auto" else (model, "chosen")
     y, classes = responses(table.target, target, chosen)
     began = time.perf_counter()
-    first = "diagonal" if covariance == "auto" else covariance
-    estimator = _fitted(chosen, {**options, "covariance": first}, table.X, y, mesh, checkpoint)
-    plain = covariance == "auto" and checkpoint is None and mesh is None
-    if plain and _needs_full(estimator, table.X):
-        estimator = _fitted(chosen, {**options, "covariance": "full"}, table.X, y, None, None)
+    estimator = _fitted(chosen, options, table.X, y, mesh, checkpoint)
     return FittedTable(
         estimator=estimator,
         model=chosen,
@@ -163,16 +153,6 @@ def _fitted(
         except ValueError as error:
             raise InputError(" ".join(str(error).split())) from error
     return estimator
-
-
-def _needs_full(estimator: Any, X: np.ndarray) -> bool:
-    """Whether the sds of a diagonal covariance are too small, and a full one can be afforded."""
-    from curvi.glm._report import narrowness
-
-    if not estimator.converged_ or X.shape[1] > _MOST_COMPARED:
-        return False
-    ratio = narrowness(estimator, X)
-    return ratio is not None and bool(ratio.max() > _NARROW)
 
 
 def estimator_of(model: str, options: dict[str, Any]) -> Any:

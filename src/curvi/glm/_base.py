@@ -14,22 +14,20 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from curvi._core import validation
-from curvi._core.errors import InputError, Interrupted, Outcome
+from curvi._core.errors import InputError, Interrupted, MisfitWarning, Outcome, warn_user
 from curvi._core.memory import require_memory
 from curvi._core.meshes import current_mesh, sharded
 from curvi.engine import resumable
-from curvi.families import Family, FullRank, LowRank, MeanField
-from curvi.glm._design import Columns, Posterior, is_selected
-from curvi.glm._fit import LARGEST_DENSE, GLMFit
-from curvi.glm._output import Shown
+from curvi.glm._choices import Choices
+from curvi.glm._design import Columns, is_selected
+from curvi.glm._fit import LARGEST_DENSE
+from curvi.glm._narrowness import TOO_NARROW
+from curvi.glm._output import Shown, feature_names
+from curvi.glm._posterior import Posterior
 from curvi.glm._rows import DTYPES, Block, Observations, Streaming, UserBlocks, canonical, in_chunks
 from curvi.glm._sparse_rows import stored_by_density
-from curvi.glm._stages import Options
-from curvi.io._objects import SavedEstimator
-from curvi.solvers import DSVI, HFSGVI, LBFGS, Method
-
-_COPIES = 8  # of the factor of a full covariance: gradient, step, and the vectors of its solution
-_LARGE = 1e8  # rows times squared columns, from which a start takes seconds
+from curvi.glm._starts import GLMFit
+from curvi.glm._stored import StoredRegression
 
 Model = TypeVar("Model", bound="BayesianLinearModel")
 # scikit-learn reads parameters from the signature of the constructor, which stores them unchanged:
@@ -45,7 +43,7 @@ class CoefficientDraws(NamedTuple):
 
 
 @estimator
-class BayesianLinearModel(Shown, SavedEstimator, BaseEstimator, abc.ABC):
+class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.ABC):
     """Base of the linear estimators: everything but the likelihood."""
 
     _streaming = Streaming()
@@ -54,7 +52,7 @@ class BayesianLinearModel(Shown, SavedEstimator, BaseEstimator, abc.ABC):
 
     prior: str = "normal"
     prior_scale: float = 1.0
-    covariance: str = "diagonal"
+    covariance: str = "auto"
     method: str = "newton"
     fit_intercept: bool = True
     standardize: bool = True
@@ -143,7 +141,8 @@ class BayesianLinearModel(Shown, SavedEstimator, BaseEstimator, abc.ABC):
         blocks : callable or collection
             A function that returns a fresh iterator of blocks ``(X, y)`` or
             ``(X, y, sample_weight)``, or a collection of them: a fit passes over the rows once
-            per step. How the rows are cut into blocks does not matter.
+            per step. How the rows are cut into blocks does not matter; columns of DataFrames are
+            taken by their names.
         checkpoint : path or Checkpoint, optional
             A file from which the same call resumes (:class:`curvi.Checkpoint`).
 
@@ -154,15 +153,19 @@ class BayesianLinearModel(Shown, SavedEstimator, BaseEstimator, abc.ABC):
         Raises
         ------
         InputError
-            For an iterator that can be read only once, blocks that do not fit together, more
-            than two classes, or a method other than ``"newton"`` with ``"diagonal"`` covariance.
+            For an iterator that can be read only once, blocks that do not fit together, rows that
+            change from one pass to the next, more than two classes, a method other than
+            ``"newton"``, or a low-rank covariance.
         """
         self._check_parameters()
-        if self.method != "newton" or self.covariance != "diagonal":
-            raise InputError("rows in blocks need method='newton' and covariance='diagonal'")
-        data = Observations(UserBlocks(blocks), self._labels, streamed=True)
+        if self.method != "newton" or self.covariance == "low-rank":
+            raise InputError("rows in blocks need method='newton' and no low-rank covariance")
+        given = UserBlocks(blocks)
+        data = Observations(given, self._labels, streamed=True)
         self.n_features_in_ = data.columns.mean.shape[0]
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        if given.names and all(isinstance(name, str) for name in given.names):
+            self.feature_names_in_ = np.array(given.names, dtype=object)
         return self._fit_observations(data)
 
     def _fit_observations(self: Model, data: Observations) -> Model:
@@ -175,7 +178,9 @@ class BayesianLinearModel(Shown, SavedEstimator, BaseEstimator, abc.ABC):
         )
         fitted = self._fit_rows(data, columns)
         self.result_ = fitted
-        self._posterior = Posterior.of(columns, fitted.family, fitted.q)
+        # Under a relevance prior each coefficient is identified by its own prior.
+        centred = fitted.q.mean.ndim > 1 and self.prior == "normal"
+        self._posterior = Posterior.of(columns, fitted.family, fitted.q, centred=centred)
         self._publish(data.dtype)
         if fitted.outcome is Outcome.INTERRUPTED:
             raise Interrupted(
@@ -185,11 +190,29 @@ class BayesianLinearModel(Shown, SavedEstimator, BaseEstimator, abc.ABC):
             )
         if not self.converged_:
             warnings.warn(self._failure(), ConvergenceWarning, stacklevel=3)
+        elif self.covariance == "auto" and self.prior == "normal" and (narrow := self._narrow()):
+            advice = "fit again with covariance='full', or 'diagonal' if sds do not matter"
+            warn_user(MisfitWarning(f"{type(self).__name__}: {narrow}; {advice}", self))
         return self
+
+    def _narrow(self, names: list[str] | None = None) -> str:
+        """Which sds are too small by a factor worth mentioning, or nothing."""
+        ratios = self.result_.sd_ratios
+        if ratios is None:
+            return ""
+        ratio = ratios.max(axis=0)[: self.n_features_in_]
+        worst, many = int(np.argmax(ratio)), int(np.sum(ratio > TOO_NARROW))
+        if not many:
+            return ""
+        return (
+            f"features are correlated, and the {self.covariance_} covariance leaves that out: the "
+            f"sds of at least {many} of {len(ratio)} features are too small, that of "
+            f"{(names or feature_names(self))[worst]} by a factor of {ratio[worst]:.1f}"
+        )
 
     def _takes_dense_steps(self, X: Any) -> bool:
         """Whether Newton steps form the whole Hessian, on the host."""
-        plain = self.method == "newton" and self.covariance == "diagonal"
+        plain = self.method == "newton" and self.covariance != "low-rank"
         return plain and X.shape[1] < LARGEST_DENSE // 2 and current_mesh() is None
 
     def _streams(self, X: Any, on_disk: bool) -> bool:
@@ -221,28 +244,6 @@ class BayesianLinearModel(Shown, SavedEstimator, BaseEstimator, abc.ABC):
         weights = self._posterior.sample(num_draws, validation.checked_seed(seed))
         return CoefficientDraws(self._slopes(weights), self._offsets(weights))
 
-    def _check_parameters(self) -> None:
-        validation.one_of(self.prior, ("normal", "ard"), "prior")
-        validation.one_of(self.covariance, ("diagonal", "full", "low-rank"), "covariance")
-        validation.one_of(self.method, ("newton", "hfsgvi", "lbfgs", "dsvi"), "method")
-        validation.positive_number(self.prior_scale, "prior_scale")
-        validation.positive_integer(self.rank, "rank")
-        validation.boolean(self.fit_intercept, "fit_intercept")
-        validation.boolean(self.standardize, "standardize")
-        validation.verbosity(self.verbose)
-        validation.random_source(self.random_state)
-        for name in ("intercept_prior_scale", "tol"):
-            if getattr(self, name) is not None:
-                validation.positive_number(getattr(self, name), name)
-        for name in ("num_starts", "batch_size", "max_iter"):
-            if getattr(self, name) is not None:
-                validation.positive_integer(getattr(self, name), name)
-        if self.batch_size is not None and self.method == "newton":
-            raise InputError(
-                "batch_size needs a stochastic method; method='newton' uses all rows, "
-                "choose method='hfsgvi', 'lbfgs' or 'dsvi'"
-            )
-
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
         """Validate a table: finite numbers, matching lengths; rows of weight zero are dropped."""
         for given, name in ((X, "X"), (y, "y"), (sample_weight, "sample_weight")):
@@ -267,75 +268,18 @@ class BayesianLinearModel(Shown, SavedEstimator, BaseEstimator, abc.ABC):
             X, y, weight = X[used], y[used], weight[used]
         return X, y, weight
 
-    def _family(self, columns: int, classes: int = 1) -> Family:
-        """The structure of the covariance; a low rank stays below the number of columns."""
-        if self.covariance == "full":
-            size = 8.0 * _COPIES * classes * columns**2
-            what = f"covariance='full' of {columns} coefficients"
-            require_memory(size, what, "use covariance='diagonal' or 'low-rank'")
-            return FullRank()
-        rank = min(self.rank, columns - 1)
-        return LowRank(rank) if self.covariance == "low-rank" and rank > 0 else MeanField()
-
-    def _options(self, columns: Columns, total: float, curvature: float) -> Options:
-        """``total`` weight of the rows; ``curvature`` bounds that of one row in its predictor."""
-        large = total * columns.scale.size**2 > _LARGE
-        starts = self.num_starts or (1 if self.prior == "normal" or large else 4)
-        seed = int(validation.random_source(self.random_state).randint(2**31 - 1))
-        return Options(
-            method=self._engine(columns, total * curvature),
-            num_starts=starts,
-            batch_size=self.batch_size,
-            tolerance=self.tol,
-            max_steps=self.max_iter,
-            seed=seed,
-            progress=bool(self.verbose),
-        )
-
-    def _engine(self, columns: Columns, curvature: float) -> Method | None:
-        if self.method == "newton":
-            return None
-        if self.method == "dsvi":
-            # The largest eigenvalue of a weighted X'X is at most its trace.
-            largest = curvature * (columns.mean_square.sum() + columns.intercept)
-            return DSVI(learning_rate=float(f"{1 / (largest + self.prior_scale**-2):.1g}"))
-        if self.method == "lbfgs":
-            return LBFGS()
-        if self.prior == "normal":
-            return HFSGVI()
-        # The relevance bound is not concave, and full steps on its exact curvature may explode.
-        return HFSGVI(curvature="plug_in")
-
-    def _precision(self, columns: Columns, dtype: Any) -> np.ndarray:
-        precision = np.full(columns.count, self._inverse_square("prior_scale", dtype), dtype)
-        if columns.intercept and self.intercept_prior_scale is not None:
-            precision[-1] = self._inverse_square("intercept_prior_scale", dtype)
-        return precision
-
-    def _inverse_square(self, name: str, dtype: Any) -> np.floating:
-        """``scale**-2`` of a prior, which must be an ordinary number in the precision of a fit."""
-        scale, numbers = float(getattr(self, name)), np.finfo(dtype)
-        limit = float(numbers.tiny) ** 0.5
-        if not limit < scale < 1 / limit:
-            raise InputError(
-                f"{name} is {scale}, whose square is too small or too large for {numbers.dtype}; "
-                f"choose it between {limit:.0e} and {1 / limit:.0e}"
-            )
-        return numbers.dtype.type(scale**-2.0)
-
     def _publish(self, dtype: Any) -> None:
         """Set the public attributes, in the user's units and precision."""
         fitted, columns = self.result_, self._posterior.columns
         for name in ("relevance_", "selected_"):
             self.__dict__.pop(name, None)  # of an earlier fit
-        mean, sd = self._posterior.mean, np.sqrt(self._posterior.variance)
+        mean, sd = self._posterior.shown_mean, np.sqrt(self._posterior.variance)
         with np.errstate(over="ignore", invalid="ignore"):  # reported by name
             self.coef_ = self._slopes(mean).astype(dtype)
             self.coef_sd_ = self._slopes(sd).astype(dtype)
             self.intercept_ = self._offsets(mean).astype(dtype)
         # The intercept is the predictor where all features are zero.
-        origin = np.zeros((1, columns.scale.shape[0]))
-        spread = self._posterior.predictor(origin)[1][0] * columns.intercept
+        spread = self._posterior.at_origin() * columns.intercept
         self.intercept_sd_ = self._of_blocks(self._response_units[1] * spread, -1).astype(dtype)
         self.elbo_, self.elbos_, self.elbo_se_ = fitted.elbo, fitted.elbos, fitted.elbo_se
         if self.prior == "ard":
@@ -378,12 +322,17 @@ class BayesianLinearModel(Shown, SavedEstimator, BaseEstimator, abc.ABC):
         """All blocks of a classifier; the only one of a regressor."""
         return values if self._has_classes else values.take(0, axis)
 
-    def _predictor(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and sd of the linear predictors of new rows (rows, blocks), in float64."""
+    def _predictor(self, X: Any, *, jointly: bool = False) -> tuple[np.ndarray, ...]:
+        """Mean and sd of the linear predictors of new rows (rows, blocks), in float64.
+
+        ``jointly`` with the correlations of the predictors of each row.
+        """
         check_is_fitted(self)
         validation.refuse_masked(X, "X")
         X = validate_data(self, X, accept_sparse="csr", dtype=DTYPES, reset=False)
         table = canonical(X) if sparse.issparse(X) else X
-        mean, sd = in_chunks(self._posterior.predictor, table)
+        posterior = self._posterior
+        moments: Any = posterior.joint_predictor if jointly else posterior.predictor
+        mean, sd, *rest = in_chunks(moments, table)
         shift, scale = self._response_units
-        return shift + scale * mean, scale * sd
+        return shift + scale * mean, scale * sd, *rest

@@ -16,7 +16,6 @@ from jaxtyping import Float, Int
 from scipy import sparse
 
 from curvi._core.errors import InputError
-from curvi.families import Family, Params
 from curvi.glm._likelihoods import row_slices
 
 AnyArray = Any  # NumPy on the host, JAX in compiled fits
@@ -283,87 +282,6 @@ class Columns:
 def is_selected(mean: np.ndarray, variance: np.ndarray, mean_square: np.ndarray) -> np.ndarray:
     """Whether a coefficient moves the predictor, typically: ``sqrt(E[w^2] E[x^2]) > 1e-3``."""
     return np.sqrt((variance + mean**2) * mean_square) > _SWITCHED_OFF
-
-
-@dataclass(frozen=True)
-class Posterior:
-    """K independent blocks ``w_k = mean_k + diagonal_k e + factor_k e'`` in fitted units.
-
-    Mean-field posteriors have no factor, full-rank ones a diagonal of zeros.
-    """
-
-    columns: Columns
-    mean: np.ndarray  # (blocks, columns)
-    diagonal: np.ndarray  # (blocks, columns)
-    factor: np.ndarray | None  # (blocks, columns, rank)
-
-    @classmethod
-    def of(cls, columns: Columns, family: Family, q: Params) -> Posterior:
-        """The posterior of a fit, with a leading axis of blocks."""
-        lift = (None,) if q.mean.ndim == 1 else ()
-        mean, scale = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[lift], tuple(q))
-        blocks = [jax.tree.map(lambda leaf, k=k: leaf[k], scale) for k in range(mean.shape[0])]
-        parts = [family.scale.diagonal_and_factor(block, np) for block in blocks]
-        diagonals, factors = zip(*parts, strict=True)
-        return cls(
-            columns,
-            mean,
-            np.zeros_like(mean) if diagonals[0] is None else np.stack(diagonals),
-            None if factors[0] is None else np.stack(factors),
-        )
-
-    @property
-    def variance(self) -> np.ndarray:
-        """Marginal variances in fitted units."""
-        variance = self.diagonal**2
-        return variance if self.factor is None else variance + np.sum(self.factor**2, axis=2)
-
-    def predictor(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and sd of every linear predictor, both (rows, blocks), in float64.
-
-        Raises
-        ------
-        InputError
-            For a row whose predictor is beyond the largest number.
-        """
-        X = X.astype(np.float64, copy=False)
-        with np.errstate(all="ignore"):  # what overflows is computed again, in other units
-            mean, sd = self._moments(self.columns.design(X))
-            for row in np.flatnonzero(~np.isfinite(np.hypot(mean, sd)).all(axis=1)):
-                mean[row], sd[row] = self._distant(X[[row]])
-                if not np.isfinite([mean[row], sd[row]]).all():
-                    raise InputError(
-                        f"row {row} of X is so far from the rows of the fit that its predictor "
-                        "overflows; is it in the units of the fit?"
-                    )
-        return mean, sd
-
-    def _moments(self, design: Design) -> tuple[np.ndarray, np.ndarray]:
-        variance = design.squares((self.diagonal**2).T)
-        if self.factor is not None:
-            for block, factor in enumerate(self.factor):
-                variance[:, block] += np.sum(design.linear(factor) ** 2, axis=1)
-        return design.linear(self.mean.T), np.sqrt(variance)
-
-    def _distant(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Moments of one row whose entries cannot be squared: of the row in units of its size."""
-        x = X.toarray() if sparse.issparse(X) else X
-        columns, unit = self.columns, binary_unit(np.abs(x).max())
-        fitted = np.full((1, columns.count), 1 / unit)
-        fitted[:, : x.shape[1]] = (x / unit - columns.centre / unit) / columns.scale
-        again = binary_unit(np.abs(fitted).max())
-        mean, sd = self._moments(DenseDesign(fitted / again))
-        return mean[0] * again * unit, sd[0] * again * unit
-
-    def sample(self, num_draws: int, seed: int) -> np.ndarray:
-        """Draws of the coefficients (draws, blocks, columns) in fitted units."""
-        random = np.random.default_rng(seed)
-        weights = self.mean + self.diagonal * random.standard_normal((num_draws, *self.mean.shape))
-        if self.factor is not None:
-            blocks, _, rank = self.factor.shape
-            noise = random.standard_normal((num_draws, blocks, rank))
-            weights = weights + np.einsum("kpr,dkr->dkp", self.factor, noise)
-        return weights
 
 
 def binary_unit(size: Any) -> Any:

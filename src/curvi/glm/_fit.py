@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,65 +18,25 @@ from curvi._core.errors import InputError, Outcome
 from curvi._core.meshes import current_mesh, padded_count, place_rows, replicate
 from curvi._core.threads import one_blas_thread
 from curvi._core.trees import precision_of
-from curvi.engine import Budget, Execution, Resources, RunResult, hooks_for
+from curvi.engine import Budget, Execution, Resources, RunResult
 from curvi.engine import run as run_loop
 from curvi.families import Family, Params
 from curvi.glm._bound import GLMProblem, Rows, on_device, padded
 from curvi.glm._dense import DenseBound
 from curvi.glm._design import DenseDesign
 from curvi.glm._diagonal_bound import DiagonalBound
-from curvi.glm._likelihoods import Likelihood
+from curvi.glm._full_bound import FullBound, OnePredictor
+from curvi.glm._full_newton import fit_full, full_moments
+from curvi.glm._likelihoods import Gaussian, Likelihood
+from curvi.glm._narrowness import checked
 from curvi.glm._rows import StreamedRows, Tables, WholeTable
 from curvi.glm._sparse_rows import SparseTable, pairs_fit
-from curvi.glm._stages import Hooks, Options, by_relevance, by_stages
+from curvi.glm._stages import THREADED_WORK, Hooks, Options, by_relevance, by_stages
+from curvi.glm._starts import GLMFit, Start, best_start, starting_moments
 from curvi.solvers import TrustRegion
 
 LARGEST_DENSE = 1600  # parameters up to which the Hessian is formed and factorised
 _NOISE_LEFT = 0.05  # nats per root of a parameter that may be left after a stochastic run
-_THREADED_WORK = 1e10  # multiplications of one step from which several threads pay
-
-Start = tuple[np.ndarray, np.ndarray]  # mean and sds
-
-
-@dataclass(frozen=True)
-class GLMFit:
-    """A fitted model; its arrays are NumPy arrays.
-
-    Attributes
-    ----------
-    q : Params
-        Mean and scale parameters of the coefficients, the intercept last; with several classes
-        they have a leading axis.
-    elbo : float
-        The bound at the end, exact but for quadrature.
-    elbo_se : float
-        Standard error of ``elbo``: zero unless draws are needed (several classes).
-    elbos : array
-        The bound of every start; their spread says how rugged the bound is.
-    outcome, message, trace, steps
-        Of the start that was kept.
-    noise : float
-        Noise variance of a Gaussian likelihood.
-    seconds : float
-        Of all starts together.
-    """
-
-    family: Family
-    q: Params
-    elbo: float
-    elbos: np.ndarray
-    outcome: Outcome
-    message: str
-    trace: dict[str, np.ndarray]
-    steps: int
-    seconds: float
-    elbo_se: float = 0.0
-    noise: float = float("nan")
-
-    @property
-    def converged(self) -> bool:
-        """Whether the maximum of the bound was reached."""
-        return self.outcome is Outcome.CONVERGED
 
 
 def fit_glm(
@@ -92,19 +51,18 @@ def fit_glm(
 ) -> GLMFit:
     """Maximise the bound of one linear predictor from one or several starts.
 
-    Dense tables of moderate width with a diagonal covariance are fitted on the host, without
-    compilation; everything else by the compiled engine.
+    Full covariances under a normal prior, and diagonal ones of tables of moderate width, are
+    fitted on the host, without compilation; everything else by the compiled engine.
 
     Parameters
     ----------
     likelihood : Likelihood
         Of a response given its linear predictor.
     family : Family
-        Structure of the posterior covariance. A diagonal one takes the least time; its sds are too
-        small where features are correlated, and :meth:`report` says by how much.
+        Structure of the posterior covariance.
     rows : Rows or StreamedRows
-        NumPy arrays of one floating dtype; streamed ones need a diagonal covariance and
-        ``options.method=None``.
+        NumPy arrays of one floating dtype; streamed ones need ``options.method=None`` and a full
+        covariance under a normal prior or a diagonal one.
     relevance : bool
         Whether the prior is the relevance prior; otherwise it is normal.
     intercept : bool
@@ -149,21 +107,43 @@ def fit_glm(
         sd = np.exp(found.q.scale_params)
         return replace(found, noise=bound.noise_variance(np.asarray(found.q.mean), sd))
 
-    mesh = current_mesh()
-    if isinstance(rows, StreamedRows):
-        if mesh is not None:
-            raise InputError("rows in blocks have no mesh; give the table itself, on disk perhaps")
-        if 2 * columns > LARGEST_DENSE:
-            raise InputError(
-                f"rows in blocks can have {LARGEST_DENSE // 2} columns at most, the intercept "
-                f"included, and there are {columns}; give a sparse or in-memory table instead"
-            )
-        found = on_host(rows.tables)
-    elif options.method is None and dense_is_cheap(family, rows, 2 * columns) and not mesh:
-        found = on_host(whole_table(rows))
+    def in_full(tables: Tables) -> GLMFit:
+        bound = FullBound(OnePredictor(likelihood), tables, rows.precision, float(rows.noise))
+        found = fit_full(bound, family, dtype, starts, options)
+        return replace(found, noise=bound.noise_variance(*full_moments(family, found.q)))
+
+    mesh, streamed = current_mesh(), isinstance(rows, StreamedRows)
+    exact = options.method is None and not mesh
+    if exact and takes_full_steps(family, relevance):
+        found = in_full(_tables(rows))
+        # Rows that say little about wide coefficients: the trust region converges where these
+        # steps hardly do, and is worth its compilation. Gaussian ones began at the optimum.
+        gave_up = found.outcome in (Outcome.BUDGET, Outcome.STALLED) and options.max_steps is None
+        if gave_up and isinstance(rows, Rows) and not isinstance(likelihood, Gaussian):
+            found = compiled(rows)
+    elif streamed or (exact and dense_is_cheap(family, rows, 2 * columns)):
+        if streamed:
+            _check_streamed(columns, mesh)
+        found = on_host(_tables(rows))
     else:
-        found = compiled(rows)
+        found = compiled(cast("Rows", rows))
+    if not family.scale.is_full:
+        found = checked(found, likelihood, _tables(rows), rows.precision, relevance, intercept)
     return replace(found, seconds=time.perf_counter() - began)
+
+
+def _tables(rows: Rows | StreamedRows) -> Tables:
+    return rows.tables if isinstance(rows, StreamedRows) else whole_table(rows)
+
+
+def _check_streamed(columns: int, mesh: Any) -> None:
+    if mesh is not None:
+        raise InputError("rows in blocks have no mesh; give the table itself, on disk perhaps")
+    if 2 * columns > LARGEST_DENSE:
+        raise InputError(
+            f"rows in blocks can have {LARGEST_DENSE // 2} columns at most, the intercept "
+            f"included, and there are {columns}; give a sparse or in-memory table instead"
+        )
 
 
 def _placed(rows: Rows, options: Options) -> Rows:
@@ -181,11 +161,16 @@ def _placed(rows: Rows, options: Options) -> Rows:
     return Rows(DenseDesign(parts[0]), *parts[1:], *rest)
 
 
-def dense_is_cheap(family: Family, rows: Rows, size: int) -> bool:
+def dense_is_cheap(family: Family, rows: Any, size: int) -> bool:
     """Whether the whole Hessian can be formed and factorised at every step."""
     if not family.scale.is_diagonal or size > LARGEST_DENSE:
         return False
     return isinstance(rows.design, DenseDesign) or pairs_fit(rows.design)
+
+
+def takes_full_steps(family: Family, relevance: bool) -> bool:
+    """Whether the steps of a full covariance, on the host, are those of this bound."""
+    return family.scale.is_full and not relevance
 
 
 def relevant_columns(columns: int, relevance: bool, intercept: bool) -> np.ndarray:
@@ -198,23 +183,6 @@ def whole_table(rows: Rows) -> WholeTable | SparseTable:
     if not isinstance(rows.design, DenseDesign):
         return SparseTable.of(rows.design, rows.y, rows.weight)
     return WholeTable(*(np.asarray(x) for x in (rows.design.matrix, rows.y, rows.weight)))
-
-
-def starting_moments(
-    columns: int, seed: int, start: int, centre: np.ndarray | None = None
-) -> Start:
-    """Mean and sds of a start: zero and about ``1 / sqrt(columns)``; later ones are jittered.
-
-    Wider starts drown the likelihood in noise: the variance of a predictor is the sum over
-    columns. ``centre`` is where the mean starts instead of zero.
-    """
-    width = 1 / math.sqrt(max(columns, 1))
-    mean = np.zeros(columns) if centre is None else np.array(centre, np.float64)
-    if start > 0:
-        random = np.random.default_rng([seed, start])
-        width *= math.exp(random.uniform(-1.0, 1.0))
-        mean = mean + 0.3 * width * random.standard_normal(columns)
-    return mean, np.full(columns, width)
 
 
 def fit_on_host(
@@ -243,8 +211,8 @@ def fit_on_host(
 
     # On small matrices, or a busy machine, threads of a BLAS wait for each other for longer than
     # one thread needs for the work: measured 20 times on two busy cores.
-    with one_blas_thread() if bound.work < _THREADED_WORK else nullcontext():
-        return _best_start(family, run_from, moments, options)
+    with one_blas_thread() if bound.work < THREADED_WORK else nullcontext():
+        return best_start(family, run_from, moments, options)
 
 
 def fit_compiled(
@@ -281,7 +249,7 @@ def fit_compiled(
     def moments(params: Params) -> Params:
         return jax.tree.map(np.asarray, exact.to_mean(params))
 
-    return _best_start(family, run_from, moments, options)
+    return best_start(family, run_from, moments, options)
 
 
 def _verdict(exact: Any, sample: Any, run: RunResult, first: float, last: float) -> Outcome:
@@ -296,40 +264,6 @@ def _verdict(exact: Any, sample: Any, run: RunResult, first: float, last: float)
     size = sum(leaf.size for leaf in jax.tree.leaves(run.params))
     left = float(step.trace["gain"][0])
     return Outcome.CONVERGED if left < _NOISE_LEFT * size**0.5 else Outcome.BUDGET
-
-
-def _best_start(
-    family: Family,
-    run_from: Callable[[int, Hooks], tuple[RunResult, float]],
-    moments: Callable[[Any], Params],
-    options: Options,
-) -> GLMFit:
-    """Run from every start, or until Ctrl-C; a bound that is not finite loses against any other."""
-    found: list[tuple[RunResult, float]] = []
-    interrupted = False
-    with hooks_for(options.progress, "ELBO", sign=-1.0) as hooks:
-        try:
-            while len(found) < options.num_starts and not interrupted:
-                found.append(run_from(len(found), hooks))
-                interrupted = found[-1][0].outcome is Outcome.INTERRUPTED
-        except KeyboardInterrupt:  # between runs; what earlier starts found is not lost
-            if not found:
-                raise
-            interrupted = True
-    elbos = np.array([elbo for _, elbo in found])
-    kept, elbo = found[int(np.argmax(np.where(np.isfinite(elbos), elbos, -np.inf)))]
-    outcome = Outcome.INTERRUPTED if interrupted else kept.outcome
-    return GLMFit(
-        family=family,
-        q=moments(kept.params),
-        elbo=elbo,
-        elbos=elbos,
-        outcome=outcome,
-        message=outcome.sentence,
-        trace={**kept.trace, "elbo": -kept.trace["value"]},
-        steps=kept.steps,
-        seconds=kept.seconds,
-    )
 
 
 @partial(compiled, static_argnums=0)

@@ -10,11 +10,13 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from curvi._core.errors import InputError
 from curvi.glm._base import BayesianLinearModel
+from curvi.glm._contrasts import expected_softmax
 from curvi.glm._design import Columns
-from curvi.glm._fit import GLMFit, fit_glm
+from curvi.glm._fit import fit_glm
 from curvi.glm._likelihoods import Bernoulli, expected_sigmoid
 from curvi.glm._rows import Observations, StreamedRows
-from curvi.glm._softmax import expected_softmax, fit_softmax
+from curvi.glm._softmax import fit_softmax
+from curvi.glm._starts import GLMFit
 
 _WIDE = 1e100  # beyond, the sigmoid and the softmax of a predictor are steps
 
@@ -24,8 +26,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
 
     The evidence lower bound is maximised exactly: the expected log likelihood of a row is a
     one-dimensional integral, solved by quadrature, and steps are Newton's. With more than two
-    classes the model is a softmax over independent blocks of coefficients, and the integral over
-    the logits of a row is averaged over normalised draws (``elbo_se_`` is its error).
+    classes the model is a softmax, and the integral over the logits of a row is averaged over
+    normalised draws (``elbo_se_`` is its error).
 
     Parameters
     ----------
@@ -35,8 +37,12 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
         features are switched off.
     prior_scale : float
         Prior sd of coefficients, in standardised units if ``standardize``.
-    covariance : {"diagonal", "full", "low-rank"}
-        Structure of the posterior covariance (of each class).
+    covariance : {"auto", "full", "diagonal", "low-rank"}
+        Structure of the posterior covariance. ``"auto"`` is full up to 800 coefficients under a
+        normal prior with Newton steps, and diagonal otherwise. Full means jointly over all classes;
+        with ``prior="ard"`` or a stochastic method, and for every other structure, classes are
+        independent of each other. Sds are then too small where features are correlated; a fit looks
+        for that, ``"auto"`` warns of it, and :meth:`report` says by how much.
     method : {"newton", "hfsgvi", "lbfgs", "dsvi"}
         Exact Newton steps, or one of the paper's stochastic methods, whose result is judged by
         the exact ELBO.
@@ -63,10 +69,15 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
     Attributes
     ----------
     coef_, coef_sd_ : arrays, (1, features) or (classes, features)
-        Posterior means and sds. Those of a feature that is switched off are both zero, nearly: the
-        posterior takes it as irrelevant for certain, and its sd does not say how sure that is.
+        Posterior means and sds. With more than two classes they sum to zero over the classes: each
+        is the difference from the mean of all classes, since rows say nothing about a number that
+        is added to all of them. Under a relevance prior, which does, they are as they are fitted,
+        and those of a feature that is switched off are both zero, nearly: the posterior takes it
+        as irrelevant for certain, and its sd does not say how sure that is.
     intercept_, intercept_sd_ : arrays, (1,) or (classes,)
-        Posterior means and sds of the intercepts.
+        Posterior means and sds of the intercepts, which sum to zero likewise.
+    covariance_ : str
+        The structure of the covariance that was fitted.
     classes_ : array
         Labels, in order.
     relevance_, selected_ : arrays
@@ -118,15 +129,16 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
 
     def _integrated(self, X: Any) -> np.ndarray:
         """Probabilities in float64."""
-        mean, sd = self._predictor(X)
+        mean, sd, correlation = self._predictor(X, jointly=True)
         # Wide predictors only compare with each other: in smaller units they can be squared.
         size = np.maximum(np.abs(mean), sd).max(axis=1, keepdims=True)
         shrink = _WIDE / np.maximum(size, _WIDE)
-        mean, variance = shrink * mean, (shrink * sd) ** 2
+        mean, sd = shrink * mean, shrink * sd
         if mean.shape[1] == 1:
+            variance = sd**2
             pair = [expected_sigmoid(sign * mean[:, 0], variance[:, 0]) for sign in (-1.0, 1.0)]
             return np.column_stack(pair)
-        return expected_softmax(mean, variance)
+        return expected_softmax(mean, sd[:, :, None] * correlation * sd[:, None, :])
 
     def _labels(self, y: np.ndarray) -> np.ndarray:
         try:

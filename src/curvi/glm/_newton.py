@@ -37,16 +37,14 @@ def run_newton(
     bound: DiagonalBound, start: np.ndarray, budget: Budget, dtype: Any = np.float64
 ) -> RunResult:
     """Minimise a negative ELBO whose values have the rounding errors of ``dtype``."""
-    recording = Recording(lambda session: _identity(session, bound, start, dtype))
+    recording = Recording(lambda session: run_identity(session, bound, start, dtype))
     if (ended := recording.ended([start], budget.max_steps, budget.hooks)) is not None:
         return RunResult(*ended[0])
     driver = EagerDriver([DenseNewton(bound, start, dtype)])
     return run_driver(driver, 1, budget, recording=recording)[0]
 
 
-def _identity(
-    session: Session, bound: DiagonalBound, start: np.ndarray, dtype: Any
-) -> dict[str, str]:
+def run_identity(session: Session, bound: Any, start: np.ndarray, dtype: Any) -> dict[str, str]:
     """What decides the bits of a run: options in words, arrays and tables by their digests."""
     digests, words, data = session.identities, {}, []
     for entry in fields(bound):

@@ -25,9 +25,10 @@ class Shown:
     ) -> Path:
         """Write a page for a browser that stands alone, and its numbers as JSON beside it.
 
-        The verdict in plain words, coefficients with intervals and the probability of their
+        The verdict in plain words (whether a covariance that is not full has made intervals too
+        narrow among it), coefficients with intervals and the probability of their
         direction, convergence, and how to repeat the fit. With the rows also how well the model
-        describes them, and whether a diagonal covariance has made intervals too narrow.
+        describes them.
 
         Parameters
         ----------
@@ -64,3 +65,11 @@ class Shown:
             names=None if names is None else [str(name) for name in names],
             labels=labels if len(labels) > 2 else None,
         )
+
+
+def feature_names(model: Any) -> list[str]:
+    """Names of the columns of a fit, or x0, x1, ..."""
+    found = getattr(model, "feature_names_in_", None)
+    return (
+        [f"x{i}" for i in range(model.n_features_in_)] if found is None else list(map(str, found))
+    )

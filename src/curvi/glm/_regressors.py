@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,13 @@ from sklearn.metrics import d2_tweedie_score
 
 from curvi._core import validation
 from curvi._core.errors import InputError, warn_user
+from curvi.families import MeanField
 from curvi.glm._base import BayesianLinearModel, estimator
 from curvi.glm._design import Columns
-from curvi.glm._fit import GLMFit, fit_glm
+from curvi.glm._fit import fit_glm
 from curvi.glm._likelihoods import Gaussian, Poisson, gauss_hermite
 from curvi.glm._rows import Observations
+from curvi.glm._starts import GLMFit
 
 _LEAST_NOISE = {8: 1e-12, 4: 1e-6}  # of the variance of y, by bytes of a number
 _NODES = 40  # of the rate, in intervals of counts
@@ -37,9 +40,11 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
         features are switched off.
     prior_scale : float
         Prior sd of coefficients, in sds of y per sd of a feature if ``standardize``.
-    covariance : {"diagonal", "full", "low-rank"}
-        Structure of the posterior covariance. A diagonal one takes the least time; its sds are too
-        small where features are correlated, and :meth:`report` says by how much.
+    covariance : {"auto", "full", "diagonal", "low-rank"}
+        Structure of the posterior covariance. ``"auto"`` is full up to 800 coefficients under a
+        normal prior with Newton steps, and diagonal otherwise. Sds of a covariance that is not full
+        are too small where features are correlated; a fit looks for that, ``"auto"`` warns of it,
+        and :meth:`report` says by how much.
     method : {"newton", "hfsgvi", "lbfgs", "dsvi"}
         Exact Newton steps, or one of the paper's stochastic methods, whose result is judged by
         the exact ELBO.
@@ -75,6 +80,8 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
         Posterior mean and sd of the intercept.
     noise_sd_ : float
         Noise sd, given or estimated.
+    covariance_ : str
+        The structure of the covariance that was fitted.
     relevance_, selected_ : arrays
         With ``prior="ard"``: prior variances, and which features are not switched off.
     elbo_, elbos_, n_iter_, converged_, result_
@@ -162,14 +169,18 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
 
         # Noise that is not known is at most that of y, and falls on the way.
         curvature = float(1 / (noise if noise > 0 else (unit / scale) ** 2))
-        fitted = fit_glm(
+        fit = partial(
+            fit_glm,
             Gaussian(),
-            self._family(columns.count),
-            data.rows(columns, self._precision(columns, dtype), noise, encode),
+            rows=data.rows(columns, self._precision(columns, dtype), noise, encode),
             relevance=self.prior == "ard",
             intercept=columns.intercept,
             options=self._options(columns, total, curvature),
         )
+        fitted = fit(family=self._family(columns.count))
+        # Columns that can reproduce all rows leave a full covariance no noise to estimate.
+        if self.covariance == "auto" and not fitted.converged and fitted.noise <= -1.01 * noise:
+            self.covariance_, fitted = "diagonal", fit(family=MeanField())
         self._response_units = (shift, scale)
         self.noise_sd_ = scale * float(np.sqrt(fitted.noise))
         jacobian = total * np.log(scale)  # the density of y is per unit of y
@@ -192,9 +203,11 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
         features are switched off.
     prior_scale : float
         Prior sd of coefficients, in standardised units if ``standardize``.
-    covariance : {"diagonal", "full", "low-rank"}
-        Structure of the posterior covariance. A diagonal one takes the least time; its sds are too
-        small where features are correlated, and :meth:`report` says by how much.
+    covariance : {"auto", "full", "diagonal", "low-rank"}
+        Structure of the posterior covariance. ``"auto"`` is full up to 800 coefficients under a
+        normal prior with Newton steps, and diagonal otherwise. Sds of a covariance that is not full
+        are too small where features are correlated; a fit looks for that, ``"auto"`` warns of it,
+        and :meth:`report` says by how much.
     method : {"newton", "hfsgvi", "lbfgs", "dsvi"}
         Exact Newton steps, or one of the paper's stochastic methods, whose result is judged by
         the exact ELBO.
@@ -225,6 +238,8 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
         posterior takes it as irrelevant for certain, and its sd does not say how sure that is.
     intercept_, intercept_sd_ : float
         Posterior mean and sd of the intercept.
+    covariance_ : str
+        The structure of the covariance that was fitted.
     relevance_, selected_ : arrays
         With ``prior="ard"``: prior variances, and which features are not switched off.
     elbo_, elbos_, n_iter_, converged_, result_

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import sparse, special
 
 from curvi._core.errors import InputError
+from curvi.glm._output import feature_names
 from curvi.report import Facts, Forest, Grid, Prose, Report, Tab, Tile, Verdict
 from curvi.report._blocks import Estimate, normal_estimate
 from curvi.report._common import READ, bound_chart, bound_tile, checked_title, repeat_tab
@@ -23,9 +23,7 @@ from curvi.report._predictive import (
 
 _MOST_ESTIMATES = 500
 _REPLICATES = 200
-_MOST_NUMBERS = 2e7  # of simulated data, and of a table whose curvature is computed
-_MOST_COLUMNS = 400  # of which sds are compared with those that a full covariance would have
-TOO_NARROW = 1.25  # ratio of sds from which a diagonal covariance is warned of
+_MOST_NUMBERS = 2e7  # of simulated data
 _KINDS = {
     "BayesianLogisticRegression": "logistic regression",
     "BayesianPoissonRegression": "Poisson regression of counts",
@@ -45,8 +43,7 @@ def report_of(
     features = feature_names(model) if names is None else list(names)
     classes = [str(c) for c in getattr(model, "classes_", ())] if labels is None else list(labels)
     forests = coefficient_forests(model, features, classes)
-    ratio = narrowness(model, X) if X is not None else None
-    verdict = verdict_of(model, ratio, features, notes)
+    verdict = verdict_of(model, features, notes)
     tiles = [_clear(forests), *_quality(model, X, y, classes)]
     tiles += [bound_tile(model.elbo_), _time(model)]
     tabs = [Tab("estimates", "Coefficients", (Prose(READ), *forests))]
@@ -70,30 +67,14 @@ def report_of(
     )
 
 
-def feature_names(model: Any) -> list[str]:
-    """Names of the columns of a fit, or x0, x1, ..."""
-    found = getattr(model, "feature_names_in_", None)
-    return (
-        [f"x{i}" for i in range(model.n_features_in_)] if found is None else list(map(str, found))
-    )
-
-
-def verdict_of(
-    model: Any, ratio: np.ndarray | None, features: list[str], notes: tuple[str, ...]
-) -> Verdict:
+def verdict_of(model: Any, features: list[str], notes: tuple[str, ...]) -> Verdict:
     """Whether to trust the numbers, in words, and what to do."""
     if not model.converged_:
         sentence = model._failure().removeprefix(f"{type(model).__name__}: ")
         return Verdict("bad", "Do not use these numbers yet: the fit has not converged.",
                        (sentence[:1].upper() + sentence[1:],), notes)  # fmt: skip
-    if ratio is not None and ratio.max() > TOO_NARROW:
-        worst = int(np.argmax(ratio))
-        many = int(np.sum(ratio > TOO_NARROW))
-        said = (
-            f"The columns are correlated, and the diagonal covariance of this fit leaves that out: "
-            f"the sds of {many} of {len(ratio)} coefficients are too small, that of "
-            f"{features[worst]} by a factor of {ratio[worst]:.1f}."
-        )
+    if narrow := model._narrow(features):
+        said = narrow[:1].upper() + narrow[1:] + "."
         advice = (
             "For intervals that can be used, fit again with covariance='full' (--family full-rank "
             "on the command line). The means are hardly affected.",
@@ -111,42 +92,6 @@ def verdict_of(
         ),
         (*advice, *notes),
     )
-
-
-def narrowness(model: Any, X: Any) -> np.ndarray | None:
-    """Sds that a full covariance would have over those of a diagonal one; None if not known.
-
-    From the curvature H = X'WX + P at the posterior mean: a diagonal covariance has the sds of
-    one coefficient given all others, ``H_jj^(-1/2)``, in place of ``(H^-1)_jj^(1/2)``. Of several
-    classes the largest ratio, each class given the others, which is the least that it can be.
-    """
-    posterior, columns = model._posterior, model._posterior.columns
-    small = columns.count <= _MOST_COLUMNS and np.size(X) <= _MOST_NUMBERS
-    if model.covariance != "diagonal" or sparse.issparse(X) or not small:
-        return None
-    design = columns.dense(np.asarray(X, float))
-    curvature = _curvature(model, design @ posterior.mean.T)
-    precision = np.broadcast_to(model._precision(columns, np.dtype(float)), posterior.mean.shape)
-    if model.prior == "ard":  # each coefficient has the prior variance that maximises the bound
-        precision = 1 / np.maximum(posterior.mean**2 + posterior.variance, np.finfo(float).tiny)
-    ratios = []
-    for weights, prior in zip(curvature.T, precision, strict=True):
-        hessian = (design * weights[:, None]).T @ design + np.diag(prior.astype(float))
-        unit = 1 / np.sqrt(np.diag(hessian))  # of a matrix with ones on its diagonal
-        ratios.append(np.sqrt(np.diag(np.linalg.inv(hessian * np.outer(unit, unit)))))
-    return np.asarray(np.max(ratios, axis=0))[: columns.scale.shape[0]]
-
-
-def _curvature(model: Any, predictor: np.ndarray) -> np.ndarray:
-    """Second derivatives of the negative log likelihood, (rows, predictors)."""
-    kind = type(model).__name__
-    if kind == "BayesianLogisticRegression":
-        several = predictor.shape[1] > 1
-        p = special.softmax(predictor, axis=1) if several else special.expit(predictor)
-        return np.asarray(p * (1 - p))
-    if kind == "BayesianPoissonRegression":
-        return np.asarray(np.exp(np.minimum(predictor, 50.0)))
-    return np.full(predictor.shape, 1 / model.result_.noise)
 
 
 def coefficient_forests(model: Any, features: list[str], classes: list[str]) -> list[Forest]:
@@ -174,6 +119,10 @@ def coefficient_forests(model: Any, features: list[str], classes: list[str]) -> 
             title = f"Class {classes[block]}: effect of one standard deviation of each feature"
         note = f"Intercept {rounded(float(intercepts[0][block]), float(intercepts[1][block]))}, "
         note += f"sd {plain(float(intercepts[1][block]), 2)}, where all features are zero. "
+        if len(classes) > 2 and model.prior == "normal":
+            note += (
+                "All are differences from the mean of the classes, over which they sum to zero. "
+            )
         note += f"Effects are {_unit(model)}; so they can be compared, they are those of one sd "
         note += (
             "of a feature, and \u201cper unit\u201d gives the coefficient in units of the table."
@@ -295,7 +244,7 @@ def _model(
         "response": target,
         "features": str(len(features)),
         "prior": prior,
-        "posterior": f"Gaussian, {model.covariance} covariance",
+        "posterior": f"Gaussian, {model.covariance_} covariance",
     }
     if len(classes) == 2:
         facts["response"] += f": {classes[1]} against {classes[0]}"

@@ -22,6 +22,7 @@ from curvi._core.validation import refuse_masked
 from curvi.glm._bound import Rows
 from curvi.glm._design import Columns, Moments
 from curvi.glm._likelihoods import row_slices
+from curvi.io._passes import SameRows, aligned, column_names
 
 DTYPES = (np.float64, np.float32)
 _DISTANT = 30.0  # sds from zero, beyond which squares lose three digits
@@ -188,15 +189,16 @@ class Streaming:
         return [Block(X[part], y[part], weight[part]) for part in row_slices(X.shape[0], rows)]
 
 
-@dataclass(frozen=True)
+@dataclass
 class UserBlocks:
     """Blocks ``(X, y)`` or ``(X, y, weight)`` of the user, validated in every pass.
 
     ``source`` is a function that returns a fresh iterator, or a collection that can be iterated
-    again and again.
+    again and again. ``names`` are those of the columns of X, after a pass over DataFrames.
     """
 
     source: Callable[[], Iterable[Any]] | Iterable[Any]
+    names: tuple[Any, ...] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         """Validate the source: a fit passes over the rows many times."""
@@ -214,8 +216,11 @@ class UserBlocks:
     def __iter__(self) -> Iterator[Block]:
         """One pass; rows of weight zero are left out."""
         width = None
-        for number, item in enumerate(self.source() if callable(self.source) else self.source):
+        given = self.source() if callable(self.source) else self.source
+        for number, item in enumerate(aligned(given)):
             block = _validated(item, number)
+            if not number:
+                self.names = column_names(item[0])
             width = block.X.shape[1] if width is None else width
             if block.X.shape[1] != width:
                 raise InputError(
@@ -266,11 +271,11 @@ class Observations:
         self, blocks: Iterable[Block], labels_of: Encode, *, streamed: bool = True
     ) -> None:
         self.blocks, self.streamed = blocks, streamed
-        self._num_rows, self.dtype = 0, np.dtype(np.float32)
+        self._same = SameRows()
+        self.dtype = np.dtype(np.float32)
         columns: Moments | None = None
         labels: list[np.ndarray] = []
-        for block in blocks:
-            self._num_rows += block.y.shape[0]
+        for block in self._same_rows():
             self.dtype = np.promote_types(self.dtype, block.X.dtype)
             here = Moments.of(block.X, block.weight)
             columns = here if columns is None else columns.merged(here)
@@ -300,7 +305,7 @@ class Observations:
                 yield design, encode(block.y), block.weight.astype(self.dtype, copy=False)
 
         if self.streamed:
-            return StreamedRows(StreamedTables(source, self._num_rows), prior, noise)
+            return StreamedRows(StreamedTables(source, self._same.num_rows), prior, noise)
         (table,) = self.blocks
         X = table.X
         # Columns far from zero lose digits if they are centred after the product.
@@ -310,17 +315,9 @@ class Observations:
         design, y = columns.design(X), encode(table.y)
         return Rows(design, y, table.weight, prior, np.asarray(noise, self.dtype))
 
-    def _same_rows(self) -> Iterator[Block]:
-        """A later pass, which must give as many rows as the first."""
-        count = 0
-        for block in self.blocks:
-            count += block.y.shape[0]
-            yield block
-        if count != self._num_rows:
-            raise InputError(
-                f"blocks gave {self._num_rows} rows at first and {count} later; every pass "
-                "must give the same rows"
-            )
+    def _same_rows(self) -> Iterable[Block]:
+        """A pass; those of a stream are compared with the first."""
+        return self._same(self.blocks) if self.streamed else self.blocks
 
 
 def canonical(X: Any) -> Any:
@@ -332,7 +329,7 @@ def canonical(X: Any) -> Any:
     return X
 
 
-def in_chunks(moments: Callable[[Any], tuple[np.ndarray, np.ndarray]], X: Any) -> Any:
+def in_chunks(moments: Callable[[Any], tuple[np.ndarray, ...]], X: Any) -> Any:
     """Mean and sd of predictors, of a long dense table some rows at a time, not copied whole."""
     size = max(1, _NUMBERS_PER_CHUNK // max(X.shape[1], 1))
     if sparse.issparse(X) or X.shape[0] <= size:

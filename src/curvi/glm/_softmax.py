@@ -1,13 +1,15 @@
-r"""Multiclass: a softmax over the linear predictors of K independent Gaussian blocks.
+r"""Multiclass: a softmax over K linear predictors.
 
 .. math::
 
     E[\log p(y_i)] = m_{i y_i} - E\Big[\log \sum_k e^{t_{ik}}\Big], \qquad
-    t_{ik} \sim N\big(x_i^\top \mu_k,\; \|R_k^\top x_i\|^2\big)
+    t_i \sim N(m_i, V_i)
 
-The K-dimensional expectation is averaged over draws in the space of logits, not of coefficients:
-:math:`t_k = m_k + \sqrt{v_k}\,\epsilon_k` with draws that are fixed, normalised and the same for
-every row for the exact methods, fresh for the paper's stochastic ones.
+With a full covariance the coefficients of all classes are jointly Gaussian (:mod:`_contrasts`);
+with any other the K blocks of coefficients are independent, and V_i is diagonal. The expectation
+is averaged over draws in the space of logits, not of coefficients: :math:`t = m + L \epsilon` with
+draws that are fixed, normalised and the same for every row for the exact methods, fresh for the
+paper's stochastic ones.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy import special
 
+from curvi._core.meshes import current_mesh
 from curvi._core.threads import one_blas_thread
 from curvi._core.trees import precision_of, stable_sum
 from curvi.families import Family, Params
@@ -36,25 +39,28 @@ from curvi.glm._bound import (
     predictor_variance,
     sampled_rows,
 )
+from curvi.glm._contrasts import Contrasts, draws_for, logit_draws
 from curvi.glm._design import DenseDesign
 from curvi.glm._diagonal_bound import DiagonalBound, Energy
 from curvi.glm._fit import (
-    GLMFit,
     dense_is_cheap,
     fit_compiled,
     fit_on_host,
     neg_elbo,
     relevant_columns,
-    starting_moments,
+    takes_full_steps,
     whole_table,
 )
+from curvi.glm._full_bound import FullBound
+from curvi.glm._full_newton import fit_full, full_moments
 from curvi.glm._likelihoods import Bernoulli, row_slices
+from curvi.glm._narrowness import checked
 from curvi.glm._rows import WholeTable
 from curvi.glm._stages import Options
+from curvi.glm._starts import GLMFit, starting_moments
 from curvi.linalg import FunctionMetric, Metric
 from curvi.solvers import Problem
 
-_FEWEST_DRAWS = 64
 _DRAWS_AT_ONCE = 8
 _NUMBERS_AT_ONCE = 2_000_000  # of a table of draws x rows x classes
 # Draws are a quadrature rule and no source of randomness: the same for every fit.
@@ -80,7 +86,8 @@ def fit_softmax(
     Parameters
     ----------
     family : Family
-        Structure of the posterior covariance of each block.
+        Structure of the posterior covariance: full over all classes together under a normal
+        prior and Newton steps, otherwise that of each class.
     rows : Rows
         NumPy arrays; ``rows.y`` holds class numbers.
     num_classes : int
@@ -96,11 +103,16 @@ def fit_softmax(
     Returns
     -------
     GLMFit
-        The fit from the best start; parameters have a leading axis of classes.
+        The fit from the best start; parameters have a leading axis of classes, or are those of the
+        K - 1 contrasts of :func:`contrast_basis`, flattened, where all classes are fitted jointly.
     """
     options = Options() if options is None else options
     began = time.perf_counter()
     columns, dtype = rows.design.num_columns, rows.weight.dtype
+    exact_steps = options.method is None and current_mesh() is None
+    if exact_steps and takes_full_steps(family, relevance):
+        found = _fit_jointly(family, rows, num_classes, options)
+        return replace(found, seconds=time.perf_counter() - began)
     draws = logit_draws(num_classes, _QUADRATURE_SEED)
     fresh = (logit_draws(num_classes, seed) for seed in _FRESH_SEEDS)
 
@@ -133,35 +145,32 @@ def fit_softmax(
             found = fit_compiled(exact, device, sample_of(draws), starts, options)
             q = exact.from_mean(on_device(found.q))
             elbos = [-float(neg_elbo(exact, q, sample_of(noise))) for noise in fresh]
+    found = checked(
+        _with_error(found, elbos), None, whole_table(rows), rows.precision, relevance, intercept
+    )
+    return replace(found, seconds=time.perf_counter() - began)
+
+
+def _with_error(found: GLMFit, elbos: list[float]) -> GLMFit:
+    """With the bound on draws that the fit has not seen, and its standard error."""
     error = float(np.std(elbos, ddof=1) / np.sqrt(len(elbos)))
-    seconds = time.perf_counter() - began
-    return replace(found, elbo=float(np.mean(elbos)), elbo_se=error, seconds=seconds)
+    return replace(found, elbo=float(np.mean(elbos)), elbo_se=error)
 
 
-def logit_draws(num_classes: int, seed: int) -> np.ndarray:
-    """Fixed standard-normal draws: scrambled Sobol, antithetic, with an exact second moment.
+def _fit_jointly(family: Family, rows: Rows, num_classes: int, options: Options) -> GLMFit:
+    """One Gaussian over the coefficients of all classes; q is that of their contrasts."""
+    contrasts, count = num_classes - 1, draws_for(rows.y.shape[0])
+    model = Contrasts(contrasts, logit_draws(contrasts, _QUADRATURE_SEED, count))
+    bound = FullBound(model, whole_table(rows), rows.precision)
 
-    Odd moments are exact by symmetry and the second by whitening, so that every polynomial of
-    degree three in the logits is integrated exactly.
-    """
-    from scipy.stats import qmc
+    def starts(index: int) -> tuple[np.ndarray, np.ndarray]:
+        mean, sd = starting_moments(bound.size, options.seed, index)
+        return mean, sd * contrasts**0.5  # that of as many columns as one predictor has
 
-    pairs = max(_FEWEST_DRAWS // 2, 2 ** int(np.ceil(np.log2(2 * num_classes))))
-    points = qmc.Sobol(num_classes, scramble=True, rng=np.random.default_rng(seed)).random(pairs)
-    half = special.ndtri(np.clip(points, 1e-12, 1 - 1e-12))
-    factor = np.linalg.cholesky(half.T @ half / pairs)
-    half = np.linalg.solve(factor, half.T).T
-    return np.concatenate([half, -half])
-
-
-def expected_softmax(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """``E[softmax(t)]`` for rows of Gaussian logits, averaged over the fixed draws."""
-    draws = logit_draws(mean.shape[1], _QUADRATURE_SEED)
-    out = np.empty_like(mean)
-    for part in _parts(mean.shape[0], draws):
-        logits = mean[part] + np.sqrt(variance[part]) * draws[:, None, :]
-        out[part] = special.softmax(logits, axis=2).mean(axis=0)
-    return out
+    found = fit_full(bound, family, rows.weight.dtype, starts, options)
+    q = full_moments(family, found.q)
+    models = (Contrasts(contrasts, logit_draws(contrasts, seed, count)) for seed in _FRESH_SEEDS)
+    return _with_error(found, [-replace(bound, model=fresh).value(*q) for fresh in models])
 
 
 def _parts(rows: int, draws: np.ndarray) -> Iterator[slice]:

@@ -19,6 +19,7 @@ from curvi.inference._inputs import default_tolerance
 from curvi.solvers import Method
 
 _HOST_STEPS = 1000
+THREADED_WORK = 1e10  # multiplications of one step from which several threads pay
 _BEFORE_SEARCH = 0.05  # nats that the normal optimum may leave, from where coefficients are chosen
 _ROUGH_STEPS = 50  # at most, on a bound that only leads to a start
 

@@ -1,0 +1,59 @@
+"""What a file must say of a fitted regression, so that it can be used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from curvi._core.errors import InputError
+from curvi.glm._starts import GLMFit
+from curvi.io._claims import require_claims
+from curvi.io._objects import SavedEstimator
+
+
+class StoredRegression(SavedEstimator):
+    """A regression whose sizes fit each other after loading, too."""
+
+    _claims = {  # noqa: RUF012  of no instance
+        "n_features_in_": "whole d",
+        "_posterior.columns.centre": "real d",
+        "_posterior.columns.scale": "positive d",
+        "_posterior.columns.mean_square": "spread d",
+        "_posterior.mean": "real blocks p",
+        "_posterior.diagonal": "spread blocks p",
+        "_posterior.factor": "real? blocks p rank",
+        "coef_": "real ...",
+        "coef_sd_": "spread ...",
+        "intercept_": "real ...",
+        "intercept_sd_": "spread ...",
+        "elbo_": "number",
+        "result_.trace": "trace steps",
+    }
+
+    def _check_stored(self: Any) -> None:
+        """Refuse what a file says of sizes that do not fit each other."""
+        if not hasattr(self, "n_features_in_"):
+            return
+        posterior = self._posterior
+        units = self._response_units
+        real = isinstance(units, tuple) and all(
+            isinstance(one, float | np.floating) for one in units
+        )
+        if not real or len(units) != 2 or not np.isfinite(units).all() or not units[1] > 0:
+            raise InputError("its _response_units are no shift and positive scale")
+        if self._has_classes:
+            require_claims(self, {"classes_": "texts classes"})
+            if len(posterior.mean) != (len(self.classes_) if len(self.classes_) > 2 else 1):
+                raise InputError("its classes_ do not fit its _posterior")
+        if posterior.mean.shape[1] != posterior.columns.count:
+            raise InputError("its _posterior.mean does not have one entry for each of its columns")
+        for names, shape in (
+            (("coef_", "coef_sd_"), self._slopes(posterior.mean).shape),
+            (("intercept_", "intercept_sd_"), self._offsets(posterior.mean).shape),
+        ):
+            for name in names:
+                if np.shape(getattr(self, name)) != shape:
+                    raise InputError(f"its {name} does not have the shape {shape} of _posterior")
+        if not isinstance(getattr(self, "result_", None), GLMFit):
+            raise InputError("its result_ is no fit of a regression")
