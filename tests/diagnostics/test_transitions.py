@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import curvi
-from curvi.diagnostics._transitions import Effort, run_transitions, settling_of
+from curvi.diagnostics._settling import settling_of
+from curvi.diagnostics._transitions import Effort, run_transitions
 from curvi.families import FullRank
 from curvi.families._host import HostMap
 from curvi.objective._batch import BatchedDensity

@@ -23,6 +23,8 @@ from curvi.families import (
     Params,
     StudentTBase,
 )
+from curvi.families._arrow import Arrow
+from curvi.families._scales import LowerTriangular
 from tests.copies import each_copy
 
 DIMENSION = 4
@@ -66,6 +68,25 @@ def test_the_start_is_the_position_with_the_given_sd(family, dtype):
     params = family.init(position, 0.5)
     np.testing.assert_array_equal(params.mean, position)
     np.testing.assert_allclose(family.sd(params), 0.5, rtol=0.05)
+
+
+SCALES = {
+    "triangular": LowerTriangular(),
+    "arrow": Arrow(1, ((3, 1),)),
+    "blocks": Arrow(2, ((1, 2),)),
+}
+
+
+@pytest.mark.float64_only
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_a_column_of_r_with_a_negative_diagonal_entry_is_turned_as_a_whole(scale, key, dtype):
+    """Full steps in the entries of R can end there; the covariance is that of these entries."""
+    flat, unravel = ravel_pytree(scale.init(jnp.ones(DIMENSION, dtype)))
+    given = scale.project(None, unravel(flat + 0.5 * jax.random.normal(key, flat.shape, dtype)))
+    factor = scale.diagonal_and_factor(given)[1]
+    step = jax.tree.map(lambda leaf: -2 * leaf, scale.to_raw(given))  # ends at -R
+    found = scale.from_raw(jax.tree.map(jnp.add, scale.to_raw(given), step))
+    np.testing.assert_allclose(scale.diagonal_and_factor(found)[1], factor, **tolerance(dtype))
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=names)

@@ -71,6 +71,8 @@ class Correction(ArrayState):
         Whether the moments of the draws have settled.
     worst : str
         What q had wrong most, in words; empty where nothing was.
+    joins : bool
+        Whether the draws hold all modes of the result, each with its share.
     """
 
     kind: str
@@ -79,6 +81,7 @@ class Correction(ArrayState):
     ess: float
     trusted: bool
     worst: str = ""
+    joins: bool = False
 
     def moments(self, space: UserSpace) -> UserMoments:
         """Mean and sd in the user's space, and why not to trust them."""

@@ -342,18 +342,29 @@ def smoothed_weights(log_ratio: np.ndarray) -> ImportanceWeights:
 
 
 def weighted_moments(draws: PyTree, weights: np.ndarray) -> Moments:
-    """Weighted mean and sd of every leaf over its leading axis."""
+    """Weighted mean and sd of every leaf over its leading axis.
+
+    Both are summed in double precision around the first draw, so that neither loses its digits
+    where the mean is much larger than the sd.
+    """
+
+    def total(leaf: np.ndarray) -> np.ndarray:
+        return np.asarray(np.tensordot(weights.astype(np.float64), leaf, axes=1))
 
     def mean(leaf: np.ndarray) -> np.ndarray:
-        found: np.ndarray = np.tensordot(weights.astype(leaf.dtype), leaf, axes=1)
-        return found
+        wide = leaf.astype(np.float64)
+        return np.asarray(wide[0] + total(wide - wide[0]) / weights.sum())
 
     def sd(leaf: np.ndarray, centre: np.ndarray) -> np.ndarray:
-        return np.asarray(np.sqrt(mean((leaf - centre[None]) ** 2)))  # no scalar of NumPy
+        return np.asarray(np.sqrt(total((leaf - centre[None]) ** 2) / weights.sum()))
 
     # On the host: JAX would compile each operation for each shape of a leaf.
     with np.errstate(all="ignore"):
         leaves = jax.tree.map(np.asarray, draws)
         means = jax.tree.map(mean, leaves)
         spreads = jax.tree.map(sd, leaves, means)
+        means, spreads = (
+            jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), part, leaves)
+            for part in (means, spreads)
+        )
     return Moments(*jax.tree.map(on_device, (means, spreads)))

@@ -335,8 +335,24 @@ class FitResult(Shown, Exports, StoredResult, Portable):
             cliff = verdict.cliff_sentence(
                 self.trace["elbo"], self.elbo, self.log_ratio, self.noise
             )
-            found += [verdict.misfit_sentence(self), cliff, modes_sentence(self.modes), tails]
+            found += [verdict.misfit_sentence(self), cliff, self._left_out, tails]
+            found.append(self._unresolved)
         return tuple(sentence for sentence in found if sentence)
+
+    @property
+    def _unresolved(self) -> str:
+        """What the precision of the target cannot resolve, by q: draws may all be one number."""
+        with precision_of(self.target.dtype):
+            sd = np.asarray(sd_of(self.family, self.params))
+            mean = self.target.density.unravel.on_host(np.asarray(self.params.mean))
+        return verdict.resolution_sentence(mean, sd, self.target.dtype)
+
+    @property
+    def _left_out(self) -> str:
+        """Which modes the answer leaves out."""
+        answer = self.correction
+        whole = answer is not None and answer.trusted and answer.joins
+        return "" if whole else modes_sentence(self.modes)
 
     @cached_property
     def _tails(self) -> str:

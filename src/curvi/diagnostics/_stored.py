@@ -11,13 +11,16 @@ import numpy as np
 from jaxtyping import PyTree
 
 from curvi._core.errors import InputError, Outcome
+from curvi._core.text import printable
 from curvi._core.trees import leaf_names, precision_of, size
-from curvi.diagnostics._evaluation import evaluation_noise
+from curvi.diagnostics._evaluation import ImportanceWeights, evaluation_noise
 from curvi.diagnostics._moments import UserMoments
+from curvi.io._claims import require_annotated, require_claims, require_like
 from curvi.io._objects import Saved
 from curvi.io._values import CannotStoreError, Encoder
 from curvi.targets import AbstractTarget, Target
 from curvi.targets._stored import NoLogDensityError, StoredTarget
+from curvi.targets._targets import Labels
 
 DRAWS = "stored_draws"
 # What is computed when it is first read, and is kept with the result.
@@ -29,6 +32,20 @@ _IN_NEW_SPACE = ("_moments", DRAWS)  # computed again in the structure of a targ
 _STORED_DRAWS = 4000
 _MOST_NUMBERS = 2e7  # in all stored draws together
 _COMPARED = 2  # draws at which the log density given is compared
+
+# Of a result without its functions; lengths of the same name agree.
+_CLAIMS = {
+    "key_data": "count 2",
+    "trace": "trace steps",
+    "params.mean": "number d",
+    "target.start": "number d",
+    "noise": "number? draws noise",
+    "log_ratio": "number? points",
+    "start_elbos": "number? starts",
+    "correction.draws": "number? corrected d",
+    "correction.weights": "weights? corrected",
+    "replicates.rows": "number? replicates shown",
+}
 
 Result = TypeVar("Result", bound="StoredResult")
 
@@ -64,6 +81,20 @@ class StoredResult(Saved):
     def _from_state(cls, state: dict[str, Any]) -> Any:
         """The result without the functions of its target."""
         given, derived = state.pop("target"), state.pop("derived")
+        require_annotated(cls, state)
+        for what, table in (("target", given), ("derived", derived)):
+            if not isinstance(table, dict):
+                raise InputError(f"its {what} is no table of values")
+        for name, kind in (("_moments", UserMoments), ("alarms", tuple), ("warnings", tuple),
+                           ("_tails", str), ("_weights", ImportanceWeights | None),
+                           ("_errors", np.ndarray | None)):  # fmt: skip
+            if name in derived and not isinstance(derived[name], kind):
+                raise InputError(f"its derived.{name} is of another kind")
+        # Users print these as they are: what a file says must not command their terminal.
+        state["message"] = printable(state["message"], keep="\n")
+        for name in ("alarms", "warnings"):
+            if name in derived:
+                derived[name] = tuple(printable(text, keep="\n") for text in derived[name])
         with precision_of(given["dtype"]):
             target = StoredTarget(
                 given["position"], given["constrained"], given["num_rows"], given["labels"]
@@ -75,6 +106,39 @@ class StoredResult(Saved):
             if name in derived:
                 object.__setattr__(result, name, derived[name])
         return result
+
+    def _check_stored(self: Any) -> None:
+        """Refuse numbers that no fit could have left."""
+        require_claims(self, _CLAIMS)
+        dtype, dimension = self.target.dtype, self.target.dimension
+        if type(self.target.stored_rows) is not int or self.target.stored_rows < 0:
+            raise InputError("its target.num_rows is no count")
+        if not isinstance(self.target.labels, Labels | None):
+            raise InputError("its target.labels are of another kind")
+        if type(self.target.constrained) is not bool:
+            raise InputError("its target.constrained is no flag")
+        wide = self.family.num_noise(dimension)
+        if self.noise is not None and self.noise.shape[1] != wide:
+            raise InputError(f"its noise has {self.noise.shape[1]} columns, not {wide}")
+        start = jax.ShapeDtypeStruct((dimension,), dtype)
+        with precision_of(dtype):
+            like = jax.eval_shape(self.family.init, start, start)
+        require_like(tuple(self.params), tuple(like), "params")
+        require_like(self._moments.sd, self._moments.mean, "derived._moments.sd")
+        if not self.target.constrained:
+            require_like(self._moments.mean, self.target.position, "derived._moments.mean")
+        sds = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(self._moments.sd)])
+        if (sds < 0).any():
+            raise InputError("its derived._moments.sd has a number that is negative")
+        known = vars(self)
+        needed = [] if self.outcome.is_failure else ["alarms", "_weights"]
+        for name in [*needed, *(["warnings"] if np.isfinite(self.elbo) else [])]:
+            if name not in known:
+                raise InputError(f"its derived.{name} is missing")
+        trusted = not self.outcome.is_failure and not self._moments.doubt
+        leaves = jax.tree.leaves((tuple(self.params), self._moments.mean, self._moments.sd))
+        if trusted and not all(np.isfinite(leaf).all() for leaf in leaves):
+            raise InputError("its params or derived._moments have a number that is not finite")
 
     def __getstate__(self: Any) -> dict[str, Any]:
         """Also what was derived, where it cannot be computed again."""

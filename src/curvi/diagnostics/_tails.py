@@ -29,6 +29,7 @@ _RADII = np.array([3.0, 4.0, 6.0, *8.0 * 2.0 ** np.arange(6)])  # sds of q
 _LINES = 2  # draws that lines go through: both must agree, one may lie on a null set
 _SHORT = 1e-2  # sds by which a coordinate moves to show its direction
 _RAYS = 2  # lines through the centre, beside them
+_SCREENED, _MOST_SCREENED = 8.0, 2000  # sds at which many coordinates are compared, and how many
 _MOST_PASSES = 3  # over as many draws as the bound was evaluated on
 _MOST_NUMBERS = 2e7
 _SLOPE = -1.05  # of log |g|^m p over log r: at or above -1 the integral diverges
@@ -43,16 +44,24 @@ def tail_sentence(
 ) -> str:
     """Name what has no mean or no sd under the target; empty where nothing was found.
 
-    It is not looked for where that would take more than three evaluations of the bound.
+    All lines together take no more than three evaluations of the bound: of many coordinates those
+    are looked along whose conditional density falls least on its way out.
     """
     width = family.num_noise(target.dimension)
-    shape = (_LINES, width + _RAYS, 2, 1 + len(_RADII))
-    if np.prod(shape) > _MOST_PASSES * evaluation_count(target, family):
+    each = _LINES * 2 * (1 + len(_RADII))
+    most = _MOST_PASSES * evaluation_count(target, family) // each - _RAYS
+    if most < 1 or (width > most and not (has_host_map(family) and width <= _MOST_SCREENED)):
         return ""
+    axes = _axes(family, params, width)
+    if width > most:
+        far = np.concatenate([_SCREENED * axes, -_SCREENED * axes])
+        heights = -energies_at(target, family, params, far).reshape(2, width).max(axis=0)
+        axes = axes[np.argsort(-np.where(np.isfinite(heights), heights, -np.inf))[:most]]
+    shape = (_LINES, len(axes) + _RAYS, 2, 1 + len(_RADII))
     bases = evaluation_noise(target, family, key)[: _LINES * (1 + _RAYS)]
-    noise = _lines(bases, _axes(family, params, width), shape)
+    noise = _lines(bases, axes, shape)
     log_p = -energies_at(target, family, params, noise.reshape(-1, width)).reshape(shape)
-    log_p[:, width:, :, 1:] += (target.dimension - 1) * np.log(_RADII)
+    log_p[:, len(axes) :, :, 1:] += (target.dimension - 1) * np.log(_RADII)
     flat = _transformed(family, params, noise.reshape(-1, width))
     with np.errstate(over="ignore"):  # far out is as far as numbers go
         given = positions_in_blocks(space, np.asarray(flat, target.dtype))
@@ -103,16 +112,16 @@ def _axes(family: Family, params: Params, width: int) -> np.ndarray:
 
 def _lines(bases: np.ndarray, axes: np.ndarray, shape: tuple[int, int, int, int]) -> np.ndarray:
     """Noise at each base, along every axis through it in both directions, and on rays."""
-    width = bases.shape[1]
+    width, count = bases.shape[1], len(axes)
     both = np.stack([_RADII, -_RADII])[..., None]
     noise = np.zeros((*shape, width), bases.dtype)
-    noise[:, :width] = bases[:_LINES, None, None, None, :]
+    noise[:, :count] = bases[:_LINES, None, None, None, :]
     # What the base has along an axis goes: r is the distance from the middle.
     across = bases[:_LINES, None] - (bases[:_LINES] @ axes.T)[..., None] * axes
-    noise[:, :width, :, 1:] = across[:, :, None, None, :] + both * axes[:, None, None, :]
+    noise[:, :count, :, 1:] = across[:, :, None, None, :] + both * axes[:, None, None, :]
     rays = bases[_LINES:].reshape(_LINES, _RAYS, 1, 1, width)
     rays = rays / np.maximum(np.linalg.norm(rays, axis=-1, keepdims=True), 1e-30)
-    noise[:, width:, :, 1:] = both * rays
+    noise[:, count:, :, 1:] = both * rays
     return noise
 
 

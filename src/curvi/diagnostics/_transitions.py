@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from curvi._core.threads import one_blas_thread
+from curvi.diagnostics._settling import Settling, settling_of
 from curvi.families._host import HostMap
 from curvi.families._sparse_host import SparseMap
 from curvi.families._warp import Moved
@@ -31,11 +32,9 @@ _WANTED_ACCEPTANCE = 0.8
 _SHORTEST_STEP, _LONGEST_STEP = 0.01, 1.0
 _MOST_LEAPS = 64
 _OFF = 1.4  # variance in the noise, or its inverse, from which the map is matched to the chains
-_DRIFT_ERRORS, _DRIFT_SDS = 4.5, 0.05  # both must be exceeded to call the moments unsettled
 _LEAST_ACCEPTANCE = 0.3
 _LEAST_PER_CHAIN = 3.0  # effective draws: a chain that never leaves its start is worth one
 _FLOWN, _MOST_DIVERGING = 50.0, 0.01  # nats of energy, and the share of trajectories
-_ROUNDING = 1e-12  # relative range of draws that do not differ
 _RARELY_DIVERGING, _SHORTER, _SHORTEST_AGAIN = 0.002, 0.7, 0.05
 _SHORT_SHARE = 0.15  # of chains whose next steps are shorter
 
@@ -63,25 +62,6 @@ class Effort:
     patience: int = 200_000
     chains: int = 256
     time_left: Callable[[], float] = lambda: float("inf")
-
-
-class Settling(NamedTuple):
-    """What the kept draws of all chains say about themselves.
-
-    Attributes
-    ----------
-    ess : effective draws of every coordinate, from the scatter of the chains' means
-    drift : change of the mean, or of half the variance, between their halves, in posterior sds;
-        zero where chance explains it
-    """
-
-    ess: np.ndarray
-    drift: np.ndarray
-
-    @property
-    def settled(self) -> bool:
-        """Whether no mean is still moving."""
-        return bool((self.drift == 0).all())
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,8 +108,28 @@ class _State(NamedTuple):
     scores: np.ndarray
     positions: np.ndarray
 
+    def replaced(self, which: np.ndarray, other: _State) -> _State:
+        """The state with some of its chains where those of another one are."""
+        return _State(
+            *(
+                np.where(which.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+                for new, old in zip(other, self, strict=True)
+            )
+        )
+
 
 Outputs = Callable[[np.ndarray], np.ndarray]
+
+
+@runtime_checkable
+class Jumps(Protocol):
+    """A distribution near the target, from which chains take proposals now and then."""
+
+    def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Positions, one per row."""
+
+    def log_prob(self, positions: np.ndarray) -> np.ndarray:
+        """Log density up to a constant."""
 
 
 def run_transitions(
@@ -138,6 +138,7 @@ def run_transitions(
     rng: np.random.Generator,
     effort: Effort,
     outputs: Outputs,
+    jumps: Jumps | None = None,
 ) -> Transitions:
     """Move draws of q until their moments have settled and are known well, or the effort is spent.
 
@@ -154,9 +155,12 @@ def run_transitions(
         When to stop.
     outputs : callable
         From positions, one per row, to the numbers whose moments are wanted, a row each.
+    jumps : Jumps, optional
+        Where the target has several modes: chains start at draws of it, and propose one after
+        every trajectory. The map is then that within the modes, and has no warp.
     """
     with one_blas_thread():  # small products: threads would wait for each other
-        return _Chains(density, place, rng, effort, outputs).run()
+        return _Chains(density, place, rng, effort, outputs, jumps).run()
 
 
 class _Chains:
@@ -169,14 +173,19 @@ class _Chains:
         rng: np.random.Generator,
         effort: Effort,
         outputs: Outputs,
+        jumps: Jumps | None,
     ) -> None:
         self.density, self.rng, self.effort, self.outputs = density, rng, effort, outputs
-        self.place = place.astype(density.density.dtype)
+        # In double precision whatever the target has: far from zero single steps would be lost.
+        self.place, self.jumps = place, jumps
         self.before = density.evaluations
         dimension = len(place.mean)
         self.step = float(np.clip(1.2 * dimension**-0.25, _SHORTEST_STEP, _LONGEST_STEP))
-        noise = rng.normal(size=(effort.chains, dimension))
-        self.state = self._start(noise.astype(density.density.dtype))
+        if jumps is None:
+            noise = rng.normal(size=(effort.chains, dimension))
+        else:
+            noise = place.noise_of(jumps.draw(rng, effort.chains))
+        self.state = self._start(noise)
         self.kept: list[np.ndarray] = []
         self.seen: list[np.ndarray] = []
         self.rates: list[float] = []
@@ -247,9 +256,28 @@ class _Chains:
         good = np.isfinite(state.values) & np.isfinite(state.scores).all(axis=1)
         if not good.any():
             return state
-        logs = np.where(good, state.values + 0.5 * np.sum(noise**2, axis=1), -np.inf)
+        logs = np.where(good, state.values - self._log_q(state), -np.inf)
         chosen = self.rng.choice(len(noise), len(noise), p=_tempered(logs))
         return _State(*(part[chosen] for part in state))
+
+    def _log_q(self, state: _State) -> np.ndarray:
+        """Of the distribution that starts come from, up to a constant."""
+        if self.jumps is not None:
+            return self.jumps.log_prob(state.positions)
+        found: np.ndarray = -0.5 * np.sum(state.noise**2, axis=1)
+        return found
+
+    def _jump(self) -> None:
+        """Propose a draw of ``jumps`` to every chain."""
+        if self.jumps is None:
+            return
+        there = self._at(self.place.noise_of(self.jumps.draw(self.rng, len(self.state.noise))))
+        with np.errstate(invalid="ignore"):
+            gained = there.values - self.state.values
+            gained += self._log_q(self.state) - self._log_q(there)
+        usable = np.isfinite(gained) & np.isfinite(there.scores).all(axis=1)
+        chance = np.where(usable, np.exp(np.minimum(gained, 0.0)), 0.0)
+        self.state = self.state.replaced(self.rng.random(len(chance)) < chance, there)
 
     def _at(self, noise: np.ndarray) -> _State:
         moved: Moved = self.place.forward(noise)
@@ -275,11 +303,11 @@ class _Chains:
         state, rng = self.state, self.rng
         length = _LENGTH * rng.uniform(1 - _JITTER, 1 + _JITTER)
         leaps = int(np.clip(round(length / self.step), 1, _MOST_LEAPS))
-        momentum = rng.normal(size=state.noise.shape).astype(state.noise.dtype)
+        momentum = rng.normal(size=state.noise.shape)
         # A few chains take short steps: one in a place of high curvature can leave it.
         short = rng.random(len(momentum)) < _SHORT_SHARE
         step = self.step * np.where(short, rng.uniform(0.05, 1.0, len(momentum)), 1.0)
-        step = step.astype(state.noise.dtype)[:, None]
+        step = step[:, None]
         there, moving = state, momentum + 0.5 * step * state.scores
         with np.errstate(invalid="ignore", over="ignore"):
             for leap in range(leaps):
@@ -290,16 +318,14 @@ class _Chains:
         chance = np.where(np.isfinite(gained), np.exp(np.minimum(gained, 0.0)), 0.0)
         self.flown.append(float(np.mean(~(gained > -_FLOWN))))
         accepted = rng.random(len(chance)) < chance
-        self.state = _State(
-            *(
-                np.where(accepted.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-                for new, old in zip(there, state, strict=True)
-            )
-        )
+        self.state = state.replaced(accepted, there)
+        self._jump()
         return float(chance[~short].mean()) if not short.all() else _WANTED_ACCEPTANCE
 
     def _match(self) -> bool:
         """Match the map to the chains where they are wider or narrower than q."""
+        if self.jumps is not None:  # the spread of all modes together is none of theirs
+            return False
         recent = np.concatenate(self.kept[-_WARM // 2 :])
         spread = self.place.noise_of(recent).var(axis=0)
         if not np.isfinite(spread).all() or (spread.min() > 1 / _OFF and spread.max() < _OFF):
@@ -321,56 +347,3 @@ def _tempered(logs: np.ndarray) -> np.ndarray:
     powers = np.linspace(1.0, 0.0, 41)[:-1]
     enough = (w for w in map(weights, powers) if 1 / np.sum(w**2) >= 0.5 * len(logs))
     return next(enough, weights(float(powers[-1])))
-
-
-def settling_of(kept: np.ndarray) -> Settling:
-    """Effective numbers and drifts of draws, shape (times, chains, dimension)."""
-    times, chains, _ = kept.shape
-    # Around a value of their own, so that squares keep their digits.
-    centre = kept[0].mean(axis=0, dtype=np.float64)
-    halves = [_Sums.of(part - centre) for part in (kept[: times // 2], kept[times // 2 :])]
-    sums = halves[0].plus(halves[1])
-    mean = sums.first.sum(axis=0) / (times * chains)
-    total = sums.around(mean).sum(axis=0) / (times * chains)
-    # Rounding alone moves what is constant, such as the corner of a Cholesky factor.
-    constant = total <= (_ROUNDING * np.maximum(np.abs(centre), np.abs(mean + centre))) ** 2
-    total = np.where(constant, 1.0, total)
-    between = np.where(constant, 0.0, (sums.first / times).var(axis=0))
-    ess = np.minimum(chains * total / np.maximum(between, 1e-300), float(chains * times))
-    if times < 2:
-        return Settling(ess, np.zeros_like(ess))
-    # Of the values and of their squares: a spread that still grows is no spread of the target.
-    before, after = halves
-    first = (after.first / after.times - before.first / before.times) / np.sqrt(total)
-    second = after.around(mean) / after.times - before.around(mean) / before.times
-    drifts = [_drift(first), _drift(0.5 * second / total)]
-    return Settling(ess, max(drifts, key=lambda drift: float(np.abs(drift).max(initial=0.0))))
-
-
-class _Sums(NamedTuple):
-    """Number of times, and sums over them of the values of every chain and of their squares."""
-
-    times: int
-    first: np.ndarray
-    second: np.ndarray
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> _Sums:
-        """Those of values, shape (times, chains, dimension)."""
-        return cls(len(values), values.sum(axis=0), np.einsum("tcd,tcd->cd", values, values))
-
-    def plus(self, other: _Sums) -> _Sums:
-        """Those of both."""
-        return _Sums(self.times + other.times, self.first + other.first, self.second + other.second)
-
-    def around(self, mean: np.ndarray) -> np.ndarray:
-        """The sum of squares of what is left without a mean."""
-        return self.second - 2 * mean * self.first + self.times * mean**2
-
-
-def _drift(change: np.ndarray) -> np.ndarray:
-    """Mean over the chains of a change between two halves, zero within its error."""
-    drift = change.mean(axis=0)
-    error = change.std(axis=0) / np.sqrt(len(change))
-    moving = (np.abs(drift) > _DRIFT_ERRORS * error) & (np.abs(drift) > _DRIFT_SDS)
-    return np.where(moving, drift, 0.0)

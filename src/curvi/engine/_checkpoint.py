@@ -28,6 +28,7 @@ import jax
 import numpy as np
 
 from curvi._core import validation
+from curvi._core.callbacks import own_exceptions
 from curvi._core.errors import InputError, Terminated, warn_user
 from curvi._core.meshes import agreed, largest, of_all_processes
 from curvi.engine._identity import Identities, described, plain
@@ -266,6 +267,7 @@ def resumable(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     signature = inspect.signature(call)
 
     @functools.wraps(call)
+    @own_exceptions()
     def inside(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         checkpoint = kwargs.pop("checkpoint", None)
         if checkpoint is None:

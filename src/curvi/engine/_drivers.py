@@ -211,6 +211,7 @@ def _wait(found: Any, seconds: float) -> None:
             raise OutOfTime
         pause = min(max(_PAUSE * waited, _SHORTEST_PAUSE), _LONGEST_PAUSE)
         time.sleep(min(pause, seconds - waited))
+    found.block_until_ready()  # raises what went wrong, before the state is replaced
 
 
 class EagerDriver:

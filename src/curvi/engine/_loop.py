@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from curvi._core.callbacks import own_exceptions
 from curvi._core.deadline import OutOfTime
 from curvi._core.errors import Outcome, keep_result
 from curvi._core.leaving import settle_at_exit
@@ -302,7 +303,8 @@ def _advance(
     if jax.process_count() > 1:
         limit = float("inf")  # a chunk that one process leaves is waited for by the others
     try:
-        return driver.advance(count, budget.tolerance, limit)
+        with own_exceptions():
+            return driver.advance(count, budget.tolerance, limit)
     except OutOfTime:
         return [Chunk({name: np.zeros(0) for name in Info._fields}, o) for o in outcomes]
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.scipy import linalg
 from jaxtyping import Array, Float
 
-from curvi.families._scales import LowerTriangular, Matrix, Scale, Vector
+from curvi.families._scales import LowerTriangular, Matrix, Scale, Vector, column_signs
 from curvi.linalg import FunctionMetric, Metric
 
 _BLOCK = LowerTriangular()  # the structure of the corner and of every block
@@ -184,7 +184,8 @@ class Arrow(Scale):
     def from_raw(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Logarithms on the diagonals."""
         blocks = [jax.vmap(_BLOCK.from_raw)(block) for block in raw["blocks"]]
-        return {**raw, "corner": _BLOCK.from_raw(raw["corner"]), "blocks": blocks}
+        below = raw["below"] * column_signs(raw["corner"])
+        return {"corner": _BLOCK.from_raw(raw["corner"]), "below": below, "blocks": blocks}
 
 
 Factors = tuple[Matrix, Array, list[Array]]

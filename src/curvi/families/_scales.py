@@ -106,12 +106,17 @@ class Scale(abc.ABC):
 
     @abc.abstractmethod
     def from_raw(self, raw: Any) -> Any:
-        """Parameters from entries of R; the sign of a diagonal entry is dropped."""
+        """Parameters of the same ``R R'``: a column with a negative diagonal entry is turned."""
 
 
 def _log_magnitude(entries: Vector) -> Vector:
     """``log |x|``, kept finite at zero."""
     return jnp.log(jnp.maximum(jnp.abs(entries), jnp.finfo(entries.dtype).tiny))
+
+
+def column_signs(factor: Matrix) -> Float[Array, "1 d"]:
+    """Which columns to turn for a positive diagonal; ``R R'`` does not notice."""
+    return jnp.where(jnp.diagonal(factor) < 0, -1, 1).astype(factor.dtype)[None]
 
 
 @dataclass(frozen=True)
@@ -241,7 +246,8 @@ class LowerTriangular(Scale):
 
     def from_raw(self, raw: Matrix) -> Matrix:
         """Strict lower triangle, and logarithms on the diagonal."""
-        return jnp.tril(raw, -1) + jnp.diag(_log_magnitude(jnp.diagonal(raw)))
+        turned = raw * column_signs(raw)
+        return jnp.tril(turned, -1) + jnp.diag(_log_magnitude(jnp.diagonal(raw)))
 
 
 @dataclass(frozen=True)

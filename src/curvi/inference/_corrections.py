@@ -12,6 +12,7 @@ from curvi.diagnostics._moments import user_columns, user_space
 from curvi.diagnostics._transitions import Effort, Transitions, run_transitions
 from curvi.families._sparse_host import SparseMap
 from curvi.inference._candidate import CLOSE, Candidate
+from curvi.inference._search import Mixture
 from curvi.objective._batch import BatchedDensity
 from curvi.targets import AbstractTarget
 
@@ -91,11 +92,16 @@ def moved(
     best: Candidate,
     rng: np.random.Generator,
     effort: Effort,
+    mixture: Mixture | None = None,
 ) -> tuple[Correction, str]:
-    """Draws of the target by transitions from draws of q, and what came of them."""
+    """Draws of the target by transitions from draws of q, and what came of them.
+
+    With a mixture, from draws of that, and with jumps between its parts.
+    """
     with precision_of(target.dtype):
         outputs = user_columns(user_space(target, best.family))
-        found = run_transitions(density, best.map, rng, effort, outputs)
+        place = best.map if mixture is None else mixture.within
+        found = run_transitions(density, place, rng, effort, outputs, mixture)
     settled = "settled" if found.trusted else "not settled"
     correction = Correction(
         "transitions",
@@ -104,6 +110,7 @@ def moved(
         float(found.settling.ess.min()),
         trusted=found.trusted,
         worst=_worst(target, best, found),
+        joins=mixture is not None,
     )
     return correction, f"{settled}, {found.diverging:.1%} flew off"
 
@@ -111,7 +118,8 @@ def moved(
 def _worst(target: AbstractTarget, best: Candidate, found: Transitions) -> str:
     """What q had wrong most."""
     place, names = best.map, coordinate_names(target.position)
-    mean, sd = found.positions.mean(axis=0), found.positions.std(axis=0)
+    mean = found.positions.mean(axis=0)
+    sd = found.positions.std(axis=0)
     order = place.order
     shift = np.abs(place.mean - mean[order]) / np.maximum(sd[order], 1e-300)
     ratio = place.sds / np.maximum(sd[order], 1e-300)

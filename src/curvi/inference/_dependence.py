@@ -53,3 +53,10 @@ def find_globals(
     limit = _LEAST + _NOISES * noise * np.sqrt(2 / len(score))
     order = np.argsort(-score)[:_MOST_GLOBALS]
     return tuple(int(k) for k in order if score[k] > limit), score
+
+
+def conditional_start(place: HostMap, order: np.ndarray, count: int) -> HostMap:
+    """The same Gaussian with its coordinates in another order, the first ``count`` globals."""
+    covariance = (place.factor @ place.factor.T)[np.ix_(order, order)]
+    warp = np.zeros((len(order) - count, count))
+    return HostMap(place.mean[order], np.linalg.cholesky(covariance), warp, order)

@@ -18,7 +18,7 @@ import numpy as np
 from curvi._core.deadline import OutOfTime, deadline
 from curvi._core.errors import Outcome
 from curvi._core.threads import one_blas_thread
-from curvi._core.trees import coordinate_names, on_device
+from curvi._core.trees import coordinate_names, flat_numbers, on_device
 from curvi.diagnostics import FitResult
 from curvi.diagnostics._correction import Correction, Rung
 from curvi.diagnostics._evaluation import evaluate
@@ -36,7 +36,7 @@ from curvi.inference._corrections import (
     weighted,
     with_own_moments,
 )
-from curvi.inference._dependence import find_globals
+from curvi.inference._dependence import conditional_start, find_globals
 from curvi.inference._first_rung import (
     FEW_DIMENSIONS,
     FEWEST_DRAWS,
@@ -46,6 +46,7 @@ from curvi.inference._first_rung import (
 )
 from curvi.inference._following import Following
 from curvi.inference._initial import around
+from curvi.inference._search import End, Mixture, Search
 from curvi.inference._sparse_rung import sparse_family, structure_holds
 from curvi.inference._tails import has_light_tails
 from curvi.objective import normalise, whiten
@@ -58,7 +59,6 @@ _STUDIED = 1024  # draws that show who governs whom
 _BETTER = 0.2  # nats that make a richer family worth its name
 _OTHER_STARTS = 2
 _STEPS_AROUND = 50
-_OUTSIDE = (0.025, 0.975)  # quantiles of the draws between which a mode counts as seen
 _MOST_NUMBERS_AROUND = 3e4  # of one log density, for other starts where the answer is trusted
 _CUT_SHORT = (
     "Interrupted while the answer was corrected: the best q so far is returned, and result.rungs "
@@ -124,10 +124,9 @@ class Ladder:
         try:
             first = self._centred(self._with_all_entries(first))
             self._answer(first)
-            if self._trusted:
-                self._look_around(given)
-            else:
+            if not self._trusted:
                 self._elsewhere()
+            self._look_around(given)
         except KeyboardInterrupt:
             message = _NO_SEARCH if self._trusted else _CUT_SHORT
             found, ended = self._answered(result, given), Outcome.INTERRUPTED
@@ -236,14 +235,7 @@ class Ladder:
         if not found or len(found) >= dimension or self._spent >= self.budget.max_steps:
             return first
         family = Conditional(found).on(self.target.position)
-        order = np.asarray(family.order)
-        covariance = (place.factor @ place.factor.T)[np.ix_(order, order)]
-        start = HostMap(
-            place.mean[order],
-            np.linalg.cholesky(covariance),
-            np.zeros((dimension - len(found), len(found))),
-            order,
-        )
+        start = conditional_start(place, np.asarray(family.order), len(found))
         ended = self._run(family, start.params(family, self.target.dtype))
         fitted = self._judged(family, ended.params)
         gain = -np.inf if fitted is None else fitted.elbo - first.elbo
@@ -336,25 +328,34 @@ class Ladder:
             self._answer(top)
 
     def _look_around(self, first: Candidate) -> None:
-        """Start from far away, where that is cheap: a mode that no draw came near is not silent."""
+        """Look for modes that no draw is near, where that is cheap, and let the answer hold them.
+
+        Chains then jump between the modes. Where they do not settle, the answer is the old one, and
+        the modes that it leaves out are named.
+        """
         cheap = self.target.density.cost.numbers <= _MOST_NUMBERS_AROUND
         if not cheap or self.target.dimension > FEW_DIMENSIONS or self._correction is None:
             return
-        draws = self._correction.draws
+        draws = np.asarray(self._correction.draws, np.float64)
         if self._recentred is not None:  # the modes of a result are places of its own target
             draws, self.target = self._recentred.back(draws), self._recentred.plain
-        low, high = np.quantile(draws, _OUTSIDE, axis=0)
+        density = self.density if self._recentred is None else BatchedDensity.of(self.target)
+        rng = host_generator(self.resources.key, _STREAM, 6)
+        search, start = Search(), np.asarray(self.target.start, np.float64)
         found = [first]
-        for place in self._far_places(draws):
+        for end in search.ends(density, start, draws, self._best.elbo, rng):
             if self._exhausted:
                 break
-            start = around(FullRank(), on_device(place, self.target.dtype), 1.0)
-            ended = self._run(FullRank(), start, _STEPS_AROUND)
-            mean = np.asarray(ended.params.mean)
-            if ended.outcome is Outcome.CONVERGED and ((mean < low) | (mean > high)).any():
-                fitted = self._judged(FullRank(), ended.params)
-                found += [] if fitted is None else [fitted]
+            fitted = self._fitted_at(end)
+            if fitted is not None and fitted.elbo > self._best.elbo - search.slightest:
+                found.append(fitted)
         if len(found) == 1:
+            self._note("search for other modes", first, "none found")
+            near = (
+                search.joined(density, flat_numbers(one.position).astype(np.float64), draws)
+                for one in self._modes
+            )
+            self._correction = replace(self._correction, joins=bool(self._modes) and all(near))
             return
         ends, bounds = [one.params for one in found], np.asarray([one.elbo for one in found])
         # Those that the starts of the fit have found stay, with the first run among them.
@@ -362,18 +363,31 @@ class Ladder:
         others = modes_of(self.target, FullRank(), ends[skipped:], bounds[skipped:])
         self._modes = joined_modes((*self._modes, *others))
         top = found[int(np.argmax(bounds))]
-        self._note("full rank from far away", top, f"{len(self._modes)} modes")
-        if top.elbo > self._best.elbo + _BETTER:
-            self.density, self._recentred = BatchedDensity.of(self.target), None
-            self._answer(top)
+        self._note("search for other modes", top, f"{len(self._modes)} modes")
+        self._joined(found, draws, density, top)
 
-    def _far_places(self, draws: np.ndarray) -> list[np.ndarray]:
-        """The answer seen in mirrors at zero and at the start, and places far on either side."""
-        start = np.asarray(self.target.start, np.float64)
-        mean, sd = draws.mean(axis=0), draws.std(axis=0)
-        rng = host_generator(self.resources.key, _STREAM, 6)
-        far = rng.normal(size=mean.shape) * (5 * sd + np.abs(mean - start))
-        return [-mean, 2 * start - mean, mean + far, mean - far]
+    def _fitted_at(self, end: End) -> Candidate | None:
+        """A normal at an optimum, with the sds of its curvature to begin with."""
+        sds = on_device(end.sds, self.target.dtype)
+        params = FullRank().init(on_device(end.place, self.target.dtype), sds)
+        ended = self._run(FullRank(), params, _STEPS_AROUND)
+        return None if ended.outcome.is_failure else self._judged(FullRank(), ended.params)
+
+    def _joined(
+        self, found: list[Candidate], draws: np.ndarray, density: BatchedDensity, top: Candidate
+    ) -> None:
+        """Transitions that jump between modes, and the answer where they have settled."""
+        rng = host_generator(self.resources.key, _STREAM, 9)
+        others = [HostMap.of(one.family, one.params) for one in found[1:]]
+        mixture = Mixture.around(draws, others, density, rng)
+        if mixture is None or self._exhausted:
+            return
+        effort = effort_of(self.target, self.mc_tolerance, self.budget.left)
+        correction, note = moved(self.target, density, top, rng, effort, mixture)
+        self._note("transitions between modes", top, note)
+        if correction.trusted or not self._trusted:
+            self.density, self._recentred = density, None
+            self._best, self._correction = top, correction
 
     def _noise(self, count: int, stream: int) -> np.ndarray:
         rng = host_generator(self.resources.key, _STREAM, stream)
@@ -381,13 +395,6 @@ class Ladder:
 
     def _note(self, name: str, best: Any, note: str) -> None:
         now, count = time.perf_counter(), self.density.evaluations
-        rung = Rung(
-            name,
-            best.elbo,
-            best.relative_ess,
-            count - self._counted,
-            now - self._began,
-            note,
-        )
+        used, seconds = count - self._counted, now - self._began
         self._began, self._counted = now, count
-        self.rungs.append(rung)
+        self.rungs.append(Rung(name, best.elbo, best.relative_ess, used, seconds, note))

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from curvi._core import validation
 from curvi._core.compilation import compiled
 from curvi._core.errors import InputError, Outcome, keep_result
+from curvi._core.text import printable
 from curvi.engine import (
     Budget,
     Execution,
@@ -38,6 +39,7 @@ from curvi.inference._inputs import (
     default_tolerance,
     outside_transformations,
 )
+from curvi.io._claims import require_claims
 from curvi.io._objects import Saved
 from curvi.objective._draws import host_generator
 from curvi.plots import plot_trace
@@ -87,6 +89,13 @@ class OptimiseResult(Saved):
         """Whether Ctrl-C cut it short."""
         return self.outcome is Outcome.INTERRUPTED
 
+    def _check_stored(self) -> None:
+        """Refuse a trace of a file that is none, and parameters that no end could have left."""
+        require_claims(self, {"trace": "trace steps"})
+        leaves = jax.tree.leaves(self.params)
+        if not self.outcome.is_failure and not all(np.isfinite(leaf).all() for leaf in leaves):
+            raise InputError("its params have a number that is not finite")
+
     def __repr__(self) -> str:
         count = sum(np.size(leaf) for leaf in jax.tree.leaves(self.params))
         state = "converged" if self.converged else f"NOT CONVERGED ({self.outcome.name.lower()})"
@@ -112,7 +121,10 @@ class OptimiseResult(Saved):
         """
         count = sum(np.size(leaf) for leaf in jax.tree.leaves(self.params))
         steps, values = len(self.trace["step"]), self.trace["value"]
-        lines = [f"minimisation over {count} parameters", f"{self.outcome}: {self.message}"]
+        lines = [
+            f"minimisation over {count} parameters",
+            f"{self.outcome}: {printable(self.message)}",
+        ]
         if steps:
             taken = int(np.sum(self.trace["accepted"]))
             lines.append(

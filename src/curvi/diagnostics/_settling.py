@@ -1,0 +1,82 @@
+"""Whether the moments of many chains have stopped moving, and how many draws they are worth."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+_DRIFT_ERRORS, _DRIFT_SDS = 4.5, 0.05  # both must be exceeded to call the moments unsettled
+_ROUNDING = 1e-12  # relative range of draws that do not differ
+
+
+class Settling(NamedTuple):
+    """What the kept draws of all chains say about themselves.
+
+    Attributes
+    ----------
+    ess : effective draws of every coordinate, from the scatter of the chains' means
+    drift : change of the mean, or of half the variance, between their halves, in posterior sds;
+        zero where chance explains it
+    """
+
+    ess: np.ndarray
+    drift: np.ndarray
+
+    @property
+    def settled(self) -> bool:
+        """Whether no mean is still moving."""
+        return bool((self.drift == 0).all())
+
+
+def settling_of(kept: np.ndarray) -> Settling:
+    """Effective numbers and drifts of draws, shape (times, chains, dimension)."""
+    times, chains, _ = kept.shape
+    # Around a value of their own, so that squares keep their digits.
+    centre = kept[0].mean(axis=0, dtype=np.float64)
+    halves = [_Sums.of(part - centre) for part in (kept[: times // 2], kept[times // 2 :])]
+    sums = halves[0].plus(halves[1])
+    mean = sums.first.sum(axis=0) / (times * chains)
+    total = sums.around(mean).sum(axis=0) / (times * chains)
+    # Rounding alone moves what is constant, such as the corner of a Cholesky factor.
+    constant = total <= (_ROUNDING * np.maximum(np.abs(centre), np.abs(mean + centre))) ** 2
+    total = np.where(constant, 1.0, total)
+    between = np.where(constant, 0.0, (sums.first / times).var(axis=0))
+    ess = np.minimum(chains * total / np.maximum(between, 1e-300), float(chains * times))
+    if times < 2:
+        return Settling(ess, np.zeros_like(ess))
+    # Of the values and of their squares: a spread that still grows is no spread of the target.
+    before, after = halves
+    first = (after.first / after.times - before.first / before.times) / np.sqrt(total)
+    second = after.around(mean) / after.times - before.around(mean) / before.times
+    drifts = [_drift(first), _drift(0.5 * second / total)]
+    return Settling(ess, max(drifts, key=lambda drift: float(np.abs(drift).max(initial=0.0))))
+
+
+class _Sums(NamedTuple):
+    """Number of times, and sums over them of the values of every chain and of their squares."""
+
+    times: int
+    first: np.ndarray
+    second: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> _Sums:
+        """Those of values, shape (times, chains, dimension)."""
+        return cls(len(values), values.sum(axis=0), np.einsum("tcd,tcd->cd", values, values))
+
+    def plus(self, other: _Sums) -> _Sums:
+        """Those of both."""
+        return _Sums(self.times + other.times, self.first + other.first, self.second + other.second)
+
+    def around(self, mean: np.ndarray) -> np.ndarray:
+        """The sum of squares of what is left without a mean."""
+        return self.second - 2 * mean * self.first + self.times * mean**2
+
+
+def _drift(change: np.ndarray) -> np.ndarray:
+    """Mean over the chains of a change between two halves, zero within its error."""
+    drift = change.mean(axis=0)
+    error = change.std(axis=0) / np.sqrt(len(change))
+    moving = (np.abs(drift) > _DRIFT_ERRORS * error) & (np.abs(drift) > _DRIFT_SDS)
+    return np.where(moving, drift, 0.0)

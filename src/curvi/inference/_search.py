@@ -1,0 +1,227 @@
+r"""Where else the target may have mass: many short ascents around an answer, all at once.
+
+A density says nothing of a mode outside its basin, so that a search is as good as the places it
+starts from: along every coordinate and along all together at many radii, around the answer at
+several widths, and the answer seen in mirrors. An ascent takes one gradient per step; ends that a
+path without a valley joins to draws of the answer are known already, and those whose height and
+curvature give them no mass do not matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from curvi.families._host import HostMap
+from curvi.objective._batch import BatchedDensity
+
+
+@dataclass(frozen=True)
+class Search:
+    """How far and how hard to look.
+
+    Parameters
+    ----------
+    radii : tuple of float
+        Distances along coordinates, in sds of the answer.
+    widths : tuple of float
+        Of the clouds of starts around it, in the same unit.
+    cloud : int
+        Starts in each of them.
+    steps : int
+        Of an ascent.
+    valley : float
+        Nats by which a path must fall below both of its ends to separate them.
+    slightest : float
+        Nats by which the mass of an end may be below that of the answer.
+    most_ends : int
+        Ends that are returned.
+    """
+
+    radii: tuple[float, ...] = (3, 4, 5, 6, 7.5, 9, 12, 16, 25, 50)
+    widths: tuple[float, ...] = (2, 4, 8, 16)
+    cloud: int = 16
+    steps: int = 40
+    valley: float = 2.0
+    slightest: float = 5.0
+    most_ends: int = 6
+
+    def places(self, start: np.ndarray, draws: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Where ascents begin."""
+        mean, sd = draws.mean(axis=0), draws.std(axis=0)
+        ways = np.concatenate([np.eye(len(mean)), np.ones((1, len(mean))) / len(mean) ** 0.5])
+        ways = np.unique(np.concatenate([ways, -ways]), axis=0)  # one coordinate is all of them
+        lines = np.concatenate([radius * ways for radius in self.radii])
+        cloud = [rng.normal(size=(self.cloud, len(mean))) * width for width in self.widths]
+        mirrors = np.stack([-mean, 2 * start - mean, start, 0 * start])
+        around = mean + np.concatenate([lines, *cloud]) * sd
+        return np.concatenate([around, mirrors])
+
+    def ends(
+        self, density: BatchedDensity, start: np.ndarray, draws: np.ndarray, mass: float,
+        rng: np.random.Generator,
+    ) -> list[End]:  # fmt: skip
+        """Optima that no draw is near, with their curvature, the heaviest first.
+
+        Parameters
+        ----------
+        density : BatchedDensity
+            The target.
+        start, draws : array
+            Where the fit began, and draws of its answer.
+        mass : float
+            Log mass that was found, such as a bound.
+        rng : numpy Generator
+            Chooses places.
+        """
+        sd = np.maximum(draws.std(axis=0), 1e-300)
+        places, values = self._ascended(density, self.places(start, draws, rng), sd)
+        order = np.argsort(-values)
+        places, values = places[order], values[order]
+        found: list[End] = []
+        for place, value in zip(places, values, strict=True):
+            if not np.isfinite(value) or len(found) >= self.most_ends:
+                break
+            if any((np.abs(place - one.place) < 0.5 * one.sds).all() for one in found):
+                continue
+            sds = _local_sds(density, place, sd)
+            heavy = value + np.log(sds).sum() + 0.5 * len(sds) * np.log(2 * np.pi)
+            if heavy < mass - self.slightest or self.joined(density, place, draws):
+                continue
+            found.append(End(place, sds, float(heavy)))
+        return sorted(found, key=lambda one: -one.mass)
+
+    def joined(self, density: BatchedDensity, place: np.ndarray, draws: np.ndarray) -> bool:
+        """Whether a path without a valley joins a place to the nearest of the draws."""
+        sd = np.maximum(draws.std(axis=0), 1e-300)
+        nearest = np.argsort(np.sum(((draws - place) / sd) ** 2, axis=1))[:3]
+        shares = np.linspace(0, 1, 12)[:, None]
+        # The nearest draw of a mode far away lies in a tail: no height to compare a valley with.
+        usual = float(np.median(density(draws[:: max(len(draws) // 32, 1)])[0]))
+        for draw in draws[nearest]:
+            values, _ = density(place + shares * (draw - place))
+            lowest = np.where(np.isfinite(values), values, -np.inf).min()
+            if lowest > min(values[0], usual) - self.valley:
+                return True
+        return False
+
+    def _ascended(
+        self, density: BatchedDensity, places: np.ndarray, sd: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Steps by the signs of the gradient, each coordinate with a length of its own."""
+        values, gradients = density(places)
+        good = np.isfinite(values) & np.isfinite(gradients).all(axis=1)
+        places, values, gradients = places[good], values[good], gradients[good]
+        step = np.full(places.shape, 0.1) * sd
+        for _ in range(self.steps):
+            tried = places + step * np.sign(gradients)
+            new, slopes = density(tried)
+            with np.errstate(invalid="ignore"):
+                bad = ~(np.isfinite(new) & np.isfinite(slopes).all(axis=1)) | (new < values - 5)
+                turned = slopes * gradients < 0
+            step = np.where(bad[:, None], 0.3 * step, np.where(turned, 0.5, 1.3) * step)
+            step = np.minimum(step, 2.0 * sd)
+            places = np.where(bad[:, None], places, tried)
+            values = np.where(bad, values, new)
+            gradients = np.where(bad[:, None], gradients, slopes)
+        return places, values
+
+
+class End(NamedTuple):
+    """An optimum, the sds that its curvature gives, and the logarithm of the mass of both."""
+
+    place: np.ndarray
+    sds: np.ndarray
+    mass: float
+
+
+def _local_sds(density: BatchedDensity, place: np.ndarray, sd: np.ndarray) -> np.ndarray:
+    """From differences of the gradient, no more than ten sds of the answer."""
+    single = np.dtype(density.density.dtype).itemsize < 8
+    width = (1e-2 if single else 1e-3) * sd
+    both = np.concatenate([place + np.diag(width), place - np.diag(width)])
+    _, slopes = density(both)
+    up, down = np.diagonal(slopes[: len(sd)]), np.diagonal(slopes[len(sd) :])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = np.sqrt(2 * width / np.maximum(down - up, 0.0))
+    return np.clip(np.where(np.isfinite(found), found, 10 * sd), 1e-12 * sd, 10 * sd)
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Normals with weights, between which chains jump.
+
+    Parameters
+    ----------
+    parts : list of HostMap
+        The normals.
+    weights : array
+        Their shares, which sum to one.
+    """
+
+    parts: list[HostMap]
+    weights: np.ndarray = field(default_factory=lambda: np.ones(1))
+
+    @classmethod
+    def around(
+        cls, draws: np.ndarray, others: list[HostMap], density: BatchedDensity,
+        rng: np.random.Generator,
+    ) -> Mixture | None:  # fmt: skip
+        """The normal that matches draws and others beside it, weighed; None where none matches."""
+        here = HostMap.matching(draws)
+        if here is None:
+            return None
+        parts = [here, *others]
+        return cls(parts, np.full(len(parts), 1 / len(parts))).weighed(density, rng)
+
+    def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Positions, one per row."""
+        which = rng.choice(len(self.parts), count, p=self.weights)
+        noise = rng.normal(size=(count, len(self.parts[0].mean)))
+        moved = np.stack([part.forward(noise).positions for part in self.parts])
+        found: np.ndarray = moved[which, np.arange(count)]
+        return found
+
+    def log_parts(self, positions: np.ndarray) -> np.ndarray:
+        """Log weight and density of every part at positions, up to a constant they share."""
+        logs = [
+            -0.5 * np.sum(part.noise_of(positions) ** 2, axis=1) - part.log_det
+            for part in self.parts
+        ]
+        with np.errstate(divide="ignore"):
+            return np.stack(logs, axis=1) + np.log(self.weights)
+
+    def log_prob(self, positions: np.ndarray) -> np.ndarray:
+        """Log density up to a constant."""
+        found: np.ndarray = logsumexp(self.log_parts(positions), axis=1)
+        return found
+
+    def weighed(
+        self, density: BatchedDensity, rng: np.random.Generator, count: int = 512
+    ) -> Mixture:
+        """The same parts with the shares that importance weights of their draws give them."""
+        mixture = self
+        for _ in range(2):
+            positions = mixture.draw(rng, count)
+            values, _ = density(positions)
+            logs = np.where(np.isfinite(values), values, -np.inf) - mixture.log_prob(positions)
+            weights = np.exp(logs - logs.max())
+            parts = mixture.log_parts(positions)
+            shares = np.exp(parts - logsumexp(parts, axis=1, keepdims=True))
+            found = weights @ shares / weights.sum()
+            found = np.maximum(found, 0.02)  # a part that a few draws missed is not gone
+            mixture = Mixture(self.parts, found / found.sum())
+        return mixture
+
+    @property
+    def within(self) -> HostMap:
+        """The normal with the mean of all, and the covariance within the parts."""
+        mean = sum(w * p.mean for w, p in zip(self.weights, self.parts, strict=True))
+        spread = sum(
+            w * p.factor @ p.factor.T for w, p in zip(self.weights, self.parts, strict=True)
+        )
+        first = self.parts[0]
+        return HostMap(np.asarray(mean), np.linalg.cholesky(spread), first.warp, first.order)
