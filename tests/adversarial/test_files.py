@@ -1,5 +1,8 @@
 """Hostile files and terminals: what is read, what is written, and what is never touched."""
 
+import contextlib
+import dataclasses
+import io
 import os
 import stat
 import subprocess
@@ -15,10 +18,13 @@ import curvi
 from curvi._core import validation
 from curvi._core.files import write_atomically
 from curvi._core.text import printable, quoted
+from curvi.cli import main
 from curvi.datasets import DataFormatError, read_table
 from curvi.datasets._golub import parse_intensities, parse_labels
 from curvi.datasets._images import parse_idx, parse_mat
 from curvi.datasets._libsvm import parse_libsvm
+from curvi.diagnostics._correction import Rung
+from curvi.io._claims import NotStored
 from tests.adversarial.commands import Refusal, command
 from tests.adversarial.outcomes import handled, refused, warned
 from tests.datasets import toys
@@ -131,6 +137,58 @@ def test_no_command_replaces_a_file_unasked(table, monkeypatch, arguments, name)
     assert [p.name for p in kept.parent.iterdir()] == [kept.name]
 
 
+FIT = ["fit", "t.csv", "--target", "y"]
+OUTPUTS = {
+    "a model over a file": ([*FIT, "--save", "kept"], "--overwrite"),
+    "a model over the table": ([*FIT, "--save", "t.csv", "--overwrite"], "reads or writes"),
+    "a model over a link to the table": ([*FIT, "--save", "l.csv", "--overwrite"], "reads or wr"),
+    "a model over a page of the report": (
+        [*FIT, "--out", "out", "--save", "out/config.json"], "reads or writes"),
+    "a model over its checkpoint": (
+        [*FIT, "--checkpoint", "new", "--save", "new"], "reads or writes"),
+    "a checkpoint over the table": ([*FIT, "--checkpoint", "t.csv"], "reads or writes"),
+    "a model in no folder": ([*FIT, "--save", "nowhere/model"], "no folder nowhere"),
+    "a model in the place of a folder": ([*FIT, "--save", "folder"], "is a folder"),
+    "a report over the table": (
+        ["fit", "coefficients.csv", "--target", "y", "--out", ".", "--overwrite"], "reads or wr"),
+    "predictions over a file": (["predict", "kept", "t.csv", "--out", "l.csv"], "reads or writes"),
+    "predictions over the model": (
+        ["predict", "kept", "t.csv", "--out", "kept", "--overwrite"], "reads or writes"),
+    "predictions in no folder": (
+        ["predict", "kept", "t.csv", "--out", "nowhere/p.csv"], "no folder nowhere"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "words"), OUTPUTS.values(), ids=OUTPUTS)
+def test_an_output_that_must_not_be_written_is_refused_before_any_work(
+    table, monkeypatch, arguments, words
+):
+    monkeypatch.chdir(table.parent)
+    Path("kept").write_text("precious")
+    Path("coefficients.csv").write_text(TABLE)
+    Path("l.csv").symlink_to(table)
+    Path("folder").mkdir()
+    before = written(table.parent)
+    monkeypatch.setattr("curvi.cli._table.fit_table", lambda *_, **__: pytest.fail("it was fitted"))
+    refused(lambda: command(*arguments), Refusal, words)
+    assert written(table.parent) == before
+
+
+def test_a_model_that_cannot_be_saved_leaves_the_report(table, monkeypatch):
+    monkeypatch.chdir(table.parent)
+
+    def full(*_):
+        raise OSError(28, "No space left on device", "model")
+
+    monkeypatch.setattr("curvi.io._objects.write_file", full)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert main([*FIT, "--save", "model"]) == 2
+    assert "No space left" in err.getvalue()
+    assert Path("curvi-report.html").exists()
+    assert "report" in out.getvalue()
+
+
 def test_a_file_in_the_place_of_the_folder_is_refused_by_name(table):
     arguments = ["fit", str(table), "--target", "y", "--out", str(table)]
     refused(lambda: command(*arguments), Refusal, f"--out {table}", "choose another place")
@@ -236,6 +294,40 @@ def test_names_in_errors_and_warnings_cannot_command_a_terminal():
     )
     with jax.enable_x64(False):
         warned(lambda: validation.flat_position({name: np.zeros(2)}), UserWarning, "\\x1b[2Jx")
+
+
+HOSTILE = "\x1b[2J\u202e\x9b31m\r\u2028"
+
+
+def one_screen(text):
+    """Text that a terminal shows as it is."""
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+def test_the_sentences_of_a_file_cannot_command_a_terminal(tmp_path):
+    result = curvi.fit(lambda x: -0.5 * (x**2).sum(), np.zeros(2), progress=False)
+    rung = Rung(HOSTILE, 0.0, 1.0, 1, 0.0, HOSTILE + "\nconverged")
+    forged = dataclasses.replace(result, message=HOSTILE, rungs=(rung,))
+    object.__setattr__(forged, "warnings", (HOSTILE,))
+    object.__setattr__(forged, "alarms", (HOSTILE,))
+    forged.save(tmp_path / "f")
+    found = curvi.load(tmp_path / "f")
+    texts = [found.message, *found.warnings, found.summary(names=[HOSTILE, "a\nb"]), repr(found)]
+    texts += [str(curvi.NotConvergedWarning(HOSTILE)), repr(NotStored(HOSTILE))]
+    for text in texts:
+        assert one_screen(text), text
+    assert "a\\nb" in texts[2]
+
+
+def test_names_and_levels_of_a_table_cannot_command_a_terminal(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f'{x % 7},"l{x % 2}\x1b[2J\u202e",{x % 5}' for x in range(40)]
+    Path("t.csv").write_text("\n".join(["a\x1b[31m,b\u202e,y", *rows]) + "\n")
+    for more in (["--target", "y", "--model", "linear"], ["--formula", "y ~ 1 + (1 | `b\u202e`)"]):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main(["fit", "t.csv", *more, "--no-report"])
+        assert one_screen(out.getvalue() + err.getvalue())
 
 
 def test_a_quotation_is_bounded():

@@ -299,7 +299,7 @@ def test_a_reproduction_stops_at_ctrl_c(monkeypatch):
 
 
 def test_cross_validation_stops_at_ctrl_c(monkeypatch):
-    count = interrupt(monkeypatch, "curvi.glm._newton.run_driver", 2)
+    count = interrupt(monkeypatch, "curvi.glm._full_newton.run_driver", 2)
     with pytest.raises(KeyboardInterrupt):
         cross_val_score(curvi.BayesianLogisticRegression(), *table(), cv=5)
     assert len(count) == 2

@@ -266,10 +266,73 @@ def test_a_signal_is_handed_on_once_and_the_workers_are_waited_for(tmp_path, num
     assert [(tmp_path / f"ended{rank}").read_text() for rank in range(2)] == ["1", "1"]
 
 
+LISTENERS = """\
+import json, os, pathlib, subprocess, sys, time
+import jax
+fds = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+sockets = {os.readlink(fd) for fd in fds if os.path.islink(fd)}
+lines = [l.split() for n in ("tcp", "tcp6") for l in open(f"/proc/net/{n}").readlines()[1:]]
+listening = [l[1].split(":")[0] for l in lines if l[3] == "0A" and f"socket:[{l[9]}]" in sockets]
+child = "from curvi.cli._launch import is_first_process, shared_mesh\\n"
+child += "print(is_first_process(), shared_mesh())"
+said = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout
+place = pathlib.Path(sys.argv[1]) / str(jax.process_index())
+place.with_suffix(".new").write_text(json.dumps([os.getpid(), listening, said]))
+place.with_suffix(".new").rename(place)
+time.sleep(120)
+place.with_name(f"survived{jax.process_index()}").touch()
+"""
+
+
+def is_running(number):
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux")
+@pytest.mark.parametrize(
+    ("options", "address", "number"),
+    [([], "0100007F", signal.SIGTERM), (["--address", "127.0.0.2"], "0200007F", signal.SIGKILL)],
+)
+def test_workers_listen_where_they_were_told_and_end_with_their_launcher(
+    tmp_path, options, address, number
+):
+    script = tmp_path / "listeners.py"
+    script.write_text(LISTENERS, encoding="utf-8")
+    command = [sys.executable, "-m", "curvi", "launch", *options, "--", str(script), str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as started:
+        try:
+            while not all((tmp_path / str(rank)).exists() for rank in range(2)):
+                assert started.poll() is None
+                time.sleep(0.05)
+            workers = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(2)]
+            for _, listening, child in workers:
+                mapped = "0000000000000000FFFF0000"  # an address of IPv4 in a socket of IPv6
+                assert {found.removeprefix(mapped) for found in listening} == {address}
+                assert child.split() == ["True", "None"]  # no worker itself: it writes its files
+            started.send_signal(number)
+            started.stderr.read()  # which the workers, too, hold open until they end
+            assert started.wait() == (128 + number if number == signal.SIGTERM else -number)
+            while any(is_running(pid) for pid, *_ in workers):
+                time.sleep(0.05)
+            assert not list(tmp_path.glob("survived*"))
+        finally:
+            started.kill()
+
+
+def test_an_address_of_another_machine_is_refused(capfd):
+    for address in ("192.0.2.1", "everywhere", ""):
+        assert main(["launch", "--address", address, "--", "fit"]) == 2
+        assert "is no address of this machine" in capfd.readouterr().err
+
+
 def test_workers_end_when_their_launcher_was_killed():
     code = (
         "import os, threading, time\nfrom curvi.cli import _launch\n_launch._LOOK_UP = 0.05\n"
-        "threading.Thread(target=_launch.end_with, args=(os.getppid(),), daemon=True).start()\n"
+        "threading.Thread(target=_launch.end_with, args=(os.getppid(), 60.0),"
+        " daemon=True).start()\n"
         "print('began', flush=True)\ntime.sleep(60)\nprint('survived')\n"
     )
     launcher = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {code!r}])\n"

@@ -108,7 +108,7 @@ def test_what_a_writer_that_was_killed_has_left_is_removed(tmp_path):
 def test_a_source_that_fails_while_rows_are_written_leaves_no_file(tmp_path, second):
     lengths = iter([2, second])
     blocks = RowBlocks(lambda: iter([(np.zeros((1, 1)),)] * next(lengths)))
-    with pytest.raises(curvi.InputError, match="other rows than at first"):
+    with pytest.raises(curvi.InputError, match="must give the same rows"):
         blocks.to_npy(tmp_path)
     assert not list(tmp_path.iterdir())
 

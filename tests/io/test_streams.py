@@ -128,7 +128,7 @@ def test_a_source_that_changes_is_noticed(table):
         yield X[:count], y[:count]
 
     streamed = target(RowBlocks(source, prefetch=False))
-    with pytest.raises(Exception, match="other rows than at first"):
+    with pytest.raises(Exception, match="every pass must give the same rows"):
         jax.block_until_ready(streamed.log_prob(jnp.ones(3)))
 
 

@@ -13,7 +13,7 @@ from scipy import stats
 
 import curvi
 from curvi._core.errors import InputError
-from curvi.glm._report import TOO_NARROW, narrowness
+from curvi.glm._narrowness import TOO_NARROW
 from curvi.report import (
     Chart,
     Code,
@@ -303,17 +303,18 @@ def test_a_diagonal_covariance_is_too_narrow_by_what_a_full_one_is_wider(key):
     rng = generator(key)
     X = rng.normal(size=(200, 3)) @ np.array([[1.0, 0.9, 0.0], [0.0, 0.3, 0.0], [0.0, 0.0, 1.0]])
     y = X @ np.array([1.0, 1.0, 0.5]) + rng.normal(size=200)
-    diagonal = curvi.BayesianLinearRegression(noise_scale=1.0).fit(X, y)
+    diagonal = curvi.BayesianLinearRegression(noise_scale=1.0, covariance="diagonal").fit(X, y)
     full = curvi.BayesianLinearRegression(noise_scale=1.0, covariance="full").fit(X, y)
-    ratio = narrowness(diagonal, X)
+    ratio = diagonal.result_.sd_ratios[0, :3]
     np.testing.assert_allclose(ratio, full.coef_sd_ / diagonal.coef_sd_, rtol=0.02)
     assert ratio[0] > 2
     assert ratio[2] < 1.1
-    assert narrowness(full, X) is None
+    assert full.result_.sd_ratios is None
     classes = np.digitize(y, np.quantile(y, [0.3, 0.6]))
-    assert narrowness(curvi.BayesianLogisticRegression().fit(X, classes), X)[0] > TOO_NARROW
+    several = curvi.BayesianLogisticRegression(covariance="diagonal").fit(X, classes)
+    assert several.result_.sd_ratios[:, 0].max() > TOO_NARROW
     relevant = curvi.BayesianLinearRegression(prior="ard", random_state=0).fit(X, y)
-    assert narrowness(relevant, X).shape == (3,)
+    assert relevant.result_.sd_ratios.shape == (1, 4)
 
 
 def test_a_mixed_model_reports_its_groups(tmp_path):

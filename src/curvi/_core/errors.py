@@ -47,6 +47,9 @@ class _Carrier(BaseException):
         super().__init__(message)
         self.result = result
 
+    def __str__(self) -> str:
+        return printable(super().__str__(), keep="\n")
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the result, or what is left of one that pickle cannot carry."""
         others = {name: value for name, value in vars(self).items() if name != "result"}

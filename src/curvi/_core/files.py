@@ -130,15 +130,44 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def refuse_existing(paths: Iterable[Path]) -> None:
+def check_output(
+    path: Path, option: str, *, overwrite: bool, inputs: Iterable[Path | None] = ()
+) -> None:
+    """Raise InputError, before any work, for a file that cannot or must not be written.
+
+    A file that the same command reads is refused whatever ``overwrite`` says.
+    """
+    refuse_inputs([path], option, inputs)
+    if path.is_dir():
+        raise InputError(f"{option} {path} is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise InputError(f"{option} {path}: there is no folder {path.parent}; make it first")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{option} {path}: the folder cannot be written to; choose another place")
+    if not overwrite:
+        refuse_existing([path], option)
+
+
+def refuse_inputs(paths: Iterable[Path], option: str, inputs: Iterable[Path | None]) -> None:
+    """Raise InputError for an output that the same command reads, links resolved."""
+    read = {os.path.realpath(path) for path in inputs if path is not None}
+    for path in paths:
+        if os.path.realpath(path) in read:
+            raise InputError(
+                f"{option} would replace {path}, which this command reads or writes for another "
+                "purpose; choose another place"
+            )
+
+
+def refuse_existing(paths: Iterable[Path], option: str = "--out") -> None:
     """Raise InputError for the first of the files that is there already."""
     found = [path for path in paths if path.exists() or path.is_symlink()]
     if found:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         verb = "exist" if more else "exists"
         raise InputError(
-            f"{found[0]}{more} {verb} already; choose another place with --out, or replace "
-            "what is there with --overwrite"
+            f"{found[0]}{more} {verb} already; choose another place with {option}, or "
+            "replace what is there with --overwrite"
         )
 
 

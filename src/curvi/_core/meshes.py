@@ -9,10 +9,8 @@ numbers of steps would wait for each other for ever.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -22,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from curvi._core.errors import InputError
+from curvi._core.launched import launched
 
 AXIS = "data"
 _BLOCK = 64  # rows of the innermost sum, which no shard cuts through
@@ -179,8 +178,8 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
 
 def beat() -> None:
     """Tell a launcher that watches this process that it is about to take steps."""
-    if pulse := os.environ.get("CURVI_LAUNCH_PULSE"):
-        Path(pulse).touch()
+    if (own := launched()) is not None:
+        own.pulse.touch()
 
 
 def agreed(value: float) -> float:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import tyro
 
 from curvi._core.errors import InputError, MisfitWarning, NotConvergedWarning
-from curvi._core.files import output_folder
+from curvi._core.files import check_output, output_folder, refuse_inputs
 from curvi.cli._launch import is_first_process, shared_mesh
 from curvi.cli._terminal import complain, say
 
@@ -38,6 +38,7 @@ class _Done(NamedTuple):
     report: Report
     code: int
     files: Callable[[], dict[str, Any]]
+    save: Callable[[Path], None]
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class FitCommand:
     the units of the table, and 2.5 sds of the response over that of the column unless given."""
     family: Literal["auto", "mean-field", "full-rank", "low-rank"] = "auto"
     """Variational family: the structure of the posterior covariance. auto climbs to what fits;
-    for tables from mean-field to full-rank where columns are correlated."""
+    of a table it is full-rank up to 800 coefficients with a normal prior, mean-field otherwise."""
     rank: int = 10
     """Rank of the low-rank family."""
     seed: int = 0
@@ -89,7 +90,7 @@ class FitCommand:
     """Folder for the report and its numbers, config.json, tables as CSV and figures. Without it
     the report is curvi-report.html in the current folder."""
     overwrite: bool = False
-    """Replace the files of an earlier fit in --out."""
+    """Replace the files of an earlier fit in --out, and that of --save."""
     report: bool = True
     """Write the report; --no-report leaves it out."""
     json: bool = False
@@ -99,8 +100,8 @@ class FitCommand:
         """Fit, print, and write the files asked for; 1 means that the fit did not converge."""
         self._check()
         kind = "bundled" if self.table is None else "table" if self.formula is None else "formula"
-        if (out := self.out) is not None and is_first_process():
-            output_folder(out, [out / name for name in _FILES[kind]], overwrite=self.overwrite)
+        if is_first_process():
+            self._check_outputs(_FILES[kind])
         run = {"bundled": self._run_bundled, "table": self._run_table, "formula": self._run_mixed}
         done = run[kind]()
         if not is_first_process():
@@ -108,8 +109,26 @@ class FitCommand:
         from curvi.report._text import text_of
 
         say(done.report.json().rstrip() if self.json else text_of(done.report))
-        self._write(done)
+        try:
+            if self.save is not None:
+                done.save(self.save)
+        finally:  # a disk without room for the model may have it for the report
+            self._write(done)
         return done.code
+
+    def _check_outputs(self, names: tuple[str, ...]) -> None:
+        """Refuse, before any work, what cannot be written or would replace a file unasked."""
+        pages = [DEFAULT_REPORT, DEFAULT_REPORT.with_suffix(".json")] if self.report else []
+        paths = pages if self.out is None else [self.out / name for name in names]
+        if self.checkpoint is not None:  # one that is there is resumed
+            check_output(self.checkpoint, "--checkpoint", overwrite=True, inputs=[self.table])
+        refuse_inputs(paths, "the report" if self.out is None else "--out",
+                      [self.table, self.checkpoint])  # fmt: skip
+        if self.out is not None:
+            output_folder(self.out, paths, overwrite=self.overwrite)
+        if self.save is not None:
+            others = [self.table, self.checkpoint, *paths]
+            check_output(self.save, "--save", overwrite=self.overwrite, inputs=others)
 
     def _check(self) -> None:
         from curvi._core import validation
@@ -155,14 +174,17 @@ class FitCommand:
                     self.prior_scale, self.family, self.rank, seed=self.seed,
                     checkpoint=self.checkpoint, mesh=shared_mesh(),
                 )  # fmt: skip
-            if self.save is not None and is_first_process():
-                result.save(self.save)
             page = bundled_report(result, data, call=self.call(), configuration=self.shown())
             summary = result.summary(data.names)
+
+        def save(path: Path) -> None:
+            with jax.enable_x64(True):
+                result.save(path)
+
         code = 130 if result.interrupted else 0 if result.converged else 1
         return _Done(page, code, lambda: {
             "fit.png": result.plot(names=data.names), "summary.txt": summary + "\n",
-        })  # fmt: skip
+        }, save)  # fmt: skip
 
     def _run_table(self) -> _Done:
         from curvi.cli._encode import prepare
@@ -195,15 +217,13 @@ class FitCommand:
             fitted.said.update(prepared.facts)
             recipe, notes = prepared.recipe, prepared.notes
         fitted.estimator.table_ = {**recipe, "classes": list(fitted.classes)}
-        if self.save is not None and is_first_process():
-            fitted.estimator.save(self.save)
         page = table_report(
             fitted, title=f"{self.target} in {path.name}", call=self.call(),
             configuration=self.shown(), notes=notes,
         )  # fmt: skip
         return _Done(page, 0 if fitted.converged else 1, lambda: {
             "coefficients.csv": fitted.rows(), "coefficients.png": fitted.figure(),
-        })  # fmt: skip
+        }, fitted.estimator.save)  # fmt: skip
 
     def _run_mixed(self) -> _Done:
         from curvi.cli._mixed import fit_formula
@@ -220,10 +240,8 @@ class FitCommand:
             checkpoint=self.checkpoint,
             mesh=shared_mesh(),
         )
-        if self.save is not None and is_first_process():
-            fitted.model.save(self.save)
         page = fitted.report(title=path.name, call=self.call(), configuration=self.shown())
-        return _Done(page, 0 if fitted.converged else 1, fitted.files)
+        return _Done(page, 0 if fitted.converged else 1, fitted.files, fitted.model.save)
 
     def config(self) -> str:
         """The command as JSON text."""

@@ -8,6 +8,7 @@ named, and the run is ended. With ``--checkpoint`` the same command goes on from
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import runpy
 import signal
@@ -20,6 +21,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +29,7 @@ import tyro
 
 from curvi._core import validation
 from curvi._core.errors import InputError
+from curvi._core.launched import join, launched
 from curvi.cli._terminal import complain, pass_on
 
 _LOOK = 0.1  # seconds between two looks at the workers
@@ -39,7 +42,10 @@ _CRASHED = 70  # code of a worker that an exception has ended
 _BAD_INPUT = 2  # code of a command that could not do its work
 _GOES_ON = "With --checkpoint the same command goes on from the last one"
 worker_program = ["-m", "curvi.cli._launch"]
-_VARIABLES = ("CURVI_LAUNCH_RANK", "CURVI_LAUNCH_COUNT", "CURVI_LAUNCH_PORT", "CURVI_LAUNCH_PULSE")
+_VARIABLES = tuple(
+    f"CURVI_LAUNCH_{name}"
+    for name in ("RANK", "COUNT", "HOST", "PORT", "PULSE", "PARENT", "SECONDS")
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,9 @@ class LaunchCommand:
     """Number of processes."""
     step_seconds: float = 300.0
     """Longest time without progress of a worker, after which the run is ended."""
+    address: str = "127.0.0.1"
+    """Address of this machine at which the processes listen for each other; at the default nobody
+    else can reach them. Whoever can reach it can disturb the run."""
     command: tyro.conf.Suppress[tuple[str, ...]] = ()
     """What stands after two dashes: "fit ..." of curvi, or a script that ends in .py."""
 
@@ -62,6 +71,7 @@ class LaunchCommand:
         """Start the workers and watch them; the code of the first one that fails."""
         validation.positive_integer(self.processes, "--processes")
         validation.positive_number(self.step_seconds, "--step-seconds")
+        require_own_address(self.address)
         if not self.command:
             raise InputError("nothing to launch; write the command after two dashes")
         script = self.command[0]
@@ -76,11 +86,12 @@ class LaunchCommand:
                 end(workers, signal.SIGTERM)
 
     def _started(self, folder: Path) -> list[subprocess.Popen[bytes]]:
-        shared, started = [str(self.processes), str(free_port())], []
+        shared = [str(self.processes), self.address, str(free_port(self.address))]
+        ends, started = [str(os.getpid()), str(self.step_seconds)], []
         threads = str(max(1, len(cores()) // self.processes))
         given = {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, **os.environ}
         for rank in range(self.processes):
-            values = [str(rank), *shared, str(folder / str(rank))]
+            values = [str(rank), *shared, str(folder / str(rank)), *ends]
             with (folder / f"{rank}.said").open("wb") as kept:
                 started.append(
                     subprocess.Popen(  # noqa: S603  the command is the user's own
@@ -226,33 +237,37 @@ def end(workers: list[subprocess.Popen[bytes]], number: int) -> None:
             found.wait()
 
 
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
+def require_own_address(address: str) -> None:
+    """Raise InputError unless one can listen at an address of this machine."""
+    try:
+        ipaddress.ip_address(address)
+        free_port(address)
+    except (ValueError, OSError) as error:
+        raise InputError(
+            f"--address is {address!r}, which is no address of this machine ({error}); leave it "
+            "out to use 127.0.0.1"
+        ) from error
+
+
+def free_port(address: str) -> int:
+    """A port that nobody listens on."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as found:
+        found.bind((address, 0))
         return int(found.getsockname()[1])
 
 
 def worker(command: list[str]) -> int:
     """One process: join the others before anything is computed, then run the command."""
-    import jax
-    from jax.experimental import multihost_utils
-
-    rank, count, port, _ = (os.environ[name] for name in _VARIABLES)
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    # Taken out of the environment: what this process starts is no worker.
+    given = (os.environ.pop(name) for name in _VARIABLES)
+    rank, count, host, port, pulse, parent, seconds = given
+    watch = threading.Thread(target=end_with, args=(int(parent), float(seconds)), daemon=True)
+    watch.start()
+    join(int(rank), Path(pulse))
     take_cores(int(rank), int(count))
     with printing_to_stderr():
-        jax.distributed.initialize(
-            f"127.0.0.1:{port}",
-            int(count),
-            int(rank),
-            cluster_detection_method="deactivate",  # it would fill in what belongs to another job
-            heartbeat_timeout_seconds=_HEARTBEAT,
-        )
-        if int(count) > 1:
-            # Connections are made by the first sum, and given up where somebody is late for it:
-            # make them now, before one process reads or compiles for longer than another.
-            multihost_utils.sync_global_devices("curvi")
+        meet(int(rank), int(count), host, int(port))
     if command[0].endswith(".py"):
         sys.argv = command
         runpy.run_path(command[0], run_name="__main__")
@@ -260,6 +275,47 @@ def worker(command: list[str]) -> int:
     from curvi.cli import main
 
     return main(command)
+
+
+def meet(rank: int, count: int, host: str, port: int) -> None:
+    """Connect the processes, at an address that only they need to reach."""
+    import jax
+    from jax.experimental import multihost_utils
+
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    handler = signal.getsignal(signal.SIGTERM)
+    with gloo_listening_at(host):
+        jax.distributed.initialize(
+            place,
+            count,
+            rank,
+            cluster_detection_method="deactivate",  # it would fill in what belongs to another job
+            heartbeat_timeout_seconds=_HEARTBEAT,
+            coordinator_bind_address=place,  # JAX would listen to the whole network
+        )
+        signal.signal(signal.SIGTERM, handler)  # JAX has taken it, and does nothing with it
+        if count > 1:
+            # Connections are made by the first sum, and given up where somebody is late for it:
+            # make them now, before one process reads or compiles for longer than another.
+            multihost_utils.sync_global_devices("curvi")
+        else:
+            jax.devices()
+
+
+@contextlib.contextmanager
+def gloo_listening_at(host: str) -> Iterator[None]:
+    """Let the sums between processes listen there, too, and not where the machine's name leads.
+
+    JAX has no option for it. The library is asked when JAX makes its devices.
+    """
+    from jaxlib import _jax as library
+
+    make = library.make_gloo_tcp_collectives
+    library.make_gloo_tcp_collectives = partial(make, hostname=host)
+    try:
+        yield
+    finally:
+        library.make_gloo_tcp_collectives = make
 
 
 @contextlib.contextmanager
@@ -297,11 +353,13 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def end_with(parent: int) -> None:
-    """Ask this process to end when the one that started it has been killed."""
+def end_with(parent: int, seconds: float) -> None:
+    """Ask this process to end when the one that started it is gone, and end it if it does not."""
     while os.getppid() == parent:
         time.sleep(_LOOK_UP)
     signal.raise_signal(signal.SIGTERM)
+    time.sleep(seconds)
+    leave(128 + signal.SIGTERM)
 
 
 def cores() -> list[int]:
@@ -322,12 +380,13 @@ def take_cores(rank: int, count: int) -> None:
 
 def is_first_process() -> bool:
     """Whether this process writes the files; without a launcher it is the only one."""
-    return os.environ.get(_VARIABLES[0], "0") == "0"
+    own = launched()
+    return own is None or own.rank == 0
 
 
 def shared_mesh() -> Any:
     """The mesh over all processes of a launch; None without one."""
-    if _VARIABLES[0] not in os.environ:
+    if launched() is None:
         return None
     from curvi._core.meshes import data_mesh
 

@@ -12,7 +12,7 @@ import numpy as np
 import tyro
 
 from curvi._core.errors import InputError
-from curvi._core.files import refuse_existing, write_atomically
+from curvi._core.files import check_output, write_atomically
 from curvi._core.text import printable
 from curvi.cli._encode import encoded, typed_columns
 from curvi.cli._terminal import say
@@ -49,8 +49,9 @@ class PredictCommand:
         from curvi.io import load
         from curvi.reproduction._tables import as_csv
 
-        if self.out is not None and not self.overwrite:
-            refuse_existing([self.out])
+        if self.out is not None:
+            inputs = (self.model, self.table)
+            check_output(self.out, "--out", overwrite=self.overwrite, inputs=inputs)
         try:
             model = load(self.model)
         except OSError as error:

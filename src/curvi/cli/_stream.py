@@ -45,7 +45,7 @@ def as_text(path: Path, folder: str) -> Path:
 
 def fit_stream(
     path: Path, *, target: str, model: str, ignore: tuple[str, ...], checkpoint: Any,
-    covariance: str, **options: Any,
+    **options: Any,
 ) -> FittedTable:  # fmt: skip
     """Fit the rows of a file that stay on disk; every pass reads them again.
 
@@ -67,8 +67,7 @@ def fit_stream(
     values, count = _distinct(blocks)
     texts = tuple(f"{value:.15g}" if value.dtype.kind in "biuf" else str(value) for value in values)
     chosen, reason = choose_model(texts, target) if model == "auto" else (model, "chosen")
-    chosen_covariance = "diagonal" if covariance == "auto" else covariance
-    estimator = estimator_of(chosen, {**options, "covariance": chosen_covariance})
+    estimator = estimator_of(chosen, options)
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the verdict says it

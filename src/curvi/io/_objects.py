@@ -7,12 +7,13 @@ import platform
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import numpy as np
 
 from curvi._core.errors import InputError
+from curvi.io._claims import refuse_hidden_names, require_annotated, require_claims
 from curvi.io._format import FORMAT, read_file, write_file
 from curvi.io._kinds import kind_of
 from curvi.io._values import Decoder, Encoder
@@ -50,6 +51,8 @@ class Saved:
 class SavedEstimator(Saved):
     """An estimator of scikit-learn with a method ``save``: its parameters, and what was fitted."""
 
+    _claims: ClassVar[dict[str, str]] = {}  # what a fitted one has, see require_claims
+
     def _state(self) -> dict[str, Any]:
         """Parameters and attributes."""
         return dict(vars(self))
@@ -57,8 +60,13 @@ class SavedEstimator(Saved):
     @classmethod
     def _from_state(cls: type[Found], state: dict[str, Any]) -> Found:
         """An estimator with these attributes."""
+        own = cls._get_param_names()  # type: ignore[attr-defined]
+        refuse_hidden_names(cls, [name for name in state if name not in own])
+        require_annotated(cls, state)
         found = cls()
         vars(found).update(state)
+        if any(name.endswith("_") for name in state):
+            require_claims(found, cls._claims)
         return found
 
 

@@ -10,7 +10,7 @@ import itertools
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ import numpy as np
 from curvi._core import validation
 from curvi._core.errors import InputError, optional_import
 from curvi._core.files import draft_folder
+from curvi.io._passes import SameRows, aligned, kept
 
 _AHEAD = 2  # blocks that are read before they are asked for
 _NUMBERS = 2**22  # of a block
@@ -68,8 +69,8 @@ class RowBlocks:
         validation.require_callable(self.source, "source", "source() -> iterator of blocks")
 
     def __call__(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """One pass over all rows."""
-        return prefetched(self.source) if self.prefetch else self.source()
+        """One pass over all rows; the arrays of a block are the caller's to keep."""
+        return aligned(prefetched(self.source) if self.prefetch else map(kept, self.source()))
 
     def to_npy(self, folder: str | os.PathLike[str]) -> RowBlocks:
         """Write the rows to files that can be mapped into memory, in two passes over them.
@@ -87,25 +88,26 @@ class RowBlocks:
         """
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
-        forms = _forms(self)
+        same = SameRows()
+        forms = _forms(same(self()))
         paths = [place / f"{number}.npy" for number in range(len(forms))]
         if there := [path for path in paths if path.exists()]:
             raise InputError(f"{there[0]} exists; choose another folder, or delete it")
         with draft_folder(place) as unfinished:
             drafts = [unfinished / path.name for path in paths]
-            _write(self, drafts, forms)
+            _write(same(self()), drafts, forms)
             for draft, path in reversed(list(zip(drafts, paths, strict=True))):
                 draft.rename(path)  # X last: where it is, all are
         mapped = tuple(np.load(path, mmap_mode="r", allow_pickle=False) for path in paths)
         return replace(of_arrays(mapped), columns=self.columns)
 
 
-def _forms(blocks: RowBlocks) -> list[tuple[tuple[int, ...], np.dtype]]:
+def _forms(blocks: Iterable[Any]) -> list[tuple[tuple[int, ...], np.dtype]]:
     """Shape of each array of all rows, and a dtype that holds those of all blocks; one pass."""
     count = 0
     shapes: list[tuple[int, ...]] = []
     kinds: list[np.dtype] = []
-    for block in blocks():
+    for block in blocks:
         parts = [np.asarray(part) for part in block]
         shapes = shapes or [part.shape[1:] for part in parts]
         if [part.shape[1:] for part in parts] != shapes:
@@ -119,45 +121,44 @@ def _forms(blocks: RowBlocks) -> list[tuple[tuple[int, ...], np.dtype]]:
 
 
 def _write(
-    blocks: RowBlocks, paths: list[Path], forms: list[tuple[tuple[int, ...], np.dtype]]
+    blocks: Iterable[Any], paths: list[Path], forms: list[tuple[tuple[int, ...], np.dtype]]
 ) -> None:
     files = [
         np.lib.format.open_memmap(path, "w+", kind, shape)
         for path, (shape, kind) in zip(paths, forms, strict=True)
     ]
     first = 0
-    for block in blocks():
+    for block in blocks:
         last = first + len(block[0])
         for file, rows in zip(files, block, strict=True):
             if not np.can_cast(np.asarray(rows).dtype, file.dtype) or last > len(file):
                 raise InputError("the source gave other rows than at first; all passes must agree")
             file[first:last] = rows
         first = last
-    if first != len(files[0]):
-        raise InputError("the source gave other rows than at first; all passes must agree")
     for file in files:
         file.flush()
 
 
 def prefetched(source: Blocks) -> Iterator[tuple[np.ndarray, ...]]:
     """The blocks of a source, read ahead by a thread; an error in it is raised here."""
-    blocks = source()
+    blocks = map(kept, source())
+    end: Any = object()
     with ThreadPoolExecutor(1) as reader:
-        ahead = deque(reader.submit(next, blocks, None) for _ in range(_AHEAD))
-        while (block := ahead.popleft().result()) is not None:
-            ahead.append(reader.submit(next, blocks, None))
+        ahead = deque(reader.submit(next, blocks, end) for _ in range(_AHEAD))
+        while (block := ahead.popleft().result()) is not end:
+            ahead.append(reader.submit(next, blocks, end))
             yield block
 
 
 def of_arrays(arrays: tuple[np.ndarray, ...]) -> RowBlocks:
-    """Blocks of arrays that share their leading axis; each is copied when it is read."""
+    """Blocks of arrays that share their leading axis."""
     count = len(arrays[0])
     width = sum(math.prod(array.shape[1:]) for array in arrays)
     size = max(1, _NUMBERS // max(width, 1))
 
     def source() -> Iterator[tuple[np.ndarray, ...]]:
         for first in range(0, count, size):
-            yield tuple(np.array(array[first : first + size]) for array in arrays)
+            yield tuple(np.asarray(array[first : first + size]) for array in arrays)
 
     return RowBlocks(source, num_rows=count, arrays=arrays)
 

@@ -24,7 +24,9 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from curvi._core import validation
+from curvi._core.callbacks import reported
 from curvi._core.errors import InputError
+from curvi.io._passes import SameRows
 from curvi.io._rows import RowBlocks
 
 LARGEST_IN_MEMORY = 2**28  # bytes of memory maps that are simply read
@@ -56,6 +58,7 @@ class HostRows:
         width = sum(math.prod(np.shape(leaf)[1:]) for leaf in jax.tree.leaves(first))
         self.block_rows = max(1, _NUMBERS // max(width, 1))
         self.kinds = jax.tree.map(_kind, first)
+        self._same = SameRows()
         known = _count(self.arrays) if checked and self.arrays is not None else None
         self.num_rows = self._checked() if known is None else known
         self.block_rows = min(self.block_rows, self.num_rows)
@@ -81,21 +84,24 @@ class HostRows:
 
     def _checked(self) -> int:
         """Validate all rows in one pass, and find dtypes that hold all blocks; their number."""
-        count, structure = 0, jax.tree.structure(self.kinds)
-        for block in self._as_they_come():
+        return sum(map(_count, self._same(self._validated())))
+
+    def _validated(self) -> Iterator[PyTree]:
+        structure = jax.tree.structure(self.kinds)
+        for number, block in enumerate(self._as_they_come()):
             if jax.tree.structure(block) != structure:
                 raise InputError("the blocks of data do not all have the same arrays")
             self.kinds = jax.tree.map(_kind, block, self.kinds)
             with warnings.catch_warnings():
-                if count:  # said once
+                if number:  # said once
                     warnings.simplefilter("ignore", validation.PrecisionWarning)
-                count += validation.checked_rows(block)[1]
-        return count
+                validation.checked_rows(block)
+            yield block
 
     def _in_blocks(self) -> Iterator[PyTree]:
         """One pass, in blocks of ``block_rows``; the last one may be shorter."""
         held: list[PyTree] = []
-        for block in self._as_they_come():
+        for block in self._same(self._as_they_come()):
             held.append(block)
             while sum(map(_count, held)) >= self.block_rows:
                 whole = jax.tree.map(lambda *parts: np.concatenate(parts), *held)
@@ -114,7 +120,7 @@ class HostRows:
             if number < place or number == 0:
                 place, rows = 0, self._in_blocks()
             for _ in range(number - place):
-                next(rows)
+                next(rows, None)
             found = next(rows, None)
             self._pass = (number + 1, rows)
         expected = min(self.block_rows, self.num_rows - number * self.block_rows)
@@ -273,13 +279,17 @@ class Stream:
 
 
 def _block(handle: Any, number: Any) -> PyTree:
-    return _hosts[int(handle)].block(int(number))
+    host, first = _hosts[int(handle)], int(number) * _hosts[int(handle)].block_rows
+    last = min(first + host.block_rows, host.num_rows) - 1
+    with reported(f"reading rows {first} to {last}"):
+        return host.block(int(number))
 
 
 def _take(given: Any) -> PyTree:
     handle, count, *_ = (numbers := np.asarray(given))
     index, ahead = np.split(numbers[2:], [count])
-    return _hosts[int(handle)].take(index, ahead if len(ahead) else None)
+    with reported(f"reading a batch of {count} rows"):
+        return _hosts[int(handle)].take(index, ahead if len(ahead) else None)
 
 
 def streamed(data: Any) -> Stream | None:

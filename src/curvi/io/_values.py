@@ -22,6 +22,7 @@ import numpy as np
 from curvi._core.errors import InputError
 from curvi._core.text import printable
 from curvi._core.trees import precision_of
+from curvi.io._claims import NotStored, require_annotated, require_claims
 from curvi.io._kinds import class_of, kind_of
 
 _MARK = "#"  # of a JSON object that stands for something else
@@ -40,22 +41,6 @@ class HasState(Protocol):
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> Any:
         """The object again."""
-
-
-@dataclasses.dataclass(frozen=True)
-class NotStored:
-    """In a loaded object, the place of what could not be stored.
-
-    Parameters
-    ----------
-    description : str
-        What it was.
-    """
-
-    description: str
-
-    def __repr__(self) -> str:
-        return f"<not stored: {self.description}>"
 
 
 class CannotStoreError(Exception):
@@ -155,6 +140,7 @@ class Decoder:
     def __init__(self, arrays: dict[str, np.ndarray], path: Any) -> None:
         self.arrays, self.path = arrays, path
         self._on_device: dict[tuple[Any, ...], Any] = {}
+        self._place: list[str] = []  # names on the way to the value that is read
 
     def value(self, found: Any) -> Any:
         """One value.
@@ -167,20 +153,31 @@ class Decoder:
         """
         try:
             return self._value(found)
-        except InputError as error:
-            raise InputError(f"{self.path} cannot be loaded: {error}") from error
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as bad:
-            raise InputError(
-                f"{self.path} cannot be loaded: its document has {type(bad).__name__} ({bad})"
-            ) from bad
+        except Exception as error:
+            # Constructors get what no code of ours would give them: whatever they raise is a word
+            # about the file.
+            place = "".join(f"{name}: " for name in [".".join(self._place)] if name)
+            said = (
+                str(error) if isinstance(error, InputError) else f"{type(error).__name__} ({error})"
+            )
+            raise InputError(f"{self.path} cannot be loaded: {printable(place)}{said}") from error
 
-    def _value(self, found: Any) -> Any:
+    def _value(self, found: Any, name: str | None = None) -> Any:
+        """One value; the name stays on the way to it where it cannot be read."""
+        if name is None:
+            return self._read(found)
+        self._place.append(name)
+        value = self._read(found)
+        self._place.pop()
+        return value
+
+    def _read(self, found: Any) -> Any:
         if isinstance(found, list):
             return [self._value(item) for item in found]
         if not isinstance(found, dict):
             return found
         if _MARK not in found:
-            return {key: self._value(item) for key, item in found.items()}
+            return {key: self._value(item, key) for key, item in found.items()}
         if found[_MARK] not in self._ways:
             raise InputError(f"it holds a value of the unknown kind {found[_MARK]!r}")
         return self._ways[found[_MARK]](found["v"], found)
@@ -201,7 +198,7 @@ class Decoder:
 
     def _named(self, content: Any, found: dict[str, Any]) -> Any:
         kind: Any = namedtuple(str(found["name"]), [str(name) for name, _ in content])  # type: ignore[misc]
-        return kind(*(self._value(item) for _, item in content))
+        return kind(*(self._value(item, str(name)) for name, item in content))
 
     def _texts(self, content: Any, found: dict[str, Any]) -> np.ndarray:
         texts, dtype = [self._value(item) for item in content], _text_type(found["dtype"])
@@ -219,10 +216,16 @@ class Decoder:
         found = class_of(entry["kind"])
         if issubclass(found, enum.Enum):
             return found[content]
-        state = {str(name): self._value(item) for name, item in content.items()}
+        state = {str(name): self._value(item, str(name)) for name, item in content.items()}
         if hasattr(found, "_from_state"):
-            return found._from_state(state)
-        return found(**state)
+            made = found._from_state(state)
+        else:
+            require_annotated(found, state)
+            made = found(**state)
+            require_claims(made, getattr(found, "_claims", {}))
+        if hasattr(found, "_check_stored"):
+            made._check_stored()
+        return made
 
     def _array(self, content: Any, found: dict[str, Any]) -> Any:
         array = self.arrays[content]

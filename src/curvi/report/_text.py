@@ -16,7 +16,7 @@ _LEFT_TO_THE_PAGE = ("precision", "method", "draws", "family", "how it was found
 def text_of(report: Report, *, most: int = _MOST) -> str:
     """The verdict and what to do, what was fitted, and the clearest estimates."""
     verdict = report.verdict
-    lines = [printable(report.title), f"{verdict.word.upper()}: {verdict.headline}"]
+    lines = [printable(report.title), printable(f"{verdict.word.upper()}: {verdict.headline}")]
     for sentence in verdict.sentences:
         lines += textwrap.wrap(printable(sentence), _WIDTH, initial_indent="  ",
                                subsequent_indent="  ")  # fmt: skip
@@ -89,7 +89,7 @@ def _table(forest: Forest, shown: list[Estimate]) -> list[str]:
         for e in shown
     ]  # fmt: skip
     every = [[cell.lower() if not i else cell for cell in row] for i, row in enumerate([head])]
-    every += rows
+    every = [[printable(cell) for cell in row] for row in [*every, *rows]]
     widths = [max(len(row[k]) for row in every) for k in range(len(head))]
     return [
         "  " + "  ".join(

@@ -19,7 +19,6 @@ from curvi._core.errors import (
 )
 from curvi._core.meshes import sharded
 from curvi.engine import resumable
-from curvi.io._objects import SavedEstimator
 from curvi.sequences._markov import MarkovObjective, initial_weights
 from curvi.sequences._markov_page import Reported
 from curvi.sequences._markov_training import (
@@ -31,13 +30,14 @@ from curvi.sequences._markov_training import (
     train_sequences,
 )
 from curvi.sequences._markov_use import emitted, posterior, rolled
+from curvi.sequences._stored import StoredWeights
 from curvi.solvers import Method
 from curvi.vae._training import Schedule, Trained
 
 _ROUNDS = 20  # of imputation
 
 
-class DeepMarkovModel(Reported, SavedEstimator, BaseEstimator):
+class DeepMarkovModel(Reported, StoredWeights, BaseEstimator):
     r"""A nonlinear state-space model with a structured recognition network.
 
     .. math::

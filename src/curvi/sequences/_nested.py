@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from curvi._core.errors import InputError
+from curvi.io._claims import require_claims
 from curvi.linalg._modes import find_mode
 
 # Points (count, dimension) to log densities (count,) and a pytree of arrays with the same axis.
@@ -49,6 +51,21 @@ class Lattice(NamedTuple):
     kept: Any
     mode: np.ndarray
     complete: bool
+
+    def fitting(self, names: tuple[str, ...], steps: int) -> Lattice:
+        """Itself; refuses one of a file that is no lattice of these hyperparameters and steps."""
+        order = ("bound", "precision", "linear", "mean", "variance")
+        if getattr(self.kept, "_fields", None) != order:
+            raise InputError(f"its lattice_.kept does not hold {', '.join(order)} in this order")
+        kept = dict.fromkeys(("precision", "linear", "mean"), "real points steps")
+        claims = {"points": "real points names", "weights": "weights points", "mode": "real names"}
+        claims |= {f"kept.{name}": claim for name, claim in kept.items()}
+        claims["kept.bound"] = "number points"
+        claims["kept.variance"] = "spread points steps"
+        around = {"names": list(names), "lattice_": self, "steps": steps}
+        own = {f"lattice_.{name}": claim for name, claim in claims.items()}
+        require_claims(around, {"names": "texts names", "steps": "whole steps", **own})
+        return self
 
 
 def integrate(

@@ -47,6 +47,15 @@ class Series:
     shown: np.ndarray
     num_own: int = 0
 
+    _claims = {  # noqa: RUF012  of no instance
+        "y": "number steps",
+        "X": "real steps columns",
+        "column_sd": "positive columns",
+        "scale": "positive",
+        "offset": "real",
+        "shown": "number steps",
+    }
+
     def extended(self, h: int, X: Any) -> Series:
         """The same with h steps that nobody has seen."""
         columns = self.X.shape[1]

@@ -87,6 +87,8 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
 
     hyperparameters_: dict[str, tuple[float, float]]
     log_evidence_: float
+    _series: Series
+    lattice_: Lattice
 
     def __init__(
         self,
@@ -206,13 +208,11 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> StateSpace:
         """The model of the stored series, at the points of the stored lattice."""
-        lattice = state.pop("lattice_", None)
         found = super()._from_state(state)
-        if lattice is not None:
-            series = replace(found._series, num_own=0)
-            components = found._components(series)
-            found._model = model_for(series, components, found.likelihood, found.prior_scales)
-            found._publish(lattice)
+        if hasattr(found, "lattice_") or hasattr(found, "_series"):
+            made = found._components(series := replace(found._series, num_own=0))
+            found._model = model_for(series, made, found.likelihood, found.prior_scales)
+            found._publish(found.lattice_.fitting(found._model.names, len(series.y)))
         return found
 
     def _fitted(self) -> LatentModel:

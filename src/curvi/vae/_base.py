@@ -21,6 +21,7 @@ from curvi._core.errors import (
     warn_user,
 )
 from curvi._core.memory import require_memory
+from curvi.io._claims import require_claims, require_like
 from curvi.io._objects import SavedEstimator
 from curvi.vae._likelihoods import Gaussian, Likelihood, likelihood_for
 from curvi.vae._mapped import on_disk, refuse_blocks
@@ -118,6 +119,37 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
         kind = jax.dtypes.canonicalize_dtype(X.dtype) if reset else dtype_of(self.result_)
         with np.errstate(over="ignore"):  # what overflows is refused with its size
             return X.astype(kind, copy=False)
+
+    def _network_sizes(self) -> dict[str, list[int]]:
+        """Sizes of layers, by the name of the network."""
+        hidden, wide, also = list(self.hidden), self.n_features_in_, vars(self).get("classes_")
+        more = getattr(self, "n_conditions_", 0) if also is None else len(also)
+        sizes = {
+            "encoder": [wide + more, *hidden, 2 * self.latent],
+            "decoder": [self.latent + more, *hidden[::-1], wide],
+        }
+        return sizes if also is None else {"classifier": [wide, *hidden, len(also)], **sizes}
+
+    def _check_stored(self) -> None:
+        """Refuse networks of a file that do not fit its sizes."""
+        if not hasattr(self, "n_features_in_"):
+            return
+        AutoEncoder._check_options(self)
+        require_claims(
+            self, {"n_features_in_": "whole d", "classes_": "texts? c", "n_conditions_": "whole? m",
+                   "result_.trace": "trace steps", "history_": "trace evaluations"}
+            | ({} if hasattr(self, "classes_") else {"fill_": "real d"}),
+        )  # fmt: skip
+        params = self.result_.params
+        for name, sizes in self._network_sizes().items():
+            layers = tuple(getattr(params, name))
+            if name == "encoder" and hasattr(params, "heads"):
+                layers = (*layers, params.heads)
+            like = tuple(jax.ShapeDtypeStruct((a + 1, b), np.float32) for a, b in pairwise(sizes))
+            require_like(layers, like, f"result_.params.{name} (of hidden={tuple(self.hidden)})")
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)):
+            raise InputError("its result_.params have a number that is not finite")
+        self.params_, self.objective_ = params, self.result_.objective  # one meaning for both
 
     def _shaped(self, images: np.ndarray) -> np.ndarray:
         """Rows in the shape in which they were given."""

@@ -216,12 +216,14 @@ def _reconstructions(
 def _generated(model: Any, shape: tuple[int, int] | None) -> list[Tab]:
     if shape is None:
         return []
-    images = np.asarray(model.sample(_SAMPLES, seed=0)).reshape(3, _SAMPLES // 3, -1)
+    labels = getattr(model, "classes_", None)  # of which all are drawn, in turn
+    given = () if labels is None else (np.resize(labels, _SAMPLES),)
+    images = np.asarray(model.sample(_SAMPLES, *given, seed=0)).reshape(3, _SAMPLES // 3, -1)
     text = f"{_SAMPLES} images decoded from codes that were drawn from the prior"
     tabs = [Tab("samples", "Samples", (
         Pictures("Samples", ((text, png_bytes(plot_sheet(images, shape))),)),
     ))]  # fmt: skip
-    if model.latent == 2:
+    if model.latent == 2 and labels is None:
         sheet = np.asarray(model.manifold(_GRID)).reshape(_GRID, _GRID, -1)
         text = "The code plane: every cell has the same prior probability"
         tabs.append(Tab("manifold", "Manifold", (

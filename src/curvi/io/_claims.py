@@ -1,0 +1,223 @@
+"""What stored values must be like, so that a file that loads can be used.
+
+A digest says that a file is whole, not that its numbers can be meant: whoever writes a file can
+write its digest. Fields are compared with their annotations, and what a class says in ``_claims``
+about numbers and shapes with what is there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import AbstractArray
+
+from curvi._core.errors import InputError
+from curvi._core.text import printable, quoted
+
+_NOTHING = object()
+
+
+@dataclasses.dataclass(frozen=True)
+class NotStored:
+    """In a loaded object, the place of what could not be stored.
+
+    Parameters
+    ----------
+    description : str
+        What it was.
+    """
+
+    description: str
+
+    def __repr__(self) -> str:
+        return f"<not stored: {printable(self.description)}>"
+
+
+def require_annotated(found: type, state: Mapping[str, Any]) -> None:
+    """Compare fields with the annotations of their class, where it has some."""
+    hints = _hints(found)
+    for name, value in state.items():
+        if name not in hints or isinstance(value, NotStored) or _conforms(value, hints[name]):
+            continue
+        raise InputError(f"its {name} is {quoted(repr(value))}, no {_shown(hints[name])}")
+
+
+@cache
+def _hints(found: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(found)
+    except NameError:  # a name that only type checkers import
+        return {}
+
+
+def _shown(hint: Any) -> str:
+    return getattr(hint, "__name__", str(hint)) if not typing.get_args(hint) else str(hint)
+
+
+def _conforms(value: Any, hint: Any) -> bool:  # noqa: PLR0911  one line for each kind
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_conforms(value, one) for one in arguments)
+    if origin is typing.Literal:
+        return value in arguments
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if arguments[1:] == (...,):
+            return all(_conforms(item, arguments[0]) for item in value)
+        return len(value) == len(arguments) and all(map(_conforms, value, arguments))
+    if origin in (list, Sequence):
+        return isinstance(value, list | tuple) and all(_conforms(v, arguments[0]) for v in value)
+    if origin in (dict, Mapping):
+        return isinstance(value, dict) and all(
+            _conforms(k, arguments[0]) and _conforms(v, arguments[1]) for k, v in value.items()
+        )
+    return _plainly(value, hint) if isinstance(hint, type) and origin is None else True
+
+
+def _plainly(value: Any, hint: type) -> bool:
+    """Whether a value is of a class; numbers come as Python's, NumPy's or arrays of one."""
+    if hint is float:
+        return _is_number(value, "fiu")
+    if hint is int:
+        return _is_number(value, "iu")
+    if hint is bool:
+        return isinstance(value, bool | np.bool_)
+    if issubclass(hint, AbstractArray | np.ndarray | jax.Array):
+        return isinstance(value, np.ndarray | np.generic | jax.Array)
+    if hint.__module__.startswith(("curvi.", "builtins")):
+        return isinstance(value, hint)
+    return True
+
+
+def _is_number(value: Any, kinds: str) -> bool:
+    if isinstance(value, bool) or not isinstance(
+        value, int | float | np.number | np.ndarray | jax.Array
+    ):
+        return False
+    array = np.asarray(value)
+    return array.ndim == 0 and array.dtype.kind in kinds  # an int beyond 64 bits is an object
+
+
+def require_claims(found: Any, claims: Mapping[str, str]) -> None:
+    """Compare numbers of an object with what its class says about them.
+
+    A claim is a kind and a shape, such as ``"positive rows columns"``: a letter or word stands for
+    one length, the same one wherever it occurs in the claims; ``...`` is any shape. Kinds are
+    ``real`` (finite), ``number``, ``positive``, ``spread`` (not negative), ``weights`` (not
+    negative, with a positive sum), ``count``, ``flag``, ``texts`` (different ones), ``trace`` (a
+    table of columns) and ``whole`` (a single count, which is the length of that name). One that
+    ends in ``?`` may be None or missing.
+    """
+    lengths: dict[str, int] = {}
+    for name, claim in claims.items():
+        kind, *shape = claim.split()
+        value = found
+        for part in name.split("."):
+            if isinstance(value, Mapping):
+                value = value.get(part, _NOTHING)
+            elif value is not None:
+                value = getattr(value, part, _NOTHING)
+        if value is _NOTHING and kind.endswith("?"):
+            continue
+        if value is _NOTHING:
+            raise InputError(f"its {name} is missing")
+        if value is None and kind.endswith("?"):
+            continue
+        wrong = _wrong(value, kind.rstrip("?"), shape, lengths)
+        if wrong:
+            raise InputError(f"its {name} {wrong}")
+
+
+def _wrong(value: Any, kind: str, shape: list[str], lengths: dict[str, int]) -> str:
+    if kind in _NAMED:
+        return _NAMED[kind](value, shape, lengths)
+    if not isinstance(value, np.ndarray | jax.Array | np.number | float | int):
+        return f"is {quoted(repr(value))}, no numbers"
+    array = np.asarray(value)
+    if misfit := _misfit(array.shape, shape, lengths):
+        return misfit
+    return _bad_numbers(array, kind)
+
+
+def _wrong_count(value: Any, shape: list[str], lengths: dict[str, int]) -> str:
+    if not _is_number(value, "iu") or value < 0:
+        return f"is {quoted(repr(value))}, no count"
+    return _misfit((int(value),), shape, lengths)
+
+
+def _wrong_texts(value: Any, shape: list[str], lengths: dict[str, int]) -> str:
+    texts = list(value) if isinstance(value, list | tuple | np.ndarray) else [None]
+    if not all(isinstance(text, str | int | float | bool | np.generic) for text in texts):
+        return "is no list of names"
+    if len(set(texts)) != len(texts):
+        return "has a name twice"
+    return _misfit((len(texts),), shape, lengths)
+
+
+def _wrong_trace(value: Any, shape: list[str], lengths: dict[str, int]) -> str:
+    columns: list[Any] = list(value.values()) if isinstance(value, dict) else [None]
+    if not all(isinstance(column, np.ndarray) and column.ndim == 1 for column in columns):
+        return "is no table of columns"
+    if columns and "step" not in value:
+        return "has no column step"
+    return next((bad for one in columns if (bad := _misfit(one.shape, shape, lengths))), "")
+
+
+_NAMED = {"whole": _wrong_count, "texts": _wrong_texts, "trace": _wrong_trace}
+
+
+def _bad_numbers(array: np.ndarray, kind: str) -> str:
+    allowed = {"count": "iu", "flag": "b"}.get(kind, "fiu")
+    if array.dtype.kind not in allowed and not jnp.issubdtype(array.dtype, np.floating):
+        return f"has the dtype {array.dtype}"
+    if kind in ("number", "flag"):
+        return ""
+    if kind != "count" and not np.isfinite(array).all():
+        return "has a number that is not finite"
+    if (kind != "real" and (array < 0).any()) or (kind == "positive" and (array == 0).any()):
+        return f"has a number that is {'not positive' if kind == 'positive' else 'negative'}"
+    return "has no positive sum" if kind == "weights" and not 0 < array.sum() < np.inf else ""
+
+
+def _misfit(found: tuple[int, ...], shape: list[str], lengths: dict[str, int]) -> str:
+    if shape == ["..."]:
+        return ""
+    need = f"has the shape {found}, which does not fit ({', '.join(shape)})"
+    if len(found) != len(shape):
+        return need
+    for length, name in zip(found, shape, strict=True):
+        if lengths.setdefault(name, int(name) if name.isdigit() else length) != length:
+            known = ", ".join(f"{name} = {length}" for name, length in lengths.items())
+            return f"{need} with {known}"
+    return ""
+
+
+def require_like(found: Any, like: Any, name: str) -> None:
+    """Refuse a tree of arrays of other places, shapes or kinds of numbers than ``like``."""
+    places = jax.tree_util.tree_flatten_with_path
+    mine, structure = places(found, is_leaf=lambda leaf: leaf is None)
+    other, wanted = places(like, is_leaf=lambda leaf: leaf is None)
+    if structure != wanted:
+        raise InputError(f"its {name} does not have the parts of such a model")
+    for (path, leaf), (_, need) in zip(mine, other, strict=True):
+        shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+        place = f"{name}{jax.tree_util.keystr(path)}"
+        if shape != need.shape or dtype is None or not jnp.issubdtype(dtype, np.floating):
+            raise InputError(f"its {place} has shape {shape} and dtype {dtype}, not {need.shape}")
+
+
+def refuse_hidden_names(found: type, names: Sequence[str]) -> None:
+    """A file sets attributes, and never in the place of a method or a property."""
+    for name in names:
+        own = getattr(found, name, None)
+        if callable(own) or isinstance(own, property) or name.startswith("__"):
+            raise InputError(f"it gives {quoted(name)}, which is a method of {found.__name__}")

@@ -1,0 +1,33 @@
+"""What a file must say of a deep Markov model, so that it can be used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from curvi._core.errors import InputError
+from curvi.io._claims import require_claims, require_like
+from curvi.io._objects import SavedEstimator
+from curvi.sequences._markov import initial_weights
+
+
+class StoredWeights(SavedEstimator):
+    """A model whose weights fit its sizes after loading, too."""
+
+    def _check_stored(self: Any) -> None:
+        """Refuse weights of a file that do not fit its sizes."""
+        if not hasattr(self, "width_"):
+            return
+        self._check_options()
+        claims = {"width_": "whole width_", "latent": "whole latent", "hidden": "whole hidden"}
+        # What is made below for comparison is then no larger than the file.
+        require_claims(self, {**claims, "params_.emission.first.w": "real latent hidden",
+                              "params_.emission.out.w": "real hidden width_"})  # fmt: skip
+        like = initial_weights(
+            np.random.default_rng(0), self.width_, self.latent, self.hidden, np.zeros(self.width_)
+        )
+        require_like(self.params_, like, "params_")
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.params_)):
+            raise InputError("its params_ have a number that is not finite")
