@@ -294,3 +294,16 @@ def test_an_experiment_runs_end_to_end(data_dir, tmp_path, capsys, name):
         newton = [row for row in rows if row["method"] == NEWTON and row["data"] == "a9a"]
         assert all(int(row["test_errors"]) < 3000 for row in newton)
         assert {row["seed"] for row in rows} == {"0", "1"}
+
+
+def test_table_1_differs_in_either_direction_and_four_test_rows_decide_nothing():
+    from curvi.reproduction._regression import PAPER, not_reproduced
+
+    same = {name: [[train], [test]] for name, (train, test) in PAPER.items()}
+    assert "- no difference of that size" in not_reproduced(same)
+    for change in (-100, 100):
+        moved = {**same, ("a9a", "DSVI"): [[4948 + change], [2455]]}
+        assert f"- a9a, DSVI: {4948 + change} training errors" in not_reproduced(moved)
+    few = not_reproduced({**same, ("duke", "HFSGVI"): [[0], [4]]})
+    assert "- duke" not in few
+    assert "too few for a verdict" in few

@@ -69,13 +69,12 @@ def one_step(method, family, plan, key, dtype):
 
 
 def magnitude_of_scale(vector, family):
-    """The sign of a diagonal entry of R is dropped: it does not change q."""
+    """A column of R with a negative diagonal entry is turned: that does not change q."""
     mean, scale = vector[:3], vector[3:]
     if family == MEAN_FIELD:
         return np.concatenate([mean, np.abs(scale)])
-    scale = scale.reshape(3, 3).copy()
-    np.fill_diagonal(scale, np.abs(np.diag(scale)))
-    return np.concatenate([mean, scale.ravel()])
+    scale = scale.reshape(3, 3)
+    return np.concatenate([mean, (scale * np.sign(np.diag(scale))).ravel()])
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,7 @@ def newton_run(X: np.ndarray, y: np.ndarray, *, seed: int, num_starts: int | Non
     """
     model = BayesianLogisticRegression(
         prior="ard",
+        covariance="diagonal",
         standardize=False,
         fit_intercept=False,
         random_state=seed,

@@ -1,4 +1,4 @@
-"""HFSGVI: Algorithm 1 of the paper, to the letter."""
+"""HFSGVI: Algorithm 1 of the paper, and what it leaves open as options."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ class HFSGVI(StochasticMethod):
     The paper leaves several things open, each of which decides whether full steps converge on an
     indefinite Hessian, such as that of the relevance bound: the parameters, the iterate that CG
     hands back, and whether curvature passes through hyperparameters that are maximised
-    analytically. Where CG meets negative curvature at once, the step is steepest descent; it is
-    counted in the trace.
+    analytically. Where CG meets negative curvature at once, the step is steepest descent, which the
+    paper does not mention; it is counted in the trace. ``curvature="plug_in"`` is not the Hessian
+    that is printed.
 
     Parameters
     ----------
