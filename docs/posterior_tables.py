@@ -7,7 +7,7 @@ from typing import Any
 from markdown import as_table
 
 Row = dict[str, Any]
-OURS, SAMPLERS = "curvi", ("NumPyro NUTS", "nutpie")
+OURS = "curvi"
 
 
 def posteriors_table(result: Row) -> str:
@@ -51,7 +51,7 @@ def headlines(heads: dict[str, Row]) -> str:
                 "median sd error": _percent(head["sd_error"]),
                 "seconds, first / second call": f"{_number(head['seconds'])} / "
                 f"{_number(head['seconds_warm'])}",
-                "share of NUTS, median / most": f"{_number(head['median_of_nuts'])} / "
+                "cold share of NUTS, median / most": f"{_number(head['median_of_nuts'])} / "
                 f"{_number(head['most_of_nuts'])}",
             }
             for who, head in sorted(heads.items(), key=lambda item: -item[1]["right"])
@@ -92,33 +92,41 @@ def _cells(row: Row) -> Row:
         "verdict": f"{word}, {said}",
         "seconds, first / second call": f"{_number(row.get('seconds'))} / "
         f"{_number(row.get('seconds_warm'))}",
-        "share of NUTS": _number(row.get("of_nuts")),
+        "cold share of NUTS": _number(row.get("of_nuts")),
     }
 
 
-def readme_rows(result: Row) -> list[tuple[str, str, str]]:
-    """Rows of README's table: how many posteriors are right, how many silently wrong."""
-    rows = []
-    for group, heads in result["headlines"].items():
-        if OURS not in heads:
-            continue
-        ours = heads[OURS]
-        peers = {w: h for w, h in heads.items() if not w.startswith(("curvi", *SAMPLERS))}
-        text = f"{ours['right']} right, {ours['silent']} silently wrong"
-        if ours["median_of_nuts"] is not None:
-            text += (
-                f"; {ours['median_of_nuts']:.2f} of the processor time of NUTS for 400 effective "
-                f"draws (median; {ours['most_of_nuts']:.2f} at most)"
-            )
-        other = "none"
-        if peers:
-            best = max(peers, key=lambda who: (peers[who]["right"], -peers[who]["silent"]))
-            other = (
-                f"{peers[best]['right']} of {peers[best]['models']} right, "
-                f"{peers[best]['silent']} silently wrong ({best})"
-            )
-        rows.append((f"{ours['models']} {group} posteriors", text, other))
-    return rows
+def readme_table(result: Row) -> str:
+    """Every contender, samplers too: what it gets right, and what it gets wrong without a word."""
+    groups = {name: heads for name, heads in result["headlines"].items() if OURS in heads}
+    names = {who: None for heads in groups.values() for who in heads if not _variant(who)}
+    order = sorted(names, key=lambda who: (who != OURS, -_total(groups, who), who))
+    return as_table(
+        [
+            {"of posteriors, right / silently wrong; cold share of NUTS": who}
+            | {
+                f"{heads[OURS]['models']} {group}": _counts(heads.get(who))
+                for group, heads in groups.items()
+            }
+            for who in order
+        ]
+    )
+
+
+def _variant(who: str) -> bool:
+    """Whether a row is curvi with something chosen."""
+    return who.startswith(OURS) and who != OURS
+
+
+def _total(groups: dict[str, dict[str, Row]], who: str) -> int:
+    return sum(heads[who]["right"] for heads in groups.values() if who in heads)
+
+
+def _counts(head: Row | None) -> str:
+    if head is None:
+        return "not run"
+    ours = f"{head['right']} / {head['silent']} of {head['models']}"
+    return f"{ours}; {_number(head['median_of_nuts'])}"
 
 
 def _number(value: float | None) -> str:

@@ -40,7 +40,8 @@ def sequences_table(result: Row) -> str:
         "Errors are differences of means in units of the posterior sd; with the effective draws "
         f"that one chain of NUTS has, its own is up to {noise:.3f}. NUTS is given the time of 400 "
         "effective draws of its worst quantity, compilation and warm-up included, as for the "
-        "reference posteriors; the time of one chain is without compilation. From 1,000 to "
+        "reference posteriors; the time of one chain is that of a run after a first one, and holds "
+        "the compilation that NumPyro makes at every run. From 1,000 to "
         f"{int(longest):,} steps the time of one round grows like the length to the power "
         f"{found['slope']:.2f}; at the end it is {1000 * found['seconds'][longest]:.0f} ms."
         + _chain(result.get("chain"))
