@@ -36,7 +36,7 @@ _COMPARED = 2  # draws at which the log density given is compared
 # Of a result without its functions; lengths of the same name agree.
 _CLAIMS = {
     "key_data": "count 2",
-    "trace": "trace steps",
+    "trace": "trace steps step elbo",
     "params.mean": "number d",
     "target.start": "number d",
     "noise": "number? draws noise",
@@ -133,7 +133,7 @@ class StoredResult(Saved):
         known = vars(self)
         needed = [] if self.outcome.is_failure else ["alarms", "_weights"]
         for name in [*needed, *(["warnings"] if np.isfinite(self.elbo) else [])]:
-            if name not in known:
+            if known.get(name) is None:
                 raise InputError(f"its derived.{name} is missing")
         trusted = not self.outcome.is_failure and not self._moments.doubt
         leaves = jax.tree.leaves((tuple(self.params), self._moments.mean, self._moments.sd))

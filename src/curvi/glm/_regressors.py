@@ -104,6 +104,8 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
     (True, True)
     """
 
+    _claims = BayesianLinearModel._claims | {"noise_sd_": "positive"}
+
     noise_scale: float | None = None
 
     def predict(

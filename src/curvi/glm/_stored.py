@@ -28,7 +28,10 @@ class StoredRegression(SavedEstimator):
         "intercept_": "real ...",
         "intercept_sd_": "spread ...",
         "elbo_": "number",
-        "result_.trace": "trace steps",
+        "n_iter_": "whole iterations",
+        "converged_": "switch",
+        "covariance_": "text",
+        "result_.trace": "trace steps step elbo",
     }
 
     def _check_stored(self: Any) -> None:
@@ -48,8 +51,10 @@ class StoredRegression(SavedEstimator):
                 raise InputError("its classes_ do not fit its _posterior")
         if posterior.mean.shape[1] != posterior.columns.count:
             raise InputError("its _posterior.mean does not have one entry for each of its columns")
+        relevances = ("relevance_", "selected_") if self.prior == "ard" else ()
+        require_claims(self, dict(zip(relevances, ("spread ...", "flag ..."), strict=False)))
         for names, shape in (
-            (("coef_", "coef_sd_"), self._slopes(posterior.mean).shape),
+            (("coef_", "coef_sd_", *relevances), self._slopes(posterior.mean).shape),
             (("intercept_", "intercept_sd_"), self._offsets(posterior.mean).shape),
         ):
             for name in names:

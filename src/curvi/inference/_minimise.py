@@ -91,7 +91,7 @@ class OptimiseResult(Saved):
 
     def _check_stored(self) -> None:
         """Refuse a trace of a file that is none, and parameters that no end could have left."""
-        require_claims(self, {"trace": "trace steps"})
+        require_claims(self, {"trace": "trace steps step"})
         leaves = jax.tree.leaves(self.params)
         if not self.outcome.is_failure and not all(np.isfinite(leaf).all() for leaf in leaves):
             raise InputError("its params have a number that is not finite")

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import AbstractArray
 
-from curvi._core.errors import InputError
+from curvi._core.errors import InputError, Outcome
 from curvi._core.text import printable, quoted
 
 _NOTHING = object()
@@ -113,9 +113,10 @@ def require_claims(found: Any, claims: Mapping[str, str]) -> None:
     A claim is a kind and a shape, such as ``"positive rows columns"``: a letter or word stands for
     one length, the same one wherever it occurs in the claims; ``...`` is any shape. Kinds are
     ``real`` (finite), ``number``, ``positive``, ``spread`` (not negative), ``weights`` (not
-    negative, with a positive sum), ``count``, ``flag``, ``texts`` (different ones), ``trace`` (a
-    table of columns) and ``whole`` (a single count, which is the length of that name). One that
-    ends in ``?`` may be None or missing.
+    negative, with a positive sum), ``count``, ``flag``, ``texts`` (different ones), ``whole`` (a
+    single count, which is the length of that name), ``trace`` (a table: its length, and columns
+    that it must have), ``text``, ``switch``, ``outcome``, ``something`` (not None) and ``anything``
+    (there, if only as None). One that ends in ``?`` may be None or missing.
     """
     lengths: dict[str, int] = {}
     for name, claim in claims.items():
@@ -130,7 +131,7 @@ def require_claims(found: Any, claims: Mapping[str, str]) -> None:
             continue
         if value is _NOTHING:
             raise InputError(f"its {name} is missing")
-        if value is None and kind.endswith("?"):
+        if kind == "anything" or (value is None and kind.endswith("?")):
             continue
         wrong = _wrong(value, kind.rstrip("?"), shape, lengths)
         if wrong:
@@ -138,6 +139,9 @@ def require_claims(found: Any, claims: Mapping[str, str]) -> None:
 
 
 def _wrong(value: Any, kind: str, shape: list[str], lengths: dict[str, int]) -> str:
+    if kind in _KINDS:
+        fits = value is not None and isinstance(value, _KINDS[kind])
+        return "" if fits else f"is {quoted(repr(value))}, of another kind"
     if kind in _NAMED:
         return _NAMED[kind](value, shape, lengths)
     if not isinstance(value, np.ndarray | jax.Array | np.number | float | int):
@@ -167,12 +171,17 @@ def _wrong_trace(value: Any, shape: list[str], lengths: dict[str, int]) -> str:
     columns: list[Any] = list(value.values()) if isinstance(value, dict) else [None]
     if not all(isinstance(column, np.ndarray) and column.ndim == 1 for column in columns):
         return "is no table of columns"
-    if columns and "step" not in value:
-        return "has no column step"
-    return next((bad for one in columns if (bad := _misfit(one.shape, shape, lengths))), "")
+    length, *needed = shape
+    for name in needed if columns else ():
+        if name not in value:
+            return f"has no column {name}"
+    return next((bad for one in columns if (bad := _misfit(one.shape, [length], lengths))), "")
 
 
 _NAMED = {"whole": _wrong_count, "texts": _wrong_texts, "trace": _wrong_trace}
+_KINDS: dict[str, tuple[type, ...]] = {
+    "text": (str,), "switch": (bool, np.bool_), "outcome": (Outcome,), "something": (object,),
+}  # fmt: skip
 
 
 def _bad_numbers(array: np.ndarray, kind: str) -> str:

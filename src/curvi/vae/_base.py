@@ -21,7 +21,7 @@ from curvi._core.errors import (
     warn_user,
 )
 from curvi._core.memory import require_memory
-from curvi.io._claims import require_claims, require_like
+from curvi.io._claims import require_like
 from curvi.io._objects import SavedEstimator
 from curvi.vae._likelihoods import Gaussian, Likelihood, likelihood_for
 from curvi.vae._mapped import on_disk, refuse_blocks
@@ -50,6 +50,14 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
     verbose: int
     result_: Trained
     image_shape_: tuple[int, ...] | None
+
+    _claims = {  # noqa: RUF012  of no instance
+        "n_features_in_": "whole d", "image_shape_": "anything", "n_iter_": "whole iterations",
+        "elbo_": "number", "outcome_": "outcome", "message_": "text", "result_": "something",
+        "result_.params": "something", "result_.objective": "something",
+        "result_.trace": "trace steps step",
+        "history_": "trace evaluations step epoch elbo validation_elbo",
+    }  # fmt: skip
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether a fit has ended; one that was refused may have set other attributes."""
@@ -132,21 +140,16 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
 
     def _check_stored(self) -> None:
         """Refuse networks of a file that do not fit its sizes."""
-        if not hasattr(self, "n_features_in_"):
+        if not hasattr(self, "result_"):
             return
         AutoEncoder._check_options(self)
-        require_claims(
-            self, {"n_features_in_": "whole d", "classes_": "texts? c", "n_conditions_": "whole? m",
-                   "result_.trace": "trace steps", "history_": "trace evaluations"}
-            | ({} if hasattr(self, "classes_") else {"fill_": "real d"}),
-        )  # fmt: skip
-        params = self.result_.params
+        params, chosen = self.result_.params, f"hidden={self.hidden}, latent={self.latent}"
         for name, sizes in self._network_sizes().items():
             layers = tuple(getattr(params, name))
             if name == "encoder" and hasattr(params, "heads"):
                 layers = (*layers, params.heads)
             like = tuple(jax.ShapeDtypeStruct((a + 1, b), np.float32) for a, b in pairwise(sizes))
-            require_like(layers, like, f"result_.params.{name} (of hidden={tuple(self.hidden)})")
+            require_like(layers, like, f"result_.params.{name} ({chosen})")
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)):
             raise InputError("its result_.params have a number that is not finite")
         self.params_, self.objective_ = params, self.result_.objective  # one meaning for both

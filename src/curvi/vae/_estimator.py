@@ -125,6 +125,8 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
     ((200, 2), (3, 16))
     """
 
+    _claims = AutoEncoder._claims | {"n_conditions_": "whole conditions", "fill_": "real d"}
+
     def __init__(
         self,
         latent: int = 20,

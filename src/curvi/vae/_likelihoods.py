@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -49,15 +49,9 @@ def bounded(log_variance: Array, limit: float = _LIMIT) -> Array:
 
 @dataclass(frozen=True)
 class Bernoulli:
-    r"""Pixels in [0, 1] as probabilities: :math:`\log p = \sum_j x_j s_j - \log(1 + e^{s_j})`.
+    r"""Pixels in [0, 1] as probabilities: :math:`\log p = \sum_j x_j s_j - \log(1 + e^{s_j})`."""
 
-    Parameters
-    ----------
-    variances : int
-        Number of learned variances; a Bernoulli likelihood has none. Leave it at zero.
-    """
-
-    variances: int | None = 0
+    variances: ClassVar[int | None] = 0  # none are learned
 
     def log_prob(
         self, outputs: Float[Array, "rows *pixels"], x: Array, observed: Observed = None

@@ -106,6 +106,8 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         self.random_state = random_state
         self.verbose = verbose
 
+    _claims = AutoEncoder._claims | {"classes_": "texts classes"}
+
     @resumable
     def fit(self: Model, X: Any, y: Any, *, checkpoint: Any = None) -> Model:
         """Train on rows and labels.
