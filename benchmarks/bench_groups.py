@@ -112,29 +112,20 @@ def fit_seconds(groups: int) -> tuple[dict[str, Any], Any]:
     return row, result
 
 
-def sampled(groups: int, centred: float) -> tuple[float, float, dict[str, np.ndarray]]:
-    """NUTS on the model: seconds for enough draws, effective ones of the worst, and all draws."""
+def sampled(groups: int, centred: float) -> Sampled:
+    """NUTS on the model, its effects centred or not."""
     from numpyro import handlers
-    from numpyro.diagnostics import effective_sample_size
-    from numpyro.infer import MCMC, NUTS
+    from numpyro.infer import NUTS
     from numpyro.infer.reparam import LocScaleReparam
 
     model, data = slopes(groups)
     model = handlers.reparam(model, config={site: LocScaleReparam(centred) for site in "ab"})
     jax.clear_caches()
-    begin = time.process_time()
-    sampler = MCMC(
-        NUTS(model), num_warmup=_WARM, num_samples=_WARM, num_chains=_CHAINS,
-        chain_method="vectorized", progress_bar=False,
-    )  # fmt: skip
-    sampler.warmup(jax.random.key(1), **data)
-    jax.block_until_ready(sampler.last_state.z)
-    warm, begin = time.process_time() - begin, time.process_time()
-    sampler.run(jax.random.key(2), **data)
-    drawn = {k: np.asarray(v) for k, v in sampler.get_samples(group_by_chain=True).items()}
-    seconds = time.process_time() - begin
-    least = min(float(np.min(effective_sample_size(v))) for v in drawn.values())
-    return warm + seconds * _ENOUGH / least, least, drawn
+
+    def values(draws: dict[str, np.ndarray]) -> np.ndarray:
+        return np.concatenate([v.reshape(*v.shape[:2], -1) for v in draws.values()], axis=-1)
+
+    return nuts(lambda: NUTS(model), values, seed=1, arguments=data)
 
 
 def against_nuts(groups: int) -> dict[str, Any]:
@@ -144,9 +135,10 @@ def against_nuts(groups: int) -> dict[str, Any]:
     """
     row, result = fit_seconds(groups)
     runs = {centred: sampled(groups, centred) for centred in (1.0, 0.0)}
-    best = min(runs, key=lambda centred: runs[centred][0])
-    row["nuts_as_written"] = dict(zip(("seconds", "ess"), runs[1.0][:2], strict=True))
-    row["nuts_seconds"], row["nuts_ess"], drawn = runs[best]
+    best = min(runs.values(), key=lambda run: run.seconds)
+    written, drawn = runs[1.0], best.draws
+    row["nuts_as_written"] = {"seconds": written.seconds, "ess": written.ess}
+    row |= {"nuts_seconds": best.seconds, "nuts_compiling": best.compiling, "nuts_ess": best.ess}
     row["of_nuts"] = row["seconds"] / row["nuts_seconds"]
     errors, ratios = [], []
     for name in result.mean:

@@ -32,7 +32,7 @@ ROWS = RESULTS / "posteriors.jsonl"
 RECORD = RESULTS / "posteriors.json"
 LIMIT = 100.0  # processor seconds of one call
 PATIENCE = 20  # wall clock seconds for each of them: other work may share the machine
-THREADS = 2
+THREADS = 1  # each process has one core
 MARK = "ROW "
 Row = dict[str, Any]
 

@@ -1,9 +1,8 @@
-"""References of the hierarchical models by long NUTS runs, and the time that NUTS itself needs.
+"""References of the hierarchical models by long NUTS runs.
 
 ``python -m benchmarks.hierarchical_references sample NAME...`` adds independent chains in the form
-that mixes best, ``time NAME...`` runs NUTS on the model as it is written with the settings of a
-usual call, and ``merge`` writes ``results/hierarchical_references.json``; ``missing`` does all of
-it for what is not known yet. Parts are kept in the folder named by CURVI_BENCH_PARTS, so that a
+that mixes best, and ``merge`` writes ``results/hierarchical_references.json``; ``missing`` does
+both for what is not known yet. Parts are kept in the folder named by CURVI_BENCH_PARTS, so that a
 run can be cut short and continued.
 """
 
@@ -22,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.clocks import effective
 from benchmarks.common import RESULTS
 from benchmarks.hierarchical import MODELS, Entry
 from curvi._core.files import write_atomically
@@ -31,8 +31,6 @@ CHAINS, WARMUP, BATCH = 8, 1000, 500
 ENOUGH = 2800  # effective draws of every quantity; 2,500 give an error of 0.02 sd
 SECONDS = float(os.environ.get("CURVI_BENCH_SECONDS", "200"))  # processor time of one part
 ACCURATE, MOST_PARTS = 0.02, 8
-USUAL = {"num_chains": 4, "num_warmup": 1000, "num_samples": 1000}
-WANTED = 400
 Draws = dict[str, np.ndarray]
 
 
@@ -156,70 +154,6 @@ def as_part(draws: Draws, sizes: Draws, diverging: int, seconds: float) -> dict[
     }  # fmt: skip
 
 
-def effective(draws: np.ndarray) -> np.ndarray:
-    """Effective draws of every quantity; of a constant, as many as there are."""
-    from numpyro.diagnostics import effective_sample_size
-
-    size = np.asarray(effective_sample_size(draws), float)
-    constant = draws.std(axis=(0, 1)) <= 1e-12 * (1 + np.abs(draws.mean(axis=(0, 1))))
-    return np.where(constant, float(draws.shape[0] * draws.shape[1]), size)
-
-
-def time_part(name: str) -> dict[str, Any]:
-    """Processor seconds of NUTS as a user calls it, for WANTED effective draws of the worst site.
-
-    Compilation and warm-up are counted once, the draws in proportion to WANTED. Vectorised chains
-    are the cheaper ones for most of these models; CURVI_BENCH_METHODS=sequential,vectorized tries
-    both and lets the cheaper count. Where the model is written in the form that mixes best, the
-    draws join the reference.
-    """
-    methods = os.environ.get("CURVI_BENCH_METHODS", "vectorized").split(",")
-    found = {method: _usual_run(name, method) for method in methods}
-    parts = [row.pop("part") for row in found.values()]
-    entry = MODELS[name]
-    if not (entry.standardised or entry.easier or entry.same_as):
-        for part in parts:
-            if part["diverging"] == 0:
-                add_part(name, part)
-    best = min(found, key=lambda method: found[method]["seconds"])
-    return {**found[best], "chain_method": best, "seconds_by_method": {
-        method: row["seconds"] for method, row in found.items()}}  # fmt: skip
-
-
-def _usual_run(name: str, method: str) -> dict[str, Any]:
-    from numpyro.diagnostics import split_gelman_rubin
-    from numpyro.infer import MCMC, NUTS
-
-    names, transforms = quantities(MODELS[name])
-    model, args, kwargs = MODELS[name].build()
-    jax.clear_caches()
-    began = time.process_time()
-    run = MCMC(NUTS(model), chain_method=method, progress_bar=False, **USUAL)
-    run.warmup(jax.random.key(len(method)), *args, **kwargs)
-    jax.block_until_ready(run.last_state.z)
-    prepared = time.process_time() - began
-    batches, diverging = [], 0
-    for _ in range(2):  # the first compiles the loop over draws, which a plain call does once
-        began = time.process_time()
-        run.run(run.last_state.rng_key, *args, extra_fields=("diverging",), **kwargs)
-        draws = jax.block_until_ready(run.get_samples(group_by_chain=True))
-        sampling = time.process_time() - began
-        run.post_warmup_state = run.last_state
-        batches.append(both_scales(draws, names, transforms))
-        diverging += int(run.get_extra_fields()["diverging"].sum())
-    joined = {k: np.concatenate([one[k] for one in batches], axis=1) for k in batches[0]}
-    sizes = {k: effective(v) for k, v in joined.items()}
-    compared = [k for k in sizes if k in names and k not in MODELS[name].heavy]
-    worst = min(compared, key=lambda k: sizes[k].min())
-    least = float(sizes[worst].min()) / len(batches)
-    return {
-        "seconds": prepared + sampling * WANTED / least, "prepared": prepared,
-        "sampling": sampling, "ess": least, "worst": worst, "diverging": diverging // 2,
-        "rhat": float(max(np.nanmax(split_gelman_rubin(joined[k])) for k in compared)),
-        "part": as_part(joined, sizes, diverging, prepared + sampling),
-    }  # fmt: skip
-
-
 def add_part(name: str, part: dict[str, Any]) -> None:
     """Keep one more part of a reference."""
     count = len(list(parts_folder().glob(f"{name}-*.json")))
@@ -274,46 +208,36 @@ def merge(names: list[str] | None = None) -> dict[str, Any]:
         row = known.get(name, {})
         stamp = zlib.crc32(b"".join(file.read_bytes() for file in files))
         if files and row.get("stamp") != stamp:
-            kept = {k: v for k, v in row.items() if k == "nuts"}
             every = [json.loads(file.read_text()) for file in files]
             parts = [part for part in every if part["diverging"] == 0] or every
-            row = merged(parts, entry) | kept
+            row = merged(parts, entry)
             row |= {"fingerprint": fingerprint(entry), "stamp": stamp}
-        timed = parts_folder() / f"{name}.time.json"
-        if timed.exists():
-            row["nuts"] = json.loads(timed.read_text())
         if row:
             known[name] = row
     write_atomically(REFERENCES, json.dumps(known, indent=None, separators=(",", ":"))
                      .replace('},"', '},\n"') + "\n")  # fmt: skip
     for name in names or known:
         row = known.get(name, {})
-        nuts = row.get("nuts", {}).get("seconds", float("nan"))
         error, rhat = (row.get(key, float("nan")) for key in ("error", "rhat"))
-        print(f"  {name:28s} error {error:.4f}, R-hat {rhat:.4f}, {row.get('diverging')} diverging,"
-              f" NUTS {nuts:.1f} s")  # fmt: skip
+        print(f"  {name:28s} error {error:.4f}, R-hat {rhat:.4f}, {row.get('diverging')} diverging")
     return known
 
 
 def complete(name: str) -> None:
-    """Sample until a reference is known well enough, then time NUTS, where that is missing."""
+    """Sample until a reference is known well enough, where it is missing."""
     for _ in range(MOST_PARTS):
         row = merge([name]).get(name, {})
         if row.get("error", 1.0) <= ACCURATE and row["diverging"] == 0:
             break
         add_part(MODELS[name].same_as or name, sample_part(MODELS[name].same_as or name))
-    if "nuts" not in row:
-        timed = time_part(name)
-        write_atomically(parts_folder() / f"{name}.time.json", json.dumps(timed))
-    merge([name])
 
 
 def main(action: str, names: list[str]) -> int:
     """One part for each of the named models (all without names); 2 for what is unknown."""
     unknown = [name for name in names if name not in MODELS]
-    if unknown or action not in ("sample", "time", "merge", "missing"):
+    if unknown or action not in ("sample", "merge", "missing"):
         print(
-            f"usage: sample|time|merge|missing [NAME...]; unknown: {action} {unknown}",
+            f"usage: sample|merge|missing [NAME...]; unknown: {action} {unknown}",
             file=sys.stderr,
         )
         return 2
@@ -324,13 +248,8 @@ def main(action: str, names: list[str]) -> int:
     for name in names or MODELS:
         if action == "missing":
             complete(name)
-            continue
-        if action == "sample":
+        else:
             add_part(name, sample_part(name))
-            continue
-        timed = time_part(name)
-        write_atomically(parts_folder() / f"{name}.time.json", json.dumps(timed))
-        print(f"  {name}: {timed['seconds']:.1f} s {timed['seconds_by_method']}", flush=True)
     return 0
 
 

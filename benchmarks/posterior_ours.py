@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.clocks import spent
 from benchmarks.posterior_problems import Problem
 
 Answer = dict[str, Any]  # mean, sd, and what the library says about itself
@@ -51,20 +51,20 @@ def by_curvi(problem: Problem, family: str | None = None, *, respond: bool = Fal
     """
     import curvi
 
-    began = time.process_time()
     options = {} if family is None else {"family": getattr(curvi, family)()}
-    result = curvi.fit(target_of(problem), progress=False, on_failure="return", **options)
-    sd, said = result.sd, [str(one) for one in result.warnings]
-    if respond and result.converged:
-        try:
-            sd = result.linear_response()
-        except curvi.NumericalError as error:
-            said.append(str(error))
-    _ = result.mean
-    seconds = time.process_time() - began
+    with spent() as clock:
+        result = curvi.fit(target_of(problem), progress=False, on_failure="return", **options)
+        sd, said = result.sd, [str(one) for one in result.warnings]
+        if respond and result.converged:
+            try:
+                sd = result.linear_response()
+            except curvi.NumericalError as error:
+                said.append(str(error))
+        _ = result.mean
     mean, sd = in_order(problem, result, sd)
     return {
-        "mean": mean, "sd": sd, "seconds": seconds, "said": said,
+        "mean": mean, "sd": sd, "said": said,
+        "seconds": clock.seconds, "compiling": clock.compiling,
         "converged": bool(result.converged), "outcome": result.outcome.name,
         "rung": _rung(result), "result": result,
     }  # fmt: skip

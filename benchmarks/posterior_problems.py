@@ -34,7 +34,6 @@ class Problem:
     mean: np.ndarray
     sd: np.ndarray
     labels: list[str]
-    nuts_seconds: float | None = None
     numpyro: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
     from_sites: Callable[..., Array] | None = None  # values of the sites -> the quantities
     unravel: Callable[[Array], dict[str, Array]] | None = None
@@ -111,6 +110,6 @@ def _from_numpyro(name: str) -> Problem:
 
     return Problem(
         name, entry.dimension, log_density, constrain, means[free], sds[free],
-        [labels[i] for i in free], reference.get("nuts", {}).get("seconds"),
+        [labels[i] for i in free],
         numpyro=(model, args, kwargs), from_sites=from_sites, unravel=unravel,
     )  # fmt: skip

@@ -51,12 +51,21 @@ def table_of(rows: dict[tuple[str, str], Row]) -> Table:
 
 
 def _beside_nuts(found: dict[str, Row]) -> None:
-    """Processor time as a share of that of NUTS, measured in the same run where it took part."""
+    """Processor time as a share of that of NUTS, of rows of one commit and so of one run.
+
+    Cold: first calls, each with its compilation. Warm: second calls, without that of NUTS, which
+    compiles its loop at every run; a rival whose loop stays compiled would be as fast.
+    """
     nuts = found.get("NumPyro NUTS", {})
-    if nuts.get("ess"):
-        for row in found.values():
-            if row.get("seconds") is not None:
-                row["of_nuts"] = row["seconds"] / nuts["seconds"]
+    for row in found.values():
+        row.pop("of_nuts", None)
+        if "compiling" not in nuts or row.get("commit") != nuts.get("commit"):
+            continue
+        if row.get("seconds") is not None:
+            row["of_nuts"] = row["seconds"] / nuts["seconds"]
+        if row.get("seconds_warm") is not None and nuts.get("seconds_warm") is not None:
+            bare = nuts["seconds_warm"] - nuts["compiling_warm"]
+            row["of_nuts_warm"] = row["seconds_warm"] / bare
 
 
 def _loss(row: Row) -> float:
@@ -69,6 +78,7 @@ def headline(rows: list[Row]) -> Row:
     shares = [row["of_nuts"] for row in finite if row.get("of_nuts") is not None]
     seconds = [row["seconds"] for row in rows if row.get("seconds") is not None]
     again = [row["seconds_warm"] for row in rows if row.get("seconds_warm") is not None]
+    warm = [row["of_nuts_warm"] for row in finite if row.get("of_nuts_warm") is not None]
     return {
         "models": len(rows),
         "answers": len(finite),
@@ -82,6 +92,12 @@ def headline(rows: list[Row]) -> Row:
         "seconds_warm": _median(again),
         "median_of_nuts": _median(shares),
         "most_of_nuts": max(shares) if shares else None,
+        "median_of_nuts_warm": _median(warm),
+        "most_of_nuts_warm": max(warm) if warm else None,
+        "compiling": _median([r["compiling"] for r in rows if r.get("compiling") is not None]),
+        "compiling_warm": _median(
+            [r["compiling_warm"] for r in rows if r.get("compiling_warm") is not None]
+        ),
     }
 
 

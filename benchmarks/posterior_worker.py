@@ -1,8 +1,9 @@
 """One contender on one posterior in a process of its own; rows are printed as JSON lines.
 
 ``python -m benchmarks.posterior_worker CONTENDER MODEL SECONDS``. Libraries are imported before the
-clock starts. Seconds are processor seconds of all threads, of a first call and of a second one on
-the same model built anew. The system ends the process when a call has used its limit.
+clock starts. Seconds are processor seconds on one core, of a first call and of a second one on the
+same model; what compilation takes of them is a number of its own. The system ends the process when
+a call has used its limit.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from benchmarks import clocks
 from benchmarks import posterior_problems as problems
 from benchmarks.posterior_scores import scored
 
@@ -66,22 +68,22 @@ def answer_of(call: Any, problem: problems.Problem) -> dict[str, Any]:
     with listening() as heard:
         began, wall = time.process_time(), time.perf_counter()
         try:
-            answer = call(problem)
+            with clocks.spent() as clock:
+                answer = call(problem)
         except Exception as error:  # noqa: BLE001  a contender that breaks is a finding
             return {"failed": f"{type(error).__name__}: {error}"[:300], "flagged": True,
                     "right": False, "seconds": time.process_time() - began}  # fmt: skip
-        seconds, wall = time.process_time() - began, time.perf_counter() - wall
+        wall = time.perf_counter() - wall
     said = [*answer.get("said", ()), *heard]
-    seconds = answer.get("seconds", seconds)
     row = {
-        "seconds": seconds, "wall": wall, "outcome": answer.get("outcome", ""),
+        "seconds": answer.get("seconds", clock.seconds),
+        "compiling": answer.get("compiling", clock.compiling),
+        "wall": wall, "outcome": answer.get("outcome", ""),
         "converged": answer.get("converged"), "said": [one[:200] for one in said[:5]],
         "flagged": bool(said or answer.get("converged") is False),
         **scored(answer["mean"], answer["sd"], problem),
     }  # fmt: skip
-    row |= {k: answer[k] for k in ("rung", "loss", "ess", "seconds_all") if k in answer}
-    if problem.nuts_seconds:
-        row["of_nuts"] = seconds / problem.nuts_seconds
+    row |= {k: answer[k] for k in ("rung", "loss", "ess", "draws", "seconds_all") if k in answer}
     return {k: _plain(v) for k, v in row.items()}
 
 
@@ -96,16 +98,18 @@ def main(contender: str, model: str, seconds: float, again: bool = True) -> None
     """Print the row of a first call, then what a second one adds."""
     from benchmarks.posterior_contenders import find
 
+    clocks.pin_to_one_core()
     jax.config.update("jax_enable_x64", True)
     call, libraries = find(contender)
     for library in libraries:
         __import__(library)
+    problem = problems.load(model)
     for turn in ("first", "second") if again else ("first",):
-        problem = problems.load(model)
         limit_processor(seconds)
         row = answer_of(call, problem)
         if turn == "second":
-            row = {"seconds_warm": row["seconds"]} if "failed" not in row else {}
+            warm = {"seconds_warm": "seconds", "compiling_warm": "compiling"}
+            row = {k: row[v] for k, v in warm.items()} if "failed" not in row else {}
         print(MARK + json.dumps(row, allow_nan=False), flush=True)
         if row.get("failed"):
             return

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.clocks import Sampled, nuts
 from curvi.sequences._series import as_series
-
-WARMUP, SAMPLES, CHAINS = 600, 1500, 2
-ENOUGH = 400  # effective draws
 
 
 def simulated(likelihood: str, length: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -33,30 +30,11 @@ def simulated(likelihood: str, length: int, seed: int = 0) -> tuple[np.ndarray, 
     return y, signal
 
 
-class Sampled(NamedTuple):
-    """Draws of NUTS and what they took.
-
-    Attributes
-    ----------
-    draws : of both chains
-    seconds : processor seconds for 400 effective draws of the worst quantity, compilation and
-        warm-up included, as for the reference posteriors
-    chain_seconds : those of one chain without compilation
-    ess : smallest effective sample size of that chain
-    """
-
-    draws: dict[str, np.ndarray]
-    seconds: float
-    chain_seconds: float
-    ess: float
-
-
-def nuts(likelihood: str, y: np.ndarray) -> Sampled:
-    """NUTS on the model of the series: the first chain compiles, the second does not."""
+def sampled(likelihood: str, y: np.ndarray) -> Sampled:
+    """NUTS on the model of the series."""
     import numpyro
     import numpyro.distributions as dist
-    from numpyro.diagnostics import effective_sample_size
-    from numpyro.infer import MCMC, NUTS
+    from numpyro.infer import NUTS
 
     offset, seen, length = as_series(y, None, likelihood).offset, np.isfinite(y), len(y)
 
@@ -89,22 +67,9 @@ def nuts(likelihood: str, y: np.ndarray) -> Sampled:
         }[likelihood]()
         numpyro.sample("y", seen_as, obs=jnp.asarray(y[seen]))
 
-    chains, warm, drawing = [], [], []
+    def values(draws: dict[str, np.ndarray]) -> np.ndarray:
+        columns = [draws[name] for name in ("signal", "level", "phi") if name in draws]
+        return np.concatenate([c.reshape(*c.shape[:2], -1) for c in columns], axis=-1)
+
     with jax.enable_x64(True):
-        sampler = MCMC(NUTS(model), num_warmup=WARMUP, num_samples=SAMPLES, progress_bar=False)
-        for chain in range(CHAINS):
-            began = time.process_time()
-            sampler.warmup(jax.random.key(chain))
-            jax.block_until_ready(sampler.last_state.z)
-            warm.append(time.process_time() - began)
-            began = time.process_time()
-            sampler.run(jax.random.key(CHAINS + chain))
-            chains.append({k: np.asarray(v) for k, v in sampler.get_samples().items()})
-            drawing.append(time.process_time() - began)
-            sampler.post_warmup_state = None  # the next chain warms up on its own
-    wanted = [name for name in ("signal", "level", "phi") if name in chains[0]]
-    draws = {name: np.concatenate([c[name] for c in chains]) for name in wanted}
-    ess = float(min(np.min(effective_sample_size(chains[-1][name][None])) for name in wanted))
-    compiling = max(drawing[0] - drawing[1], 0.0)
-    seconds = warm[0] + compiling + drawing[1] * ENOUGH / ess
-    return Sampled(draws, seconds, warm[1] + drawing[1], ess)
+        return nuts(lambda: NUTS(model), values)

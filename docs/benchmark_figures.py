@@ -182,7 +182,7 @@ def mixed(result: Row) -> Any:
     left.set_xlabel("worst error of a mean [posterior sds]")
     dots(right, list(models), {
         OURS: [row["seconds"] for row in models.values()],
-        "NUTS, 400 effective draws": [row["nuts"]["seconds"] for row in models.values()],
+        "NUTS, 400 effective draws": [row["nuts"]["running"] for row in models.values()],
     })  # fmt: skip
     right.set(xscale="log", xlabel="processor seconds")
     _legend_above(figure, 2)

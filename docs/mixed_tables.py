@@ -7,6 +7,10 @@ from typing import Any
 from markdown import as_table
 
 
+def _both(pair: list[float]) -> str:
+    return " / ".join(f"{seconds:.1f}" for seconds in pair)
+
+
 def mixed_table(result: dict[str, Any]) -> str:
     """Accuracy and time per model, statsmodels beside it, and the large table."""
     rows = []
@@ -17,9 +21,13 @@ def mixed_table(result: dict[str, Any]) -> str:
             "quantities": row["quantities"],
             "worst error of a mean [sds]": f"{row['worst_error_sds']:.3f}",
             "sd ratios": ratios,
-            "seconds": f"{row['seconds']:.2f}",
-            "NUTS to 400 effective draws [s]": f"{row['nuts']['seconds']:.1f}",
-            "times faster, NUTS's compilation in its time": f"{row['times_faster']:.0f}",
+            "first / later call [s]": f"{row['seconds_first']:.2f} / {row['seconds']:.2f}",
+            "of it compilation [s]": f"{row['compiling_first']:.2f} / {row['compiling']:.2f}",
+            "NUTS, first / second call [s]": _both(row["nuts"]["seconds"]),
+            "its compilation [s]": _both(row["nuts"]["compiling"]),
+            "times faster, first / without compilation": (
+                f"{row['times_faster_first']:.0f} / {row['times_faster']:.0f}"
+            ),
         })  # fmt: skip
     others = "; ".join(
         f"{name} {row['statsmodels']['seconds']:.1f} s, worst error "

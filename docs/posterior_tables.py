@@ -51,8 +51,12 @@ def headlines(heads: dict[str, Row]) -> str:
                 "median sd error": _percent(head["sd_error"]),
                 "seconds, first / second call": f"{_number(head['seconds'])} / "
                 f"{_number(head['seconds_warm'])}",
+                "of it compilation": f"{_number(head.get('compiling'))} / "
+                f"{_number(head.get('compiling_warm'))}",
                 "cold share of NUTS, median / most": f"{_number(head['median_of_nuts'])} / "
                 f"{_number(head['most_of_nuts'])}",
+                "warm share": f"{_number(head.get('median_of_nuts_warm'))} / "
+                f"{_number(head.get('most_of_nuts_warm'))}",
             }
             for who, head in sorted(heads.items(), key=lambda item: -item[1]["right"])
         ]
@@ -92,7 +96,10 @@ def _cells(row: Row) -> Row:
         "verdict": f"{word}, {said}",
         "seconds, first / second call": f"{_number(row.get('seconds'))} / "
         f"{_number(row.get('seconds_warm'))}",
-        "cold share of NUTS": _number(row.get("of_nuts")),
+        "of it compilation": f"{_number(row.get('compiling'))} / "
+        f"{_number(row.get('compiling_warm'))}",
+        "share of NUTS, cold / warm": f"{_number(row.get('of_nuts'))} / "
+        f"{_number(row.get('of_nuts_warm'))}",
     }
 
 
@@ -103,7 +110,7 @@ def readme_table(result: Row) -> str:
     order = sorted(names, key=lambda who: (who != OURS, -_total(groups, who), who))
     return as_table(
         [
-            {"of posteriors, right / silently wrong; cold share of NUTS": who}
+            {"right / silently wrong of posteriors; share of NUTS, cold / warm": who}
             | {
                 f"{heads[OURS]['models']} {group}": _counts(heads.get(who))
                 for group, heads in groups.items()
@@ -126,11 +133,12 @@ def _counts(head: Row | None) -> str:
     if head is None:
         return "not run"
     ours = f"{head['right']} / {head['silent']} of {head['models']}"
-    return f"{ours}; {_number(head['median_of_nuts'])}"
+    shares = [_number(head.get(name)) for name in ("median_of_nuts", "median_of_nuts_warm")]
+    return f"{ours}; {' / '.join(shares)}"
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+    return "not run" if value is None else f"{value:.3g}"
 
 
 def _percent(value: float | None) -> str:

@@ -25,10 +25,15 @@ def sequences_table(result: Row) -> str:
             "median state [sd]": f"{row['state_error_median']:.3f}",
             "sd ratios": "{:.2f} to {:.2f}".format(*row["sd_ratio"]),
             "innovation sd [sd]": f"{row['level_error']:.3f}",
-            "curvi [s]": f"{row['seconds']:.2f}",
-            "NUTS [s]": f"{row['nuts_seconds']:.1f}",
-            "a chain of it [s]": f"{row['nuts_chain_seconds']:.1f}",
-            "ratio": f"{row['speedup']:.0f}",
+            "curvi, first / second call [s]": (
+                f"{row['seconds_first']:.2f} / {row['seconds']:.2f}"
+            ),
+            "NUTS / of it compilation [s]": (
+                f"{row['nuts_seconds']:.1f} / {row['nuts_compiling']:.1f}"
+            ),
+            "ratio, first calls / without compilation": (
+                f"{row['speedup_first']:.0f} / {row['speedup']:.0f}"
+            ),
         }
         for row in result["nuts"]
     ]
@@ -38,10 +43,9 @@ def sequences_table(result: Row) -> str:
     return (
         f"{as_table(rows)}\n\n"
         "Errors are differences of means in units of the posterior sd; with the effective draws "
-        f"that one chain of NUTS has, its own is up to {noise:.3f}. NUTS is given the time of 400 "
-        "effective draws of its worst quantity, compilation and warm-up included, as for the "
-        "reference posteriors; the time of one chain is that of a run after a first one, and holds "
-        "the compilation that NumPyro makes at every run. From 1,000 to "
+        f"that the chains of NUTS have, its own is up to {noise:.3f}. NUTS is given the time of "
+        "400 effective draws of its worst quantity, warm-up included, as for the reference "
+        "posteriors. From 1,000 to "
         f"{int(longest):,} steps the time of one round grows like the length to the power "
         f"{found['slope']:.2f}; at the end it is {1000 * found['seconds'][longest]:.0f} ms."
         + _chain(result.get("chain"))

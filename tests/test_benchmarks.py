@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("numpyro", reason="numpyro is not installed; the benchmark's models need it")
 
-from benchmarks import bench_posteriors, posterior_contenders, posterior_summary
+from benchmarks import bench_posteriors, clocks, posterior_contenders, posterior_summary
 from benchmarks.batch_and_match import batch_and_match, match
 from benchmarks.bench_posteriors import chosen, variants
 from benchmarks.hierarchical import MODELS
@@ -116,14 +116,36 @@ def test_the_table_shows_the_rate_with_the_best_bound():
 
 
 def test_time_is_a_share_of_that_of_nuts_in_the_same_run():
+    ours = {"seconds": 2.0, "seconds_warm": 0.5, "of_nuts": 7.0, "commit": "a"}
+    nuts = {"seconds": 8.0, "compiling": 6.0, "seconds_warm": 7.0, "compiling_warm": 6.0}
     rows = {
-        ("ordinal", "curvi"): {"seconds": 2.0, "of_nuts": 7.0, "right": True},
-        ("ordinal", "NumPyro NUTS"): {"seconds": 8.0, "ess": 900.0, "right": True},
-        ("epidemic", "curvi"): {"seconds": 2.0, "of_nuts": 0.5, "right": True},
+        ("ordinal", "curvi"): dict(ours),
+        ("ordinal", "nutpie"): {"seconds": 4.0, "commit": "b"},
+        ("ordinal", "NumPyro NUTS"): nuts | {"commit": "a"},
+        ("epidemic", "curvi"): dict(ours),
     }
     shown = posterior_summary.table_of(rows)
     assert shown["ordinal"]["curvi"]["of_nuts"] == 0.25
-    assert shown["epidemic"]["curvi"]["of_nuts"] == 0.5
+    assert shown["ordinal"]["curvi"]["of_nuts_warm"] == 0.5
+    assert "of_nuts" not in shown["ordinal"]["nutpie"]  # measured at another commit
+    assert "of_nuts" not in shown["epidemic"]["curvi"]
+
+
+def test_compilation_is_counted_once_however_its_spans_nest():
+    looks = np.array([[0.0, 0.0], [10.0, 5.0]])  # half a processor second for each of the clock
+    spans = [(1.0, 2.0), (0.5, 3.0), (2.5, 4.0)]
+    assert clocks._processor_seconds(spans, looks) == pytest.approx(1.75)
+
+
+def test_a_call_that_compiles_spends_time_on_it_and_a_second_one_none(key):
+    function = jax.jit(lambda x: jnp.linalg.slogdet(x @ x.T + jnp.eye(7))[1])
+    x = jax.random.normal(key, (7, 7))
+    with clocks.spent() as first:
+        function(x).block_until_ready()
+    with clocks.spent() as second:
+        function(x).block_until_ready()
+    assert 0 < first.compiling <= first.seconds
+    assert second.compiling == 0 <= second.running
 
 
 def test_parts_of_names_choose_and_whole_names_choose_one():
