@@ -31,6 +31,7 @@ import numpy as np
 import curvi
 
 MEAN, SDS = 0.15, (0.85, 1.2)
+ANYWHERE = 5  # dimensions up to which a narrow mode is found in any direction
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,22 +97,33 @@ def mixture(
 
 
 def ways(size: int) -> dict[str, np.ndarray]:
-    """Unit vectors: along one coordinate, and along all together."""
+    """Unit vectors: one coordinate, all together, all by turns, a pair, and nowhere special."""
     one, every = np.zeros(size), np.full(size, size**-0.5)
     one[-1] = 1.0
-    return {"one": one} if size == 1 else {"one": one, "all": every}
+    if size == 1:
+        return {"one": one}
+    found = {"one": one, "all": every}
+    if size <= ANYWHERE:
+        pair, rng = np.eye(size)[:2].sum(axis=0), np.random.default_rng(size)
+        found |= {"turns": every * (-1) ** np.arange(size), "pair": pair / 2**0.5}
+        found |= {f"any {i}": _unit(rng.normal(size=size)) for i in range(2)}
+    return found
+
+
+def _unit(vector: np.ndarray) -> np.ndarray:
+    return vector / np.linalg.norm(vector)
 
 
 def modes() -> Iterator[Posterior]:
     """Two and three modes, near and far, narrow and wide, light and heavy."""
-    for size, weight in itertools.product((1, 2, 5, 10), (0.3, 0.5, 0.9)):
+    for size, weight in itertools.product((1, 2, 3, 5, 10), (0.3, 0.5, 0.9)):
         for way, unit in ways(size).items():
             means = np.stack([0 * unit, 6.0 * unit])
             yield mixture(
                 "modes", f"narrow, {way}, {weight}", means, [1, 0.3], [1 - weight, weight]
             )
     for size, far in itertools.product((1, 2, 5), (4.0, 8.0, 30.0)):
-        unit = list(ways(size).values())[-1]
+        unit = np.full(size, size**-0.5)
         means = np.stack([0 * unit, far * unit])
         yield mixture("modes", f"equal, {far} apart", means, [1, 1], [0.5, 0.5])
         yield mixture("modes", f"wide, {far} apart", means, [0.5, 1.5], [0.4, 0.6], start=0.1)

@@ -8,7 +8,8 @@ from tests.adversarial.posteriors import Posterior, judged, posteriors
 
 SHORT = {
     "modes: narrow, one, 0.9, D = 1": "right",
-    "modes: narrow, all, 0.5, D = 5": "right",
+    "modes: narrow, any 0, 0.5, D = 5": "right",
+    "modes: narrow, pair, 0.9, D = 3": "right",
     "modes: three, 5.0 apart, D = 2": "right",
     "rings: radius 5.0, width 0.5, D = 2": "right",
     "tails: t 2.5 at -1, D = 100": "flagged",

@@ -350,7 +350,8 @@ class Ladder:
             if fitted is not None and fitted.elbo > self._best.elbo - search.slightest:
                 found.append(fitted)
         if len(found) == 1:
-            self._note("search for other modes", first, "none found")
+            where = search.extent(self.target.dimension, density)
+            self._note("search for other modes", first, f"none found {where}")
             near = (
                 search.joined(density, flat_numbers(one.position).astype(np.float64), draws)
                 for one in self._modes

@@ -2,9 +2,11 @@ r"""Where else the target may have mass: many short ascents around an answer, al
 
 A density says nothing of a mode outside its basin, so that a search is as good as the places it
 starts from: along every coordinate and along all together at many radii, around the answer at
-several widths, and the answer seen in mirrors. An ascent takes one gradient per step; ends that a
-path without a valley joins to draws of the answer are known already, and those whose height and
-curvature give them no mass do not matter.
+several widths, the answer seen in mirrors, and what stands out of shells of random directions.
+These are as many as it takes to meet a basin of a given angle, which up to some five dimensions is
+affordable and soon after is not: a narrow mode off the coordinates is then met by chance alone. An
+ascent takes one gradient per step; ends that a path without a valley joins to draws of the answer
+are known already, and those whose height and curvature give them no mass do not matter.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import betainc, logsumexp
 
 from curvi.families._host import HostMap
 from curvi.objective._batch import BatchedDensity
@@ -31,6 +33,15 @@ class Search:
         Of the clouds of starts around it, in the same unit.
     cloud : int
         Starts in each of them.
+    shells : tuple of float
+        Distances in random directions, in sds of the answer.
+    angle, missed : float
+        Half the angle, in radians, at which a basin is seen that is missed by such a share of
+        searches, where they are affordable.
+    most_places, most_numbers : int, float
+        What is affordable on all shells: evaluations, and numbers computed in them.
+    outstanding : int
+        Of each shell, the highest places from which ascents begin.
     steps : int
         Of an ascent.
     valley : float
@@ -44,6 +55,12 @@ class Search:
     radii: tuple[float, ...] = (3, 4, 5, 6, 7.5, 9, 12, 16, 25, 50)
     widths: tuple[float, ...] = (2, 4, 8, 16)
     cloud: int = 16
+    shells: tuple[float, ...] = (4, 5, 6.5, 8, 10)
+    angle: float = 0.25
+    missed: float = 0.002
+    most_places: int = 50_000
+    most_numbers: float = 1e8
+    outstanding: int = 12
     steps: int = 40
     valley: float = 2.0
     slightest: float = 5.0
@@ -59,6 +76,41 @@ class Search:
         mirrors = np.stack([-mean, 2 * start - mean, start, 0 * start])
         around = mean + np.concatenate([lines, *cloud]) * sd
         return np.concatenate([around, mirrors])
+
+    def num_directions(self, dimension: int, numbers: float) -> int:
+        """How many random directions there are, where one evaluation computes so many numbers.
+
+        None where those that are needed cannot be afforded: fewer would find next to nothing.
+        """
+        # A cap of the sphere, as a share of it.
+        cap = 0.5 * betainc((dimension - 1) / 2, 0.5, np.sin(self.angle) ** 2)
+        wanted = np.log(self.missed) / np.log1p(-cap) if dimension > 1 else 0.0
+        affordable = min(self.most_places, self.most_numbers / max(numbers, 1.0))
+        return int(wanted) if wanted * len(self.shells) <= affordable else 0
+
+    def extent(self, dimension: int, density: BatchedDensity) -> str:
+        """Where is looked, in words."""
+        everywhere = dimension == 1 or self.num_directions(dimension, density.density.cost.numbers)
+        return "in any direction" if everywhere else "along coordinates"
+
+    def standing_out(
+        self, density: BatchedDensity, draws: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """The highest places of every shell, which in a normal are those of any other direction."""
+        dimension = draws.shape[1]
+        count = self.num_directions(dimension, density.density.cost.numbers)
+        answer = HostMap.matching(draws)
+        if answer is None or count == 0:
+            return draws[:0]
+        ways = rng.normal(size=(count, dimension))
+        ways /= np.linalg.norm(ways, axis=1, keepdims=True)
+        best = []
+        for radius in self.shells:
+            places = answer.forward(radius * ways).positions
+            values, _ = density(places)
+            values = np.where(np.isfinite(values), values, -np.inf)
+            best.append(places[np.argsort(-values)[: self.outstanding]])
+        return np.concatenate(best)
 
     def ends(
         self, density: BatchedDensity, start: np.ndarray, draws: np.ndarray, mass: float,
@@ -78,7 +130,8 @@ class Search:
             Chooses places.
         """
         sd = np.maximum(draws.std(axis=0), 1e-300)
-        places, values = self._ascended(density, self.places(start, draws, rng), sd)
+        begin = [self.places(start, draws, rng), self.standing_out(density, draws, rng)]
+        places, values = self._ascended(density, np.concatenate(begin), sd)
         order = np.argsort(-values)
         places, values = places[order], values[order]
         found: list[End] = []
