@@ -193,7 +193,34 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
         elif self.covariance == "auto" and self.prior == "normal" and (narrow := self._narrow()):
             advice = "fit again with covariance='full', or 'diagonal' if sds do not matter"
             warn_user(MisfitWarning(f"{type(self).__name__}: {narrow}; {advice}", self))
+        elif several := self._several():
+            warn_user(MisfitWarning(f"{type(self).__name__}: {several}", self))
         return self
+
+    def _optima(self) -> list[tuple[float, Posterior, float]]:
+        """Weight, posterior and noise variance of every optimum, the best first."""
+        fitted, columns = self.result_, self._posterior.columns
+        others = [
+            (one.weight, Posterior.of(columns, fitted.family, one.q), one.noise)
+            for one in fitted.others
+        ]
+        return [(1 - sum(weight for weight, *_ in others), self._posterior, fitted.noise), *others]
+
+    def _several(self) -> str:
+        """What other optima mean for the coefficients, or nothing."""
+        if not (others := self.result_.others):
+            return ""
+        optima, features = self._optima(), self.n_features_in_
+        chosen = [is_selected(p.mean, p.variance)[:, :features].any(axis=0) for _, p, _ in optima]
+        common, together = np.sum(np.all(chosen, axis=0)), np.sum(np.any(chosen, axis=0))
+        apart = np.log(optima[0][0] / others[-1].weight)
+        return (
+            f"the rows leave open which features matter: {len(optima)} optima within {apart:.1f} "
+            f"nats select {together} features, of which all share {common}; predictions average "
+            "over the optima, but coef_ and selected_ are those of the best, whose weight is "
+            f"{optima[0][0]:.2f}: do not rely on its selection without more rows, or use "
+            "prior='normal'"
+        )
 
     def _narrow(self, names: list[str] | None = None) -> str:
         """Which sds are too small by a factor worth mentioning, or nothing."""
@@ -241,7 +268,13 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
         validation.positive_integer(num_draws, "num_draws")
         size = 3 * 8.0 * num_draws * self._posterior.mean.size
         require_memory(size, f"sample({num_draws})", "draw fewer at a time")
-        weights = self._posterior.sample(num_draws, validation.checked_seed(seed))
+        seed, optima = validation.checked_seed(seed), self._optima()
+        weights = self._posterior.sample(num_draws, seed)
+        if len(optima) > 1:
+            shares = [weight for weight, *_ in optima]
+            chosen = np.random.default_rng([seed, 0]).choice(len(optima), num_draws, p=shares)
+            for k, (_, posterior, _) in enumerate(optima[1:], start=1):
+                weights[chosen == k] = posterior.sample(int(np.sum(chosen == k)), [seed, k])
         return CoefficientDraws(self._slopes(weights), self._offsets(weights))
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -287,7 +320,7 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
                 self.relevance_ = self.coef_sd_**2 + self.coef_**2
             features = columns.scale.shape[0]
             moments = mean[:, :features], self._posterior.variance[:, :features]
-            self.selected_ = is_selected(*moments, columns.mean_square).reshape(self.coef_.shape)
+            self.selected_ = is_selected(*moments).reshape(self.coef_.shape)
         finite = np.isfinite(fitted.elbo) and not self._beyond_precision()
         self.n_iter_, self.converged_ = fitted.steps, bool(fitted.converged and finite)
 
@@ -322,17 +355,20 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
         """All blocks of a classifier; the only one of a regressor."""
         return values if self._has_classes else values.take(0, axis)
 
-    def _predictor(self, X: Any, *, jointly: bool = False) -> tuple[np.ndarray, ...]:
-        """Mean and sd of the linear predictors of new rows (rows, blocks), in float64.
+    def _predictors(self, X: Any, *, jointly: bool = False) -> list[tuple[Any, ...]]:
+        """Weight and noise sd of every optimum, mean and sd of its linear predictors of new rows.
 
-        ``jointly`` with the correlations of the predictors of each row.
+        The last two are (rows, blocks), in float64; ``jointly`` with the correlations of the
+        predictors of each row.
         """
         check_is_fitted(self)
         validation.refuse_masked(X, "X")
         X = validate_data(self, X, accept_sparse="csr", dtype=DTYPES, reset=False)
         table = canonical(X) if sparse.issparse(X) else X
-        posterior = self._posterior
-        moments: Any = posterior.joint_predictor if jointly else posterior.predictor
-        mean, sd, *rest = in_chunks(moments, table)
         shift, scale = self._response_units
-        return shift + scale * mean, scale * sd, *rest
+        found = []
+        for weight, posterior, noise in self._optima():
+            moments: Any = posterior.joint_predictor if jointly else posterior.predictor
+            mean, sd, *rest = in_chunks(moments, table)
+            found.append((weight, scale * np.sqrt(noise), shift + scale * mean, scale * sd, *rest))
+        return found

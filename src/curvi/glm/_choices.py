@@ -17,7 +17,6 @@ from curvi.glm._stages import Options
 from curvi.solvers import DSVI, HFSGVI, LBFGS, Method
 
 _COPIES = 8  # of the factor of a full covariance: gradient, step, and the vectors of its solution
-_LARGE = 1e8  # rows times squared columns, from which a start takes seconds
 
 
 class Choices:
@@ -86,12 +85,15 @@ class Choices:
 
     def _options(self, columns: Columns, total: float, curvature: float) -> Options:
         """``total`` weight of the rows; ``curvature`` bounds that of one row in its predictor."""
-        large = total * columns.scale.size**2 > _LARGE
-        starts = self.num_starts or (1 if self.prior == "normal" or large else 4)
+        most = 1 if self.prior == "normal" else 30 if self.method == "newton" else 4
+        # Where coefficients outnumber the rows, several supports fit them as a rule.
+        determined = total > columns.count
         seed = int(validation.random_source(self.random_state).randint(2**31 - 1))
         return Options(
             method=self._engine(columns, total * curvature),
-            num_starts=starts,
+            num_starts=self.num_starts or most,
+            most_work=np.inf if self.num_starts else 1e10 if determined else 1e11,
+            enough=4 if determined and self.num_starts is None else None,
             batch_size=self.batch_size,
             tolerance=self.tol,
             max_steps=self.max_iter,

@@ -21,7 +21,6 @@ from curvi.glm._likelihoods import row_slices
 AnyArray = Any  # NumPy on the host, JAX in compiled fits
 
 _BLOCK = 256  # rows whose products no library splits further
-_SWITCHED_OFF = 1e-3  # typical contribution to the predictor, up to which a feature is off
 _SAFE = 1e-4  # share of the root of the largest number up to which squares can be summed
 
 
@@ -54,6 +53,11 @@ class DenseDesign:
     def squares(self, variances: Float[AnyArray, "columns ..."]) -> Float[AnyArray, "rows ..."]:
         """``(X * X) s``."""
         return (self.matrix * self.matrix) @ variances
+
+    @property
+    def num_entries(self) -> int:
+        """Numbers that a product passes over."""
+        return int(self.matrix.size)
 
     @property
     def noise_shape(self) -> tuple[int, ...]:
@@ -115,6 +119,11 @@ class SparseDesign:
         total = self._product(self.values**2, scaled) - 2 * self._product(self.values, centred)
         total = total + _in_every_row(self.centre @ centred)
         return total.clip(0) + _in_every_row(intercept)
+
+    @property
+    def num_entries(self) -> int:
+        """Numbers that a product passes over."""
+        return int(self.values.shape[0])
 
     @property
     def noise_shape(self) -> tuple[int, ...]:
@@ -279,9 +288,15 @@ class Columns:
             )
 
 
-def is_selected(mean: np.ndarray, variance: np.ndarray, mean_square: np.ndarray) -> np.ndarray:
-    """Whether a coefficient moves the predictor, typically: ``sqrt(E[w^2] E[x^2]) > 1e-3``."""
-    return np.sqrt((variance + mean**2) * mean_square) > _SWITCHED_OFF
+def is_selected(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    r"""Whether the bound would lose more than a nat if a coefficient were switched off.
+
+    The model with it is then e times as probable. With a quadratic energy the loss of an optimum
+    of the relevance bound is :math:`\tfrac12 (r - \log(1 + r))`, :math:`r = m^2 / s`, the others
+    held: half the square of a z-value, less what the prior takes.
+    """
+    ratio = mean**2 / np.maximum(variance, np.finfo(np.float64).tiny)
+    return 0.5 * (ratio - np.log1p(ratio)) > 1.0
 
 
 def binary_unit(size: Any) -> Any:

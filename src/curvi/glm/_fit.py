@@ -32,7 +32,7 @@ from curvi.glm._narrowness import checked
 from curvi.glm._rows import StreamedRows, Tables, WholeTable
 from curvi.glm._sparse_rows import SparseTable, pairs_fit
 from curvi.glm._stages import THREADED_WORK, Hooks, Options, by_relevance, by_stages
-from curvi.glm._starts import GLMFit, Start, best_start, starting_moments
+from curvi.glm._starts import GLMFit, Start, best_start, starting_moments, with_noise
 from curvi.solvers import TrustRegion
 
 LARGEST_DENSE = 1600  # parameters up to which the Hessian is formed and factorised
@@ -95,7 +95,7 @@ def fit_glm(
         with precision_of(dtype), one_blas_thread():  # whose number would change the last bits
             device = _placed(rows, options)
             found = fit_compiled(exact, device, device, starts, options)
-            return replace(found, noise=float(_noise(exact, found.q, device)))
+            return with_noise(found, lambda q: float(_noise(exact, q, device)))
 
     def on_host(tables: Tables) -> GLMFit:
         noise = float(rows.noise)
@@ -104,8 +104,9 @@ def fit_glm(
             relevant, rows.precision, likelihood, tables, noise, coarse_rows=options.coarse_rows
         )
         found = fit_on_host(bound, family, dtype, starts, options)
-        sd = np.exp(found.q.scale_params)
-        return replace(found, noise=bound.noise_variance(np.asarray(found.q.mean), sd))
+        return with_noise(
+            found, lambda q: bound.noise_variance(np.asarray(q.mean), np.exp(q.scale_params))
+        )
 
     def in_full(tables: Tables) -> GLMFit:
         bound = FullBound(OnePredictor(likelihood), tables, rows.precision, float(rows.noise))
@@ -212,7 +213,7 @@ def fit_on_host(
     # On small matrices, or a busy machine, threads of a BLAS wait for each other for longer than
     # one thread needs for the work: measured 20 times on two busy cores.
     with one_blas_thread() if bound.work < THREADED_WORK else nullcontext():
-        return best_start(family, run_from, moments, options)
+        return best_start(family, run_from, moments, options, bound.work)
 
 
 def fit_compiled(
@@ -249,7 +250,9 @@ def fit_compiled(
     def moments(params: Params) -> Params:
         return jax.tree.map(np.asarray, exact.to_mean(params))
 
-    return best_start(family, run_from, moments, options)
+    # Products with the rows: of quadrature, or some draws, times steps of conjugate gradients.
+    passes = 100 * starts(0)[0].size / rows.design.num_columns
+    return best_start(family, run_from, moments, options, passes * rows.design.num_entries)
 
 
 def _verdict(exact: Any, sample: Any, run: RunResult, first: float, last: float) -> Outcome:

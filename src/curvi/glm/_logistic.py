@@ -128,17 +128,9 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
         return self._integrated(X).astype(self.coef_.dtype)
 
     def _integrated(self, X: Any) -> np.ndarray:
-        """Probabilities in float64."""
-        mean, sd, correlation = self._predictor(X, jointly=True)
-        # Wide predictors only compare with each other: in smaller units they can be squared.
-        size = np.maximum(np.abs(mean), sd).max(axis=1, keepdims=True)
-        shrink = _WIDE / np.maximum(size, _WIDE)
-        mean, sd = shrink * mean, shrink * sd
-        if mean.shape[1] == 1:
-            variance = sd**2
-            pair = [expected_sigmoid(sign * mean[:, 0], variance[:, 0]) for sign in (-1.0, 1.0)]
-            return np.column_stack(pair)
-        return expected_softmax(mean, sd[:, :, None] * correlation * sd[:, None, :])
+        """Probabilities in float64, averaged over the optima."""
+        parts = self._predictors(X, jointly=True)
+        return np.sum([weight * _probabilities(*part) for weight, _, *part in parts], axis=0)
 
     def _labels(self, y: np.ndarray) -> np.ndarray:
         try:
@@ -186,3 +178,16 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
         return fit_glm(
             Bernoulli(), family, rows, relevance=relevance, intercept=intercept, options=options
         )
+
+
+def _probabilities(mean: np.ndarray, sd: np.ndarray, correlation: np.ndarray) -> np.ndarray:
+    """Of each class, from the predictors of every row."""
+    # Wide predictors only compare with each other: in smaller units they can be squared.
+    size = np.maximum(np.abs(mean), sd).max(axis=1, keepdims=True)
+    shrink = _WIDE / np.maximum(size, _WIDE)
+    mean, sd = shrink * mean, shrink * sd
+    if mean.shape[1] == 1:
+        variance = sd**2
+        pair = [expected_sigmoid(sign * mean[:, 0], variance[:, 0]) for sign in (-1.0, 1.0)]
+        return np.column_stack(pair)
+    return expected_softmax(mean, sd[:, :, None] * correlation * sd[:, None, :])

@@ -13,17 +13,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import numpy as np
 from scipy import linalg
 
-from curvi.families import Family, Params
 from curvi.glm._contrasts import Contrasts, contrast_basis, logit_draws
 from curvi.glm._full_bound import FullBound, OnePredictor, RowModel
 from curvi.glm._likelihoods import Likelihood
 from curvi.glm._rows import Tables
 from curvi.glm._sparse_rows import SparseTable
-from curvi.glm._starts import GLMFit
+from curvi.glm._starts import GLMFit, blocks_of, total_variance
 
 TOO_NARROW = 1.25  # ratio of sds from which a covariance that is not full is warned of
 
@@ -94,22 +92,6 @@ def checked(
     centred = likelihood is None and not relevance
     fitted = Fitted(mean, diagonal, factor, prior, found.noise, centred)
     return replace(found, sd_ratios=sd_ratios(likelihood, tables, fitted))
-
-
-def blocks_of(family: Family, q: Params) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Means, own sds, and factors, with a leading axis of blocks."""
-    lift = (None,) if q.mean.ndim == 1 else ()
-    mean, scale = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[lift], tuple(q))
-    blocks = [jax.tree.map(lambda leaf, k=k: leaf[k], scale) for k in range(mean.shape[0])]
-    parts = [family.scale.diagonal_and_factor(block, np) for block in blocks]
-    diagonals, factors = zip(*parts, strict=True)
-    diagonal = np.zeros_like(mean) if diagonals[0] is None else np.stack(diagonals)
-    return mean, diagonal, None if factors[0] is None else np.stack(factors)
-
-
-def total_variance(diagonal: np.ndarray, factor: np.ndarray | None) -> np.ndarray:
-    """Marginal variances of ``diagonal e + factor e'``."""
-    return diagonal**2 if factor is None else diagonal**2 + np.sum(factor**2, axis=2)
 
 
 def centred_variance(variance: np.ndarray) -> np.ndarray:

@@ -13,7 +13,8 @@ from curvi.families import Family, Params
 from curvi.glm._contrasts import contrast_basis
 from curvi.glm._design import Columns, DenseDesign, Design, binary_unit
 from curvi.glm._likelihoods import row_slices
-from curvi.glm._narrowness import blocks_of, centred_variance, total_variance
+from curvi.glm._narrowness import centred_variance
+from curvi.glm._starts import blocks_of, total_variance
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class Posterior:
         again = binary_unit(np.abs(fitted).max())
         return DenseDesign(fitted / again), unit, again
 
-    def sample(self, num_draws: int, seed: int) -> np.ndarray:
+    def sample(self, num_draws: int, seed: int | list[int]) -> np.ndarray:
         """Draws of the coefficients (draws, blocks, columns) in fitted units."""
         random = np.random.default_rng(seed)
         weights = self.mean + self.diagonal * random.standard_normal((num_draws, *self.mean.shape))

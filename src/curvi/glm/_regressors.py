@@ -115,20 +115,26 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
 
         With ``return_std=True`` also the sd of a new response, noise included.
         """
-        mean, sd = self._new_responses(X)
-        return (mean, sd) if return_std else mean
+        weight, means, sds = self._new_responses(X)
+        mean, dtype = weight @ means, self.coef_.dtype
+        if not return_std:
+            return mean.astype(dtype)
+        # Root sums of squares without squares, which may be too large.
+        sd = np.hypot.reduce(np.sqrt(weight)[:, None] * np.hypot(sds, means - mean), axis=0)
+        return mean.astype(dtype), sd.astype(dtype)
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Central interval of new responses: posterior predictive, noise included."""
-        mean, sd = self._new_responses(X)
-        half = special.ndtri(0.5 + checked_level(level) / 2) * sd
-        return (mean - half).astype(mean.dtype), (mean + half).astype(mean.dtype)
+        half, parts = checked_level(level) / 2, self._new_responses(X)
+        low, high = (_normal_quantile(*parts, 0.5 + sign * half) for sign in (-1, 1))
+        return low.astype(self.coef_.dtype), high.astype(self.coef_.dtype)
 
-    def _new_responses(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and sd of the predictive distribution of each row."""
-        mean, sd = (part[:, 0] for part in self._predictor(X))
-        dtype = self.coef_.dtype
-        return mean.astype(dtype), np.hypot(sd, self.noise_sd_).astype(dtype)
+    def _new_responses(self, X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Weights of the optima, and means and sds of their predictive distributions."""
+        parts = [(w, mean[:, 0], np.hypot(sd[:, 0], noise))
+                 for w, noise, mean, sd in self._predictors(X)]  # fmt: skip
+        weight, means, sds = map(np.array, zip(*parts, strict=True))
+        return weight, means, sds
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -188,8 +194,9 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
         jacobian = total * np.log(scale)  # the density of y is per unit of y
         trace = {**fitted.trace, "elbo": fitted.trace["elbo"] - jacobian}
         trace["value"] = fitted.trace["value"] + jacobian
-        elbos = fitted.elbos - jacobian
-        return replace(fitted, elbo=fitted.elbo - jacobian, elbos=elbos, trace=trace)
+        others = tuple(replace(one, elbo=one.elbo - jacobian) for one in fitted.others)
+        more = {"elbos": fitted.elbos - jacobian, "trace": trace, "others": others}
+        return replace(fitted, elbo=fitted.elbo - jacobian, **more)
 
 
 class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
@@ -268,9 +275,10 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
 
         It is infinite, with a warning, where it is beyond the largest number.
         """
-        mean, sd = self._predictor(X)
+        parts = self._predictors(X)
         with np.errstate(over="ignore"):
-            return _counts(np.exp(mean + 0.5 * sd**2)[:, 0].astype(self.coef_.dtype))
+            rates = [weight * np.exp(mean + 0.5 * sd**2)[:, 0] for weight, _, mean, sd in parts]
+            return _counts(np.sum(rates, axis=0).astype(self.coef_.dtype))
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Central interval of new counts (posterior predictive, not of the rate).
@@ -280,10 +288,11 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
         are infinite, with a warning, where they are beyond the largest number.
         """
         level = checked_level(level)
-        mean, sd = (part[:, 0] for part in self._predictor(X))
         nodes, weights = gauss_hermite(_NODES)
+        parts = self._predictors(X)
         with np.errstate(over="ignore"):
-            rates = np.exp(mean[:, None] + sd[:, None] * nodes)
+            rates = np.hstack([np.exp(mean + sd * nodes) for _, _, mean, sd in parts])
+        weights = np.concatenate([share * weights for share, *_ in parts])
         low, high = (_quantile(rates, weights, 0.5 + sign * level / 2) for sign in (-1, 1))
         return low, _counts(high)
 
@@ -322,6 +331,21 @@ def _counts(counts: np.ndarray) -> np.ndarray:
         message = f"the count of row {row} is infinite: its features are far from those of the fit"
         warn_user(message, RuntimeWarning)
     return counts
+
+
+def _normal_quantile(
+    weight: np.ndarray, means: np.ndarray, sds: np.ndarray, level: float
+) -> np.ndarray:
+    """Quantiles of mixtures of normal distributions, one for each column, by bisection."""
+    ends = means + special.ndtri(level) * sds
+    low, high = ends.min(axis=0), ends.max(axis=0)
+    while np.any(high - low > 1e-9 * sds.min(axis=0)):
+        middle = 0.5 * low + 0.5 * high
+        above = weight @ special.ndtr((middle - means) / sds) >= level
+        if np.all((middle == low) | (middle == high)):  # no number is between
+            break
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return high
 
 
 def _quantile(rates: np.ndarray, weights: np.ndarray, level: float) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,10 +34,16 @@ class Options:
     With ``method=None`` it is the exact bound, by Newton steps in a trust region; any other
     method sees fresh draws, as in the paper, and its result is judged by the exact bound. Of a
     long dense table the first Newton steps see ``coarse_rows`` rows or a few more.
+
+    At most ``num_starts`` starts are made: fewer where more than ``most_work`` multiplications
+    would be needed for all, counted by rows, columns and steps and not by a clock, or where the
+    first ``enough`` end in the same optimum.
     """
 
     method: Method | None = None
     num_starts: int = 1
+    most_work: float = math.inf
+    enough: int | None = None
     num_draws: int = 10
     batch_size: int | None = None
     tolerance: float | None = None

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from curvi._core.errors import InputError
+from curvi.glm._posterior import Posterior
 from curvi.glm._starts import GLMFit
-from curvi.io._claims import require_claims
+from curvi.io._claims import require_claims, require_like
 from curvi.io._objects import SavedEstimator
 
 
@@ -62,3 +63,17 @@ class StoredRegression(SavedEstimator):
                     raise InputError(f"its {name} does not have the shape {shape} of _posterior")
         if not isinstance(getattr(self, "result_", None), GLMFit):
             raise InputError("its result_ is no fit of a regression")
+        self._check_others(self.result_)
+
+    def _check_others(self: Any, fitted: GLMFit) -> None:
+        """Refuse other optima that are not like the one that was kept."""
+        posterior = self._posterior
+        shares = [one.weight for one in fitted.others]
+        if not all(share > 0 for share in shares) or not sum(shares) < 1:
+            raise InputError("its result_.others have weights that are no shares")
+        for one in fitted.others:
+            require_like(one.q, fitted.q, "result_.others")
+            require_claims(one, {"q.mean": "real ...", "noise": "positive", "elbo": "number"})
+            other = Posterior.of(posterior.columns, fitted.family, one.q)
+            if other.mean.shape != posterior.mean.shape or not np.isfinite(other.variance).all():
+                raise InputError("its result_.others do not fit its _posterior")

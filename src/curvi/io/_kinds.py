@@ -57,6 +57,7 @@ KINDS: dict[str, str] = {
         "curvi.glm",
     ),
     "GLMFit": "curvi.glm._fit",
+    "Optimum": "curvi.glm._starts",
     "Posterior": "curvi.glm._posterior",
     "Columns": "curvi.glm._design",
     "MixedModel": "curvi.mixed",

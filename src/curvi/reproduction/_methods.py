@@ -97,7 +97,7 @@ def load_rows(
     return (X, y), (test[0], test[1])
 
 
-def newton_run(X: np.ndarray, y: np.ndarray, *, seed: int, num_starts: int | None = None) -> Run:
+def newton_run(X: np.ndarray, y: np.ndarray, *, seed: int, num_starts: int = 1) -> Run:
     """The exact Newton fit as a run; its curve is that of the start that was kept.
 
     The paper's default feature has the relevance prior of all others: it is a column of the table.
@@ -197,7 +197,7 @@ def best_of(tried: list[Pilot]) -> Setting:
 
 
 def _compared(name: str, options: Options, report: Callable[[str], None]) -> Comparison:
-    seeds, quick = options.seeds, options.quick
+    seeds = options.seeds
     (X, y), test = load_rows(name)
     seconds = options.seconds_for(name)
     runs: dict[str, list[Run]] = {}
@@ -208,7 +208,7 @@ def _compared(name: str, options: Options, report: Callable[[str], None]) -> Com
         for seed in seeds:
             report(f"{name}: {method}, seed {seed}")
             runs[method].append(run_setting(settings[method], X, y, seed=seed, seconds=seconds))
-    runs[NEWTON] = newton_runs(name, (X, y), seeds=seeds, quick=quick, report=report)
+    runs[NEWTON] = newton_runs(name, (X, y), seeds=seeds, report=report)
     return Comparison(name, seeds, (X, y), test, runs, settings, tried)
 
 
@@ -217,7 +217,6 @@ def newton_runs(
     train: tuple[np.ndarray, np.ndarray],
     *,
     seeds: Sequence[int],
-    quick: bool,
     report: Callable[[str], None],
 ) -> list[Run]:
     """The exact Newton fit with every seed, after one that is not recorded."""
@@ -225,5 +224,5 @@ def newton_runs(
     newton_run(*train, seed=_PILOT_SEED, num_starts=1)
     for seed in seeds:
         report(f"{name}: {NEWTON}, seed {seed}")
-        found.append(newton_run(*train, seed=seed, num_starts=1 if quick else None))
+        found.append(newton_run(*train, seed=seed))
     return found

@@ -19,7 +19,7 @@ from curvi.reproduction._methods import (
     newton_runs,
 )
 from curvi.reproduction._regression_figures import draw_coefficients, draw_convergence
-from curvi.reproduction._runs import design, errors, steps_to
+from curvi.reproduction._runs import errors, steps_to
 from curvi.reproduction._tables import QUICK, Row, as_markdown, median_and_range, write_files
 
 Report = Callable[[str], None]
@@ -56,7 +56,7 @@ def table1(
     found = [compare(name, options, report) for name in DATA]
     # From raw intensities, standardised with the training rows only.
     train, test = load_rows("leukemia-raw")
-    runs = newton_runs("leukemia-raw", train, seeds=seeds, quick=quick, report=report)
+    runs = newton_runs("leukemia-raw", train, seeds=seeds, report=report)
     found.append(Comparison("leukemia-raw", tuple(seeds), train, test, {NEWTON: runs}, {}))
     wrong: Errors = {
         (one.name, method): [
@@ -255,7 +255,7 @@ def coefficients(
         for method, runs in one.runs.items():
             place = int(np.argmax([run.last for run in runs]))
             best = runs[place]
-            selected = is_selected(best.mean, best.sd**2, np.mean(design(X) ** 2, axis=0))
+            selected = is_selected(best.mean, best.sd**2)
             kept = np.where(selected, best.mean, 0.0)
             means[one.name][method] = kept
             large = np.abs(kept) > _VISIBLE * np.abs(kept).max(initial=0.0)
