@@ -21,8 +21,8 @@ truth[:5] = [1.0, -1.0, 0.7, -0.5, 0.3]
 y = rng.random(rows) < 1 / (1 + np.exp(-X @ truth))
 
 # %%
-# Five of 150 columns have an effect. A column stays where its estimate exceeds its sd, by chance
-# too, so look at how far: here are the ten that stand out most.
+# Five of 150 columns have an effect. A column is selected where the bound would be a nat lower
+# without it. That takes an estimate of about two sds, by chance too, so look at how far it is.
 model = curvi.BayesianLogisticRegression(prior="ard", random_state=0).fit(X, y)
 kept = np.flatnonzero(model.selected_)
 estimate, sd = model.coef_[0, kept], model.coef_sd_[0, kept]

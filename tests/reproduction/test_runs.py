@@ -125,7 +125,7 @@ def recorded(monkeypatch):
     monkeypatch.setattr(regression, "compare", compare)
     monkeypatch.setattr(regression, "load_rows", lambda name: ((X, y), (X, y)))
     monkeypatch.setattr(
-        regression, "newton_runs", lambda name, train, *, seeds, quick, report: some_runs(seeds)
+        regression, "newton_runs", lambda name, train, *, seeds, report: some_runs(seeds)
     )
     monkeypatch.setattr(regression, "leave_one_out", lambda most: (1, 8))
     return errors(np.ones(4), X, y)

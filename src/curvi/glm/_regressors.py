@@ -57,8 +57,10 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
     rank : int
         Rank of a low-rank covariance; at most the number of coefficients less one.
     num_starts : int, optional
-        Number of starts, of which the one with the highest ELBO is kept; 1 by default, or with
-        ``prior="ard"``, whose ELBO has many maxima, 4 unless the table is large.
+        Number of starts, of which the one with the highest ELBO is kept. By default 1, or with
+        ``prior="ard"``, whose ELBO has many maxima, as many as are cheap: up to 30 within 1e11
+        multiplications, whatever the machine. Where rows outnumber coefficients it is 1e10, and
+        four that agree are enough. Stochastic methods make 4 at most.
     batch_size : int, optional
         Rows per step of the stochastic methods.
     max_iter, tol : int, float, optional
@@ -83,7 +85,9 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
     covariance_ : str
         The structure of the covariance that was fitted.
     relevance_, selected_ : arrays
-        With ``prior="ard"``: prior variances, and which features are not switched off.
+        With ``prior="ard"``: prior variances, and which features
+        matter: without one of them the ELBO would be lower by more than a nat, which takes a mean
+        of about two sds. Others may be on, too, and have their small part in predictions.
     elbo_, elbos_, n_iter_, converged_, result_
         The ELBO, that of every start, the number of steps, whether they converged, and
         everything else about the fit.
@@ -93,6 +97,11 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
     With ``standardize=True`` y is centred and scaled inside as well, and ``prior_scale`` is in
     sds of y per sd of a feature (without an intercept nothing is centred, and root mean squares
     stand for sds). Everything that is returned is in your units, the ELBO too.
+
+    Starts under a relevance prior may end in several optima, of which a fit warns. ``coef_`` and
+    all other attributes are those of the best. Predictions, intervals and draws are averages over
+    all optima whose weight is a hundredth at least, in proportion to ``exp(elbo)``;
+    ``result_.others`` has the moments and weights of the others.
 
     Examples
     --------
@@ -229,8 +238,10 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
     rank : int
         Rank of a low-rank covariance; at most the number of coefficients less one.
     num_starts : int, optional
-        Number of starts, of which the one with the highest ELBO is kept; 1 by default, or with
-        ``prior="ard"``, whose ELBO has many maxima, 4 unless the table is large.
+        Number of starts, of which the one with the highest ELBO is kept. By default 1, or with
+        ``prior="ard"``, whose ELBO has many maxima, as many as are cheap: up to 30 within 1e11
+        multiplications, whatever the machine. Where rows outnumber coefficients it is 1e10, and
+        four that agree are enough. Stochastic methods make 4 at most.
     batch_size : int, optional
         Rows per step of the stochastic methods.
     max_iter, tol : int, float, optional
@@ -250,10 +261,19 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
     covariance_ : str
         The structure of the covariance that was fitted.
     relevance_, selected_ : arrays
-        With ``prior="ard"``: prior variances, and which features are not switched off.
+        With ``prior="ard"``: prior variances, and which features
+        matter: without one of them the ELBO would be lower by more than a nat, which takes a mean
+        of about two sds. Others may be on, too, and have their small part in predictions.
     elbo_, elbos_, n_iter_, converged_, result_
         The ELBO, that of every start, the number of steps, whether they converged, and
         everything else about the fit.
+
+    Notes
+    -----
+    Starts under a relevance prior may end in several optima, of which a fit warns. ``coef_`` and
+    all other attributes are those of the best. Predictions, intervals and draws are averages over
+    all optima whose weight is a hundredth at least, in proportion to ``exp(elbo)``;
+    ``result_.others`` has the moments and weights of the others.
 
     Examples
     --------

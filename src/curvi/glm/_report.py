@@ -81,6 +81,10 @@ def verdict_of(model: Any, features: list[str], notes: tuple[str, ...]) -> Verdi
         )
         return Verdict("caution", "The means can be used; the intervals are too narrow.",
                        (said,), (*advice, *notes))  # fmt: skip
+    if several := model._several():
+        said = several[:1].upper() + several[1:] + "."
+        return Verdict("caution", "The predictions can be used; the selection is one of several.",
+                       (said,), notes)  # fmt: skip
     advice = ("Look at the fit to the data before you act on a coefficient: a coefficient "
               "describes an association, given all other columns, not a cause.",)  # fmt: skip
     return Verdict(
@@ -254,7 +258,7 @@ def _model(
         facts["noise sd"] = plain(float(model.noise_sd_))
     if hasattr(model, "selected_"):
         kept = int(np.atleast_2d(model.selected_).any(axis=0).sum())
-        facts["relevance"] = f"{kept} of {len(features)} features are not switched off"
+        facts["relevance"] = f"{kept} of {len(features)} features matter by more than a nat"
     if more and "data" in more:
         facts.pop("features")  # which it names
     return (Facts("What was fitted", facts | (more or {})),)

@@ -221,7 +221,7 @@ def newton_runs(
 ) -> list[Run]:
     """The exact Newton fit with every seed, after one that is not recorded."""
     found = []
-    newton_run(*train, seed=_PILOT_SEED, num_starts=1)
+    newton_run(*train, seed=_PILOT_SEED)
     for seed in seeds:
         report(f"{name}: {NEWTON}, seed {seed}")
         found.append(newton_run(*train, seed=seed))

@@ -90,7 +90,7 @@ def leave_one_out(most: int | None = None) -> tuple[int, int]:
         # The rows come standardised together; done again without the one that is left out.
         centre, scale = X[rest].mean(axis=0), X[rest].std(axis=0)
         fold = (X - centre) / np.where(scale > 0, scale, 1.0)
-        fitted = newton_run(fold[rest], y[rest], seed=0, num_starts=1)
+        fitted = newton_run(fold[rest], y[rest], seed=0)
         wrong += errors(fitted.mean, fold[[row]], y[[row]])
     return wrong, count
 
@@ -244,7 +244,7 @@ def coefficients(
     seconds: float | None = None,
     steps: int | None = None,
 ) -> list[Path]:
-    """Write coefficients.png, coefficients.csv (those not switched off) and coefficients.md."""
+    """Write coefficients.png, coefficients.csv (those that matter) and coefficients.md."""
     options = Options(tuple(seeds), quick, seconds, steps)
     means: dict[str, dict[str, np.ndarray]] = {}
     counts: list[Row] = []
@@ -260,7 +260,7 @@ def coefficients(
             means[one.name][method] = kept
             large = np.abs(kept) > _VISIBLE * np.abs(kept).max(initial=0.0)
             counts.append({"data": one.name, "method": method, "coefficients": len(selected),
-                           "not switched off": int(selected.sum()),
+                           "that matter by a nat": int(selected.sum()),
                            "above a hundredth of the largest": int(large.sum()),
                            "bound [nats]": f"{best.last:.2f}"})  # fmt: skip
             lines += [
