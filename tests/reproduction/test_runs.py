@@ -111,7 +111,7 @@ def recorded(monkeypatch):
     def some_runs(seeds):
         return [
             Run(np.arange(3), np.arange(3.0), np.array([-19.0, -3.0, -2.0 - s]), np.ones(4),
-                np.ones(4), Outcome.BUDGET)
+                np.full(4, 0.1), Outcome.BUDGET)
             for s in seeds
         ]  # fmt: skip
 
