@@ -157,11 +157,11 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         if (model, who) not in done:
             list(variants(who, partial(measure, model)))
 
-    # Contenders one after the other: a run that is cut short has whole columns.
+    # Posteriors one after the other: rows that are compared share the load of their minutes.
     pairs = [
         (who, model)
-        for who in chosen(contenders.CONTENDERS, wanted.contenders, ";")
         for model in chosen(problems.names(), wanted.models)
+        for who in chosen(contenders.CONTENDERS, wanted.contenders, ";")
     ]
     with ThreadPoolExecutor(wanted.jobs) as pool:
         list(pool.map(all_variants, pairs))
