@@ -1,0 +1,137 @@
+"""Section 4.1: two sentences of the paper that hold under a condition, and under which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from curvi.reproduction._methods import LARGE, SMALL, best_of, load_rows, tried
+from curvi.reproduction._runs import Setting, errors, run_setting
+from curvi.reproduction._tables import QUICK, Row, as_markdown, median_and_range, write_files
+from curvi.solvers import LBFGS
+
+_NEAR = 2.0  # nats
+_EARLY, _STEPS, _QUICK_STEPS = 30, 300, 40  # where a run stands early on, and how long it is
+_FIRST_ROWS, _COUNTS, _FEW_COUNTS = 3000, (10, 100, 300), (10, 100)
+_SECONDS, _SECONDS_ALL = 20.0, 100.0
+_RUN_STEPS, _PILOT = 3000, 4  # of L-BFGS; the share of its seconds that a pilot run gets
+
+
+def plateau(
+    out: Path,
+    *,
+    seeds: Sequence[int],
+    quick: bool,
+    report: Callable[[str], None],
+    seconds: float | None = None,
+    steps: int | None = None,
+) -> list[Path]:
+    """Write plateau.csv (one line per run) and plateau.md: where HFSGVI settles, and how soon."""
+    usual = _QUICK_STEPS if quick else _STEPS
+    limit = float("inf") if seconds is None else seconds
+    drawn = [replace(s, max_steps=steps or usual) for s in SMALL["HFSGVI"][: 1 if quick else None]]
+    exact = [replace(s, num_draws=0) for s in drawn if not s.per_row]
+    rows: list[Row] = []
+    lines: list[Row] = []
+    for name in ("duke", "leukemia"):
+        train, _ = load_rows(name)
+        for setting in (*exact, *drawn):
+            report(f"{name}: {setting}")
+            # Without draws every seed gives the same run.
+            found = [
+                {"data": name, "reading": str(setting), "draws": setting.num_draws, "seed": seed}
+                | _settled(setting, *train, seed, limit)
+                for seed in (seeds if setting.num_draws else seeds[:1])
+            ]
+            rows += found
+            lines.append(_line(found))
+    text = as_markdown(lines) + "\n" + f"\n{QUICK}\n" * quick
+    return write_files(out, {"plateau.csv": rows, "plateau.md": text})
+
+
+def _settled(setting: Setting, X: np.ndarray, y: np.ndarray, seed: int, limit: float) -> Row:
+    """Where a run stands after a few steps, since when, and when it leaves."""
+    early = min(_EARLY, setting.max_steps)
+    short = run_setting(replace(setting, max_steps=early), X, y, seed=seed, seconds=limit)
+    whole = run_setting(setting, X, y, seed=seed, seconds=limit)
+    stands = short.bound[-1]
+    away = np.abs(short.bound - stands) > _NEAR
+    since = int(short.step[np.flatnonzero(away)[-1] + 1]) if away.any() else 0
+    above = np.flatnonzero((whole.step > early) & (whole.bound > stands + _NEAR))
+    return {
+        "start": f"{short.bound[0]:.4f}",
+        "stands": f"{stands:.4f}",
+        "since_step": since,
+        "train_errors": errors(short.mean, X, y),
+        "largest_ratio": f"{np.max(np.abs(short.mean) / short.sd):.4f}",
+        "leaves_at_step": int(whole.step[above[0]]) if above.size else "",
+        "end": f"{whole.last:.6g}",
+    }
+
+
+def _line(found: list[Row]) -> Row:
+    leaves = [row["leaves_at_step"] or "never" for row in found]
+    return {
+        "data": found[0]["data"],
+        "reading": found[0]["reading"],
+        f"bound after {_EARLY} steps [nats]": _range(found, "stands", 2),
+        f"within {_NEAR:g} nats of it since step": _range(found, "since_step"),
+        "training errors there": _range(found, "train_errors"),
+        "largest mean / sd": _range(found, "largest_ratio", 2),
+        f"{_NEAR:g} nats above it at step": ", ".join(map(str, dict.fromkeys(leaves))),
+        "bound at the end [nats]": _range(found, "end", 2),
+    }
+
+
+def _range(found: list[Row], key: str, digits: int = 0) -> str:
+    return median_and_range([float(row[key]) for row in found], digits)
+
+
+def lbfgs_draws(
+    out: Path,
+    *,
+    seeds: Sequence[int],
+    quick: bool,
+    report: Callable[[str], None],
+    seconds: float | None = None,
+) -> list[Path]:
+    """Write lbfgs_draws.csv (one line per run) and lbfgs_draws.md: L-BFGS-SGVI beside DSVI.
+
+    All runs of a table may use the same seconds of the processor; the rate of DSVI is chosen by a
+    pilot run. The whole of a9a is run with the first seed alone.
+    """
+    rows: list[Row] = []
+    lines: list[Row] = []
+    (X, y), _ = load_rows("a9a")
+    first = f"a9a, first {_FIRST_ROWS:,} rows"
+    for name, count, counts, usual, used in (
+        (first, _FIRST_ROWS, _COUNTS, _SECONDS, seeds),
+        ("a9a, all rows", len(y), _FEW_COUNTS, _SECONDS_ALL, seeds[:1]),
+    ):
+        train = X[:count], y[:count]
+        limit = seconds or (1.0 if quick else usual)
+        report(f"{name}: choosing the rate of DSVI")
+        candidates = (*(SMALL["DSVI"] if name == first else ()), *LARGE["DSVI"])
+        settings = {"DSVI": best_of(tried(candidates[: 1 if quick else None], *train, limit / _PILOT))}
+        for k in counts:
+            settings[f"L-BFGS-SGVI, {k} draws"] = Setting(LBFGS(), _RUN_STEPS, num_draws=k)
+        for method, setting in settings.items():
+            report(f"{name}: {method}")
+            runs = [run_setting(setting, *train, seed=seed, seconds=limit) for seed in used]
+            rows += [
+                {"data": name, "method": method, "setting": str(setting), "seed": seed,
+                 "draws": setting.num_draws, "bound": f"{run.last:.4f}",
+                 "steps": int(run.step[-1]), "seconds": f"{run.seconds[-1]:.2f}"}
+                for seed, run in zip(used, runs, strict=True)
+            ]  # fmt: skip
+            lines.append(
+                {"data": name, "method": method, "seeds": len(runs),
+                 "bound at the end [nats]": median_and_range([run.last for run in runs], 2),
+                 "steps": median_and_range([int(run.step[-1]) for run in runs]),
+                 "processor time [s]": median_and_range([float(r.seconds[-1]) for r in runs], 1)}
+            )  # fmt: skip
+    text = as_markdown(lines) + "\n" + f"\n{QUICK}\n" * quick
+    return write_files(out, {"lbfgs_draws.csv": rows, "lbfgs_draws.md": text})
