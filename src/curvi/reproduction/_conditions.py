@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from curvi.reproduction._methods import LARGE, SMALL, best_of, load_rows, tried
+from curvi.reproduction._regression import NEAR
 from curvi.reproduction._runs import Setting, errors, run_setting
 from curvi.reproduction._tables import QUICK, Row, as_markdown, median_and_range, write_files
-from curvi.solvers import LBFGS
 
-_NEAR = 2.0  # nats
-_EARLY, _STEPS, _QUICK_STEPS = 30, 300, 40  # where a run stands early on, and how long it is
-_FIRST_ROWS, _COUNTS, _FEW_COUNTS = 3000, (10, 100, 300), (10, 100)
-_SECONDS, _SECONDS_ALL = 20.0, 100.0
-_RUN_STEPS, _PILOT = 3000, 4  # of L-BFGS; the share of its seconds that a pilot run gets
+_EARLY = 30  # steps, after half of which it is seen where a run stands
+# Rows of a9a, draws of L-BFGS-SGVI, and processor seconds.
+_TABLES = {"a9a, first 3,000 rows": (3000, (10, 100, 300), 20.0),
+           "a9a, all rows": (None, (10, 100), 100.0)}  # fmt: skip
 
 
 def plateau(
@@ -30,9 +29,11 @@ def plateau(
     steps: int | None = None,
 ) -> list[Path]:
     """Write plateau.csv (one line per run) and plateau.md: where HFSGVI settles, and how soon."""
-    usual = _QUICK_STEPS if quick else _STEPS
     limit = float("inf") if seconds is None else seconds
-    drawn = [replace(s, max_steps=steps or usual) for s in SMALL["HFSGVI"][: 1 if quick else None]]
+    drawn = [
+        replace(one, max_steps=steps or (_EARLY + 10 if quick else one.max_steps))
+        for one in SMALL["HFSGVI"][: 1 if quick else None]
+    ]
     exact = [replace(s, num_draws=0) for s in drawn if not s.per_row]
     rows: list[Row] = []
     lines: list[Row] = []
@@ -57,10 +58,11 @@ def _settled(setting: Setting, X: np.ndarray, y: np.ndarray, seed: int, limit: f
     early = min(_EARLY, setting.max_steps)
     short = run_setting(replace(setting, max_steps=early), X, y, seed=seed, seconds=limit)
     whole = run_setting(setting, X, y, seed=seed, seconds=limit)
-    stands = short.bound[-1]
-    away = np.abs(short.bound - stands) > _NEAR
-    since = int(short.step[np.flatnonzero(away)[-1] + 1]) if away.any() else 0
-    above = np.flatnonzero((whole.step > early) & (whole.bound > stands + _NEAR))
+    stands = float(np.median(short.bound[short.step > early / 2]))
+    away = ~(np.abs(short.bound - stands) <= NEAR)  # a bound that is not finite is away
+    last = np.flatnonzero(away)[-1] if away.any() else -1
+    since = int(short.step[last + 1]) if last + 1 < len(away) else ""
+    above = np.flatnonzero((whole.step > early) & (whole.bound > stands + NEAR))
     return {
         "start": f"{short.bound[0]:.4f}",
         "stands": f"{stands:.4f}",
@@ -77,17 +79,19 @@ def _line(found: list[Row]) -> Row:
     return {
         "data": found[0]["data"],
         "reading": found[0]["reading"],
-        f"bound after {_EARLY} steps [nats]": _range(found, "stands", 2),
-        f"within {_NEAR:g} nats of it since step": _range(found, "since_step"),
-        "training errors there": _range(found, "train_errors"),
+        f"bound of steps {_EARLY // 2} to {_EARLY} [nats]": _range(found, "stands", 2),
+        f"within {NEAR:g} nats of it since step": _range(found, "since_step"),
+        f"training errors after {_EARLY}": _range(found, "train_errors"),
         "largest mean / sd": _range(found, "largest_ratio", 2),
-        f"{_NEAR:g} nats above it at step": ", ".join(map(str, dict.fromkeys(leaves))),
+        f"{NEAR:g} nats above it at step": ", ".join(map(str, dict.fromkeys(leaves))),
         "bound at the end [nats]": _range(found, "end", 2),
     }
 
 
 def _range(found: list[Row], key: str, digits: int = 0) -> str:
-    return median_and_range([float(row[key]) for row in found], digits)
+    """The median and range of what is known; a run that does not settle is after all others."""
+    values = [float("inf") if row[key] == "" else float(row[key]) for row in found]
+    return median_and_range(values, digits).replace("inf", "never")
 
 
 def lbfgs_draws(
@@ -106,18 +110,16 @@ def lbfgs_draws(
     rows: list[Row] = []
     lines: list[Row] = []
     (X, y), _ = load_rows("a9a")
-    first = f"a9a, first {_FIRST_ROWS:,} rows"
-    for name, count, counts, usual, used in (
-        (first, _FIRST_ROWS, _COUNTS, _SECONDS, seeds),
-        ("a9a, all rows", len(y), _FEW_COUNTS, _SECONDS_ALL, seeds[:1]),
-    ):
+    for name, (count, counts, usual) in _TABLES.items():
         train = X[:count], y[:count]
+        used = seeds[:1] if count is None else seeds
         limit = seconds or (1.0 if quick else usual)
         report(f"{name}: choosing the rate of DSVI")
-        candidates = (*(SMALL["DSVI"] if name == first else ()), *LARGE["DSVI"])
-        settings = {"DSVI": best_of(tried(candidates[: 1 if quick else None], *train, limit / _PILOT))}
+        candidates = (*(() if count is None else SMALL["DSVI"]), *LARGE["DSVI"])
+        chosen = best_of(tried(candidates[: 1 if quick else None], *train, limit / 4))
+        settings = {"DSVI": chosen}
         for k in counts:
-            settings[f"L-BFGS-SGVI, {k} draws"] = Setting(LBFGS(), _RUN_STEPS, num_draws=k)
+            settings[f"L-BFGS-SGVI, {k} draws"] = replace(LARGE["L-BFGS-SGVI"][0], num_draws=k)
         for method, setting in settings.items():
             report(f"{name}: {method}")
             runs = [run_setting(setting, *train, seed=seed, seconds=limit) for seed in used]
