@@ -53,6 +53,36 @@ def test_the_pages_show_what_the_results_say(monkeypatch):
     assert outdated == [], "run python docs/regenerate.py results"
 
 
+def test_the_verdict_of_a_claim_follows_its_record(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import claims_regressions as claims
+
+    def lines(*bounds):
+        methods = ("DSVI", *(f"L-BFGS-SGVI, {draws} draws" for draws in (10, 100, 300)))
+        return [
+            {"data": "a9a", "method": method, "draws": method.split()[-2:][0], "bound": str(bound)}
+            for method, bound in zip(methods, bounds, strict=True)
+        ]
+
+    for bounds, enough, words in (
+        ((-10, -9, -8, -7), 10, "with 10 draws or more"),
+        ((-10, -11, -9, -8), 100, "with 100 draws or more"),
+        ((-10, -9, -11, -8), 300, "with 300 draws or more"),
+        ((-10, -9, -8, -11), None, "with no number of draws that was run"),
+    ):
+        monkeypatch.setattr(claims, "rows", lambda name, bounds=bounds: lines(*bounds))
+        assert claims.needed("a9a")[0] == enough
+        assert words in claims.sides("a9a")
+    assert claims.verdict([True, True]) == "holds"
+    assert claims.verdict([True, False]) == "holds with a condition"
+    assert claims.verdict([False, False]) == "does not hold"
+    run = {"since_step": "3", "stands": "-26", "start": "-30", "largest_ratio": "0.2"}
+    assert claims.settled([run, run])
+    for change in ({"since_step": "4"}, {"since_step": ""}, {"stands": "-31"},
+                   {"largest_ratio": "1.5"}):  # fmt: skip
+        assert not claims.settled([run, run | change])
+
+
 def test_no_result_is_older_than_the_code_by_more_than_a_release():
     behind = {
         path: releases_behind(found["curvi"], releases()) for path, found in records().items()

@@ -262,16 +262,10 @@ def parameter_hessian_terms(
     def sandwich(left: Array, right: Array) -> Array:
         return jnp.einsum("mip,mij,mjq->pq", left, curvature, right)
 
-    return jnp.stack(
-        [
-            sandwich(m, m),
-            sandwich(r, m),
-            jnp.einsum("mi,ipq->pq", g, mean_twice),
-            sandwich(m, r),
-            sandwich(r, r),
-            jnp.einsum("mi,ijpq,mj->pq", g, scale_twice, draws),
-        ]
-    )
+    third = jnp.einsum("mi,ipq->pq", g, mean_twice)
+    sixth = jnp.einsum("mi,ijpq,mj->pq", g, scale_twice, draws)
+    second = sandwich(r, m)
+    return jnp.stack([sandwich(m, m), second, third, second.T, sandwich(r, r), sixth])
 
 
 def _linearise(

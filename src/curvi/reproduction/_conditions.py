@@ -30,10 +30,8 @@ def plateau(
 ) -> list[Path]:
     """Write plateau.csv (one line per run) and plateau.md: where HFSGVI settles, and how soon."""
     limit = float("inf") if seconds is None else seconds
-    drawn = [
-        replace(one, max_steps=steps or (_EARLY + 10 if quick else one.max_steps))
-        for one in SMALL["HFSGVI"][: 1 if quick else None]
-    ]
+    usual = _EARLY + 10 if quick else SMALL["HFSGVI"][0].max_steps
+    drawn = [replace(s, max_steps=steps or usual) for s in SMALL["HFSGVI"][: 1 if quick else None]]
     exact = [replace(s, num_draws=0) for s in drawn if not s.per_row]
     rows: list[Row] = []
     lines: list[Row] = []
@@ -122,18 +120,20 @@ def lbfgs_draws(
             settings[f"L-BFGS-SGVI, {k} draws"] = replace(LARGE["L-BFGS-SGVI"][0], num_draws=k)
         for method, setting in settings.items():
             report(f"{name}: {method}")
-            runs = [run_setting(setting, *train, seed=seed, seconds=limit) for seed in used]
-            rows += [
-                {"data": name, "method": method, "setting": str(setting), "seed": seed,
-                 "draws": setting.num_draws, "bound": f"{run.last:.4f}",
-                 "steps": int(run.step[-1]), "seconds": f"{run.seconds[-1]:.2f}"}
-                for seed, run in zip(used, runs, strict=True)
-            ]  # fmt: skip
+            found = []
+            for seed in used:
+                run = run_setting(setting, *train, seed=seed, seconds=limit)
+                found.append(
+                    {"data": name, "method": method, "setting": str(setting), "seed": seed,
+                     "draws": setting.num_draws, "bound": f"{run.last:.4f}",
+                     "steps": int(run.step[-1]), "seconds": f"{run.seconds[-1]:.2f}"}
+                )  # fmt: skip
+            rows += found
             lines.append(
-                {"data": name, "method": method, "seeds": len(runs),
-                 "bound at the end [nats]": median_and_range([run.last for run in runs], 2),
-                 "steps": median_and_range([int(run.step[-1]) for run in runs]),
-                 "processor time [s]": median_and_range([float(r.seconds[-1]) for r in runs], 1)}
+                {"data": name, "method": method, "seeds": len(found),
+                 "bound at the end [nats]": _range(found, "bound", 2),
+                 "steps": _range(found, "steps"),
+                 "processor time [s]": _range(found, "seconds", 1)}
             )  # fmt: skip
     text = as_markdown(lines) + "\n" + f"\n{QUICK}\n" * quick
     return write_files(out, {"lbfgs_draws.csv": rows, "lbfgs_draws.md": text})
