@@ -16,7 +16,7 @@ REGISTRY = {
     "table1": "_regression:table1",
     "logistic": "_regression:logistic",
     "coefficients": "_regression:coefficients",
-    "cg_steps": "_cg_steps:cg_steps",
+    "cg_steps": "_conditions:cg_steps",
     "plateau": "_conditions:plateau",
     "lbfgs_draws": "_conditions:lbfgs_draws",
     "frey": "_vae:frey",
