@@ -72,5 +72,7 @@ def several(words: list[str]) -> str:
 
 def span(values: list[float], digits: int = 1) -> str:
     """The lowest and the highest of some numbers."""
+    if not values:
+        return "no"
     low, high = (f"{value:.{digits}f}" for value in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
