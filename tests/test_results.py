@@ -67,12 +67,12 @@ def test_the_verdict_of_a_claim_follows_its_record(monkeypatch):
     for bounds, enough, words in (
         ((-10, -9, -8, -7), 10, "with 10 draws or more"),
         ((-10, -11, -9, -8), 100, "with 100 draws or more"),
-        ((-10, -9, -11, -8), 300, "with 300 draws or more"),
+        ((-10, -9, -11, -8), 300, "with 300 draws ("),
         ((-10, -9, -8, -11), None, "with no number of draws that was run"),
     ):
         monkeypatch.setattr(claims, "rows", lambda name, bounds=bounds: lines(*bounds))
         assert claims.needed("a9a")[0] == enough
-        assert words in claims.sides("a9a")
+        assert claims.sides("a9a").startswith(words)
     assert claims.verdict([True, True]) == "holds"
     assert claims.verdict([True, False]) == "holds with a condition"
     assert claims.verdict([False, False]) == "does not hold"
