@@ -260,7 +260,8 @@ def _on_the_plateau(data: str) -> str:
     words = [
         f"- {data}: {sum(map(settled, exact.values()))} of {len(exact)} readings with the exact "
         f"expectation and {sum(map(settled, drawn.values()))} of {len(drawn)} with draws have "
-        f"settled after {FEW} steps, for every seed. They stand at {of(on, 'stands')} nats with "
+        f"settled after {FEW} steps, for every seed. They stand there since step "
+        f"{of(on, 'since_step', 0)}, at {of(on, 'stands')} nats with "
         f"{of(on, 'train_errors', 0)} training errors, and their largest mean is "
         f"{of(on, 'largest_ratio', 2)} of its sd. Not among them: {several(off)}."
     ]
