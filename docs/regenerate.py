@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from benchmark_figures import FIGURES
 from benchmark_headlines import HEADLINES
+from claims_table import SAID, claim_blocks
 from limits_text import limits_text
 from pages import pages, replace_outputs, shown
 from readme_table import measured_table
@@ -102,8 +103,11 @@ def measured_blocks() -> Iterator[Block]:
                 for figure, title in figures.items()
                 if (DOCS / "images" / figure).exists()
             ]
-            parts = [text.read_text().strip(), *pictures, sentence(record)]
+            said = [SAID[name]()] if name in SAID else []
+            parts = [text.read_text().strip(), *said, *pictures, sentence(record)]
             yield Block(DOCS / page, name, "\n\n".join(parts))
+    for page, name, text in claim_blocks():
+        yield Block(DOCS / page, name, text)
 
 
 def is_picture(figure: str) -> bool:
@@ -158,6 +162,8 @@ EXPERIMENTS: tuple[tuple[str, str, dict[str, str]], ...] = (
             "Nats below the best bound against processor time and epochs, three data sets",
     }),
     ("cg_steps", "reproduction.md", {}),
+    ("plateau", "reproduction.md", {}),
+    ("lbfgs_draws", "reproduction.md", {}),
     ("coefficients", "reproduction.md", {
         "reproduction_coefficients.png": "Estimated coefficients, three data sets",
     }),

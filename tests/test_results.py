@@ -41,7 +41,7 @@ MEASURED = {
     "rows": ("glm", "objective"), "scale": ("engine", "vae"), "sequences": ("sequences",),
     "trust": ENGINE, "trust_region": ("linalg", "solvers"), "vae": ("vae",),
     "vae_settings": ("vae",), "cg_steps": ("solvers",), "coefficients": ("glm", "solvers"),
-    "concentration": ("concentration",), "logistic": ("glm", "solvers"),
+    "concentration": ("concentration",), "plateau": ("solvers",), "lbfgs_draws": ("solvers",), "logistic": ("glm", "solvers"),
     "table1": ("glm", "solvers"), "frey": ("vae",), "mnist": ("vae",), "olivetti": ("vae",),
 }  # fmt: skip
 MOST_COMMITS = 100  # to what a record measures, before it must be made again
@@ -75,6 +75,36 @@ def test_a_result_is_not_much_older_than_what_it_measures(path):
     if since is None:
         pytest.skip("the history of this checkout does not hold the commit of the record")
     assert since <= MOST_COMMITS, f"{since} commits to {', '.join(rooms)} since; measure it again"
+
+
+def test_the_verdict_of_a_claim_follows_its_record(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import claims_regressions as claims
+
+    def lines(*bounds):
+        methods = ("DSVI", *(f"L-BFGS-SGVI, {draws} draws" for draws in (10, 100, 300)))
+        return [
+            {"data": "a9a", "method": method, "draws": method.split()[-2:][0], "bound": str(bound)}
+            for method, bound in zip(methods, bounds, strict=True)
+        ]
+
+    for bounds, enough, words in (
+        ((-10, -9, -8, -7), 10, "with 10 draws or more"),
+        ((-10, -11, -9, -8), 100, "with 100 draws or more"),
+        ((-10, -9, -11, -8), 300, "with 300 draws ("),
+        ((-10, -9, -8, -11), None, "with no number of draws that was run"),
+    ):
+        monkeypatch.setattr(claims, "rows", lambda name, bounds=bounds: lines(*bounds))
+        assert claims.needed("a9a")[0] == enough
+        assert claims.sides("a9a").startswith(words)
+    assert claims.verdict([True, True]) == "holds"
+    assert claims.verdict([True, False]) == "holds with a condition"
+    assert claims.verdict([False, False]) == "does not hold"
+    run = {"since_step": "3", "stands": "-26", "start": "-30", "largest_ratio": "0.2"}
+    assert claims.settled([run, run])
+    for change in ({"since_step": "4"}, {"since_step": ""}, {"stands": "-31"},
+                   {"largest_ratio": "1.5"}):  # fmt: skip
+        assert not claims.settled([run, run | change])
 
 
 @pytest.mark.parametrize("path", records())

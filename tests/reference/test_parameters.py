@@ -94,6 +94,56 @@ def test_equation_5_is_symmetric_and_agrees_with_dense_autodiff(name, dtype, key
 
 
 @pytest.mark.float64_only
+def test_the_gradient_by_way_of_the_covariance_is_equation_4(key, dtype):
+    """For a quadrature that is exact on both sides, and a function of degree three."""
+    nodes, products = np.polynomial.hermite_e.hermegauss(5)
+    draws = jnp.asarray(np.stack(np.meshgrid(nodes, nodes), -1).reshape(-1, 2), dtype)
+    weights = jnp.asarray(np.outer(products, products).ravel() / products.sum() ** 2, dtype)
+
+    def mean_and_scale(theta):
+        root = jnp.sinh(theta["root"]).reshape(2, 2)
+        return jnp.sin(theta["mean"]), root + 2 * jnp.eye(2)
+
+    def mean_and_covariance(theta):
+        mean, root = mean_and_scale(theta)
+        return mean, root @ root.T
+
+    @jax.jit
+    def both_sides(rows, mean, root):
+        def f(z):
+            return jnp.sum((rows @ z) ** 3) + jnp.vdot(z, z)
+
+        theta, options = {"mean": mean, "root": root}, {"weights": weights}
+        return (
+            parameters.parameter_gradient_by_covariance(
+                f, mean_and_covariance, theta, draws, **options
+            ),
+            parameters.parameter_gradient(f, mean_and_scale, theta, draws, **options),
+        )
+
+    rng = generator(key)
+    assert_close(*both_sides(*(normal(rng, shape, dtype) for shape in ((3, 2), (2,), (4,)))), dtype)
+
+
+@pytest.mark.float64_only
+def test_the_six_terms_of_the_appendix_add_up_to_equation_5(key, dtype):
+    def location_scale(theta):
+        return jnp.sin(theta[:2]), jnp.sinh(unvec(theta[2:], 2))
+
+    @jax.jit
+    def both_sides(rows, mean, scale, draws, weights):
+        inputs = (make_function(rows), location_scale, vec(stack(mean, scale)), draws)
+        terms = parameters.parameter_hessian_terms(*inputs, weights=weights)
+        dense = parameters.parameter_hessian(*inputs, weights=weights)
+        # The second and the fourth are each other's transpose, the others are symmetric.
+        return (terms.sum(axis=0), terms), (dense, terms[jnp.array([0, 3, 2, 1, 4, 5])].mT)
+
+    rng = generator(key)
+    inputs = make_inputs(rng, 2, 2, 4, dtype)
+    assert_close(*both_sides(*inputs, jnp.asarray(rng.random(4), dtype)), dtype)
+
+
+@pytest.mark.float64_only
 def test_with_theta_as_mean_and_scale_equations_4_to_6_are_theorem_1(key, dtype):
     def location_scale(flat):
         return unvec(flat, 3)[:, 0], unvec(flat, 3)[:, 1:]

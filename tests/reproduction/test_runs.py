@@ -12,8 +12,8 @@ from curvi.cli import main
 from curvi.families import MeanField, Params
 from curvi.glm._bound import SampledGLMProblem
 from curvi.glm._likelihoods import Bernoulli
-from curvi.reproduction import _cg_steps as cg_steps
 from curvi.reproduction import _concentration as concentration
+from curvi.reproduction import _conditions as conditions
 from curvi.reproduction import _regression as regression
 from curvi.reproduction._figures import plot_convergence
 from curvi.reproduction._methods import (
@@ -216,12 +216,12 @@ def test_the_candidate_with_the_highest_pilot_bound_is_chosen():
 @pytest.mark.slow
 def test_the_table_of_cg_iterations_runs_every_k_for_as_many_steps(tmp_path, monkeypatch, capsys):
     X, y = table(30)
-    monkeypatch.setattr(cg_steps, "load_rows", lambda name: ((X, y), (X, y)))
-    monkeypatch.setattr(cg_steps, "DATA", ("duke",))
+    monkeypatch.setattr(conditions, "load_rows", lambda name: ((X, y), (X, y)))
+    monkeypatch.setattr(conditions, "DATA", ("duke",))
     monkeypatch.setattr(
-        cg_steps, "pilots", lambda *_: [Pilot(Setting(HFSGVI(curvature="plug_in"), 5, 4), -1.0)]
+        conditions, "pilots", lambda *_: [Pilot(Setting(HFSGVI(curvature="plug_in"), 5, 4), -1.0)]
     )
-    monkeypatch.setattr(cg_steps, "COUNTS", (2, 10, 20))
+    monkeypatch.setattr(conditions, "COUNTS", (2, 10, 20))
     command = ["reproduce", "cg_steps", "--seeds", "1", "--steps", "5", "--out", str(tmp_path)]
     assert main(command) == 0
     printed = capsys.readouterr().out
@@ -231,6 +231,60 @@ def test_the_table_of_cg_iterations_runs_every_k_for_as_many_steps(tmp_path, mon
     assert [row["K"] for row in rows] == ["2", "10", "20"]
     # Three coefficients and a constant, each with its sd: conjugate gradients end by the eighth.
     assert len({row["bound"] for row in rows}) == 2
+
+
+def test_without_draws_a_run_sees_the_bound_that_is_recorded():
+    """A step of Newton's from mean zero then settles at once, and every seed gives the same run."""
+    X, y = table()
+    method = HFSGVI(parameters="log_scale", keep="least_residual")
+    exact = Setting(method, 5, num_draws=0)
+    assert str(exact).endswith(", exact expectation")
+    first, second = (run_setting(exact, X, y, seed=seed, seconds=30.0) for seed in (0, 1))
+    np.testing.assert_array_equal(first.bound, second.bound)
+    many = run_setting(Setting(method, 5, num_draws=20_000), X, y, seed=0, seconds=30.0)
+    # A curve with M draws is off by about 1 / sqrt(M) of its length.
+    np.testing.assert_allclose(many.bound, first.bound, atol=0.1 * np.ptp(first.bound))
+
+
+def test_the_plateau_is_found_where_a_run_stands_early_and_left_when_it_climbs(monkeypatch):
+    """The curve stands at -26 from its second step on, with one outlier, and climbs at step 40."""
+    X, y = table(8)
+    step = np.array([0, 1, 2, 20, 25, 30, 40, 50])
+    bound = np.array([-30.0, -40.0, -26.1, -26.0, -27.5, -25.9, -20.0, -7.0])
+
+    def run_of(setting, X, y, *, seed, seconds):
+        seen = step <= setting.max_steps
+        mean, sd = np.array([0.1, 0.0, 0.0, 0.0]), np.ones(4)
+        return Run(step[seen], step[seen], bound[seen], mean, sd, Outcome.BUDGET)
+
+    monkeypatch.setattr(conditions, "run_setting", run_of)
+    found = conditions._settled(Setting(HFSGVI(), 50), X, y, 0, 1.0)
+    assert (found["stands"], found["since_step"], found["leaves_at_step"]) == ("-26.0000", 2, 40)
+    assert (found["largest_ratio"], found["end"]) == ("0.1000", "-7")
+    bound[5] = -np.inf  # a run that is lost at the end has not settled
+    lost = conditions._settled(Setting(HFSGVI(), 30), X, y, 0, 1.0)
+    assert (lost["since_step"], lost["leaves_at_step"]) == ("", "")
+    shown = conditions._plateau_line([{"data": "a", "reading": "b"} | lost])
+    assert list(shown.values())[3] == "never"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plateau", "lbfgs_draws"])
+def test_the_conditions_are_written_beside_their_runs(tmp_path, monkeypatch, capsys, name):
+    X, y = table(30)
+    monkeypatch.setattr(conditions, "load_rows", lambda name: ((X, y), (X, y)))
+    monkeypatch.setattr(conditions, "_TABLES", {"a": (20, (2, 4), 1.0), "b": (None, (2,), 1.0)})
+    command = ["reproduce", name, "--quick", "--seeds", "2", "--seconds", "0.2"]
+    assert main([*command, "--out", str(tmp_path)]) == 0
+    assert "say nothing about the paper's claims" in capsys.readouterr().out
+    rows = list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
+    if name == "plateau":
+        assert [row["draws"] for row in rows] == 2 * ["0", "10", "10"]
+    else:
+        seen = [(row["data"], row["method"], row["seed"]) for row in rows]
+        few = [("b", method, "0") for method in ("DSVI", "L-BFGS-SGVI, 2 draws")]
+        assert seen[-2:] == few
+        assert len(seen) == 3 * 2 + 2
 
 
 @pytest.mark.parametrize("option", ["--steps", "--seconds"])

@@ -22,7 +22,8 @@ class ReproduceCommand:
     names: Annotated[
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="NAME [NAME ...]")
     ]
-    """table1, logistic, coefficients, cg_steps, frey, olivetti, mnist, concentration, or all.
+    """table1, logistic, coefficients, cg_steps, plateau, lbfgs_draws, frey, olivetti, mnist,
+    concentration, or all.
     The first three show the same runs, made once if they are named together."""
     seeds: int | None = None
     """Number of seeds per method, 5 or with --quick 2; medians and ranges are reported."""

@@ -8,7 +8,8 @@ equations (1)-(3)     Gaussian, in the mean and the covariance; ``tie_...`` for 
                       symmetric covariance
 Theorem 1             any location-scale family, in the mean and the scale matrix
 its diagonal form     the same for independent coordinates, in the mean and the sds
-equations (4)-(6)     mean and scale as functions of any parameters theta
+equations (4)-(6)     mean and scale as functions of any parameters theta; the appendix's
+                      gradient by way of the covariance, and its six terms of the Hessian
 Algorithm 1           HFSGVI in plain JAX, line by line
 ====================  =============================================================
 """
@@ -36,7 +37,9 @@ from curvi.reference._location_scale import (
 )
 from curvi.reference._parameters import (
     parameter_gradient,
+    parameter_gradient_by_covariance,
     parameter_hessian,
+    parameter_hessian_terms,
     parameter_hessian_vector_product,
 )
 
@@ -45,7 +48,8 @@ __all__ = [
     "diagonal_hessian", "diagonal_hessian_vector_product", "gradient", "hessian",
     "hessian_vector_product", "hfsgvi", "hfsgvi_step", "mean_covariance_hessian",
     "mean_gradient", "mean_mean_hessian", "mean_scale_hessian", "parameter_gradient",
-    "parameter_hessian", "parameter_hessian_vector_product", "scale_scale_hessian",
+    "parameter_gradient_by_covariance", "parameter_hessian", "parameter_hessian_terms",
+    "parameter_hessian_vector_product", "scale_scale_hessian",
     "tie_covariance_covariance_hessian", "tie_covariance_gradient",
     "tie_mean_covariance_hessian",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Equations (4)-(6): derivatives in any theta of ``E[f(mean(theta) + scale(theta) eps)]``."""
+"""Equations (4)-(6) and the appendix: derivatives in theta of ``E[f(mean + scale eps)]``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from curvi._core.errors import InputError
+from curvi.reference._gaussian import covariance_gradient, mean_gradient
 from curvi.reference._location_scale import (
     Function,
     Noise,
@@ -172,6 +173,99 @@ def parameter_hessian_vector_product(
         return parameter_gradient(f, location_scale, theta, draws, weights=weights)
 
     return jax.jvp(slope, (theta,), (direction,))[1]
+
+
+def parameter_gradient_by_covariance(
+    f: Function,
+    location_covariance: LocationScale,
+    theta: PyTree,
+    draws: Noise,
+    *,
+    weights: Weights = None,
+) -> PyTree:
+    """Return the gradient of ``E[f]`` in theta by way of the covariance, as the appendix does.
+
+    It is ``E[g' dmean/dtheta + tr(H dC/dtheta) / 2]``, the theorems of Bonnet and Price with the
+    chain rule: for Gaussian noise alone, and with second derivatives of ``f``, which
+    :func:`parameter_gradient` does without.
+
+    Parameters
+    ----------
+    f : callable
+        Twice differentiable function from (d,) to a scalar.
+    location_covariance : callable
+        theta -> (mean, C), of shapes (d,) and (d, d), C symmetric and positive definite.
+    theta : pytree of float arrays
+        The parameters; the gradient has the same structure.
+    draws : array of shape (M, d)
+        Standard normal rows, or nodes of a quadrature.
+    weights : array of shape (M,), optional
+        As in :func:`parameter_gradient`.
+
+    Returns
+    -------
+    pytree
+        The gradient, in the structure of ``theta``.
+
+    Raises
+    ------
+    InputError
+        As for :func:`parameter_gradient`.
+    """
+    (mean, covariance), pull = jax.vjp(location_covariance, theta)
+    at = (f, mean, jnp.linalg.cholesky(covariance), draws)
+    slopes = mean_gradient(*at, weights=weights), covariance_gradient(*at, weights=weights)
+    gradient: PyTree = pull(slopes)[0]
+    return gradient
+
+
+def parameter_hessian_terms(
+    f: Function,
+    location_scale: LocationScale,
+    theta: Float[Array, "p"],
+    draws: Noise,
+    *,
+    weights: Weights = None,
+) -> Float[Array, "6 p p"]:
+    """Return the six terms that the appendix splits equation (5) into, in its order.
+
+    With ``m_l = dmean/dtheta_l`` and ``r_l = (dR/dtheta_l) eps`` they are the expectations of
+    ``m_1' H m_2``, ``r_1' H m_2``, ``g' d2mean``, ``r_2' H m_1``, ``r_1' H r_2`` and
+    ``g' (d2R) eps``; their sum is :func:`parameter_hessian`. Nothing is multiplied out, which
+    needs M d p numbers.
+
+    Parameters
+    ----------
+    f, location_scale, theta, draws, weights
+        As in :func:`parameter_hessian`, with a dense scale.
+
+    Returns
+    -------
+    array of shape (6, p, p)
+        The terms.
+
+    Raises
+    ------
+    InputError
+        As for :func:`parameter_gradient`.
+    """
+    mean, scale = location_scale(theta)
+    weights = check_inputs(mean, scale, draws, weights, "parameter_hessian_terms")
+    z = points(mean, scale, draws)
+    g = weights[:, None] * jax.vmap(jax.grad(scalar_valued(f)))(z)
+    curvature = weights[:, None, None] * jax.vmap(jax.hessian(f))(z)
+    first = jax.jacfwd(location_scale)
+    (in_mean, in_scale), (mean_twice, scale_twice) = first(theta), jax.jacfwd(first)(theta)
+    m = jnp.broadcast_to(in_mean, (len(draws), *in_mean.shape))
+    r = jnp.einsum("ijp,mj->mip", in_scale, draws)
+
+    def sandwich(left: Array, right: Array) -> Array:
+        return jnp.einsum("mip,mij,mjq->pq", left, curvature, right)
+
+    third = jnp.einsum("mi,ipq->pq", g, mean_twice)
+    sixth = jnp.einsum("mi,ijpq,mj->pq", g, scale_twice, draws)
+    second = sandwich(r, m)
+    return jnp.stack([sandwich(m, m), second, third, second.T, sandwich(r, r), sixth])
 
 
 def _linearise(

@@ -16,7 +16,9 @@ REGISTRY = {
     "table1": "_regression:table1",
     "logistic": "_regression:logistic",
     "coefficients": "_regression:coefficients",
-    "cg_steps": "_cg_steps:cg_steps",
+    "cg_steps": "_conditions:cg_steps",
+    "plateau": "_conditions:plateau",
+    "lbfgs_draws": "_conditions:lbfgs_draws",
     "frey": "_vae:frey",
     "olivetti": "_vae:olivetti",
     "mnist": "_vae:mnist",
@@ -24,8 +26,8 @@ REGISTRY = {
 }
 
 
-STEPPED = ("table1", "logistic", "coefficients", "cg_steps")
-TIMED = (*STEPPED, "frey", "olivetti", "mnist")
+STEPPED = ("table1", "logistic", "coefficients", "cg_steps", "plateau")
+TIMED = (*STEPPED, "lbfgs_draws", "frey", "olivetti", "mnist")
 
 
 def run(

@@ -186,9 +186,12 @@ def pilots(name: str, method: str, options: Options, report: Callable[[str], Non
     if len(settings) == 1:
         return [Pilot(settings[0], float("nan"))]
     report(f"{name}: choosing the settings of {method}")
-    seconds = options.pilot_seconds(name)
-    ends = [run_setting(s, X, y, seed=_PILOT_SEED, seconds=seconds).last for s in settings]
-    return [Pilot(setting, end) for setting, end in zip(settings, ends, strict=True)]
+    return tried(settings, X, y, options.pilot_seconds(name))
+
+
+def tried(settings: Sequence[Setting], X: np.ndarray, y: np.ndarray, limit: float) -> list[Pilot]:
+    """Every setting with the ELBO at the end of a run with the pilot seed."""
+    return [Pilot(s, run_setting(s, X, y, seed=_PILOT_SEED, seconds=limit).last) for s in settings]
 
 
 def best_of(tried: list[Pilot]) -> Setting:

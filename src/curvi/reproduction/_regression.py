@@ -33,7 +33,7 @@ PAPER = {
     ("a9a", "L-BFGS-SGVI"): (4936, 2427), ("a9a", "HFSGVI"): (4931, 2468),
 }  # fmt: skip
 DUKE_TEST_ROWS = 4
-_NEAR = 2.0  # nats
+NEAR = 2.0  # nats
 _VISIBLE = 0.01  # of the largest coefficient
 _EXPLODED = 1e7  # nats
 _CHOICE = (
@@ -218,19 +218,21 @@ def claims(found: list[Comparison]) -> str:
     for one in found:
         ends = {m: float(np.median([r.last for r in runs])) for m, runs in one.runs.items()}
         if one.name != "a9a":
-            steps = [steps_to(r, r.last - _NEAR) for r in one.runs["HFSGVI"]]
+            steps = [steps_to(r, r.last - NEAR) for r in one.runs["HFSGVI"]]
+            soon = all(step is not None and step <= 3 for step in steps)
             said.append(
-                f"- {one.name}: the paper says that HFSGVI converges within 3 iterations. Steps "
-                f"until it stays within {_NEAR:g} nats of where it ends, by seed (None: "
-                f"it ended below its start): {steps}; it ends "
-                f"at {ends['HFSGVI']:.4g} nats, and the best bound known is "
-                f"{max(ends.values()):.4g}."
+                f"- {one.name}: HFSGVI converges within 3 iterations: "
+                f"{'holds' if soon else 'does not hold'} for the reading with the highest final "
+                f"bound. Steps until it stays within {NEAR:g} nats of where it ends, by seed "
+                f"(None: it ended below its start): {steps}; it ends at {ends['HFSGVI']:.4g} nats, "
+                f"and the best bound known is {max(ends.values()):.4g}. `plateau` shows where all "
+                f"readings stand after 3 steps."
             )
         gap = ends["L-BFGS-SGVI"] - ends["DSVI"]
-        verb = "holds" if gap > 0 else "does not hold"
         said.append(
-            f"- {one.name}: L-BFGS-SGVI ends with a larger bound than DSVI: {verb} here "
-            f"(by {gap:.4g} nats in the median)."
+            f"- {one.name}: L-BFGS-SGVI with {one.settings['L-BFGS-SGVI'].num_draws} draws ends "
+            f"with a larger bound than DSVI: {'holds' if gap > 0 else 'does not hold'} here "
+            f"({gap:+.4g} nats in the median)."
         )
     return "\n".join(said)
 

@@ -23,11 +23,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from curvi._core.errors import Outcome
-from curvi._core.trees import precision_of
+from curvi._core.trees import precision_of, stable_sum
 from curvi.engine import Budget, Progress, Resources, run
-from curvi.families import MeanField
+from curvi.families import MeanField, Params
 from curvi.glm._bound import GLMProblem, Rows, SampledGLMProblem
 from curvi.glm._design import DenseDesign, SparseDesign
 from curvi.glm._fit import neg_elbo
@@ -42,7 +43,8 @@ _LARGEST_LOG = 700.0  # of a diverged run
 class Setting:
     """A method with everything that it needs to be told.
 
-    ``per_row`` gives every row draws of its own, as Algorithm 1 says. ``width`` is the sd of the
+    ``per_row`` gives every row draws of its own, as Algorithm 1 says; no draws at all stand for the
+    exact expectation. ``width`` is the sd of the
     start relative to ``1 / sqrt(columns)``.
     """
 
@@ -62,6 +64,7 @@ class Setting:
             if (value := getattr(used, one.name)) != one.default
         )
         draws = f"{self.num_draws} draw{'s' * (self.num_draws > 1)}"
+        draws = draws if self.num_draws else "exact expectation"
         words = [f"{type(used).__name__}({method})", draws + " per row" * self.per_row]
         words += [f"batches of {self.batch_size}"] * (self.batch_size is not None)
         words += [f"width {self.width:g}"] * (self.width != 1.0)
@@ -129,8 +132,9 @@ def _run(setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget:
         jnp.ones(columns, dtype),
         jnp.ones((), dtype),
     )
-    problem = SampledGLMProblem(
-        Bernoulli(), family, True, setting.num_draws, setting.batch_size, setting.per_row
+    kind = SampledGLMProblem if setting.num_draws else _Integrated
+    problem = kind(
+        Bernoulli(), family, True, max(setting.num_draws, 1), setting.batch_size, setting.per_row
     )
     exact = GLMProblem(Bernoulli(), family, True)
     resources = Resources(jax.random.key(seed), rows, noise=None)
@@ -157,6 +161,15 @@ def _run(setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget:
         sd=np.exp(np.minimum(np.asarray(q.scale_params, np.float64), _LARGEST_LOG)),
         outcome=ended.outcome,
     )
+
+
+class _Integrated(SampledGLMProblem):
+    """What the stochastic methods see, with expectations by quadrature in the place of draws."""
+
+    def _energy(self, params: Params, sample: Any) -> Float[Array, ""]:
+        rows = sample.rows
+        moments = self._predictor(self.to_mean(params), rows)
+        return -stable_sum(rows.weight * self.likelihood.expected(*moments, rows.y, rows.noise))
 
 
 def _sparse(matrix: np.ndarray) -> SparseDesign:
