@@ -41,7 +41,8 @@ MEASURED = {
     "rows": ("glm", "objective"), "scale": ("engine", "vae"), "sequences": ("sequences",),
     "trust": ENGINE, "trust_region": ("linalg", "solvers"), "vae": ("vae",),
     "vae_settings": ("vae",), "cg_steps": ("solvers",), "coefficients": ("glm", "solvers"),
-    "concentration": ("concentration",), "plateau": ("solvers",), "lbfgs_draws": ("solvers",), "logistic": ("glm", "solvers"),
+    "concentration": ("concentration",), "plateau": ("solvers",),
+    "lbfgs_draws": ("solvers",), "logistic": ("glm", "solvers"),
     "table1": ("glm", "solvers"), "frey": ("vae",), "mnist": ("vae",), "olivetti": ("vae",),
 }  # fmt: skip
 MOST_COMMITS = 100  # to what a record measures, before it must be made again
