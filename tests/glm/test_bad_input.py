@@ -147,6 +147,8 @@ def test_responses_without_noise_end_at_the_least_noise(kind):
         ({"num_starts": 0}, "num_starts is 0"),
         ({"tol": -1.0}, "tol is -1.0"),
         ({"batch_size": 10}, "batch_size needs a stochastic method"),
+        ({"num_draws": 1}, "num_draws needs a stochastic method"),
+        ({"num_draws": 0, "method": "hfsgvi"}, "num_draws"),
     ],
 )
 def test_parameters_out_of_range_are_rejected_by_name(kind, parameters, message):

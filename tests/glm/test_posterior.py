@@ -125,6 +125,22 @@ def test_the_methods_of_the_paper_come_close_or_say_that_they_do_not(binary, met
     assert model.elbo_ > exact.elbo_ - 5
 
 
+@pytest.mark.float64_only
+@pytest.mark.parametrize("method", ["hfsgvi", "dsvi"])
+def test_a_step_may_take_the_single_draw_of_algorithm_1(binary, method):
+    X, y, exact = binary
+    models = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for count in (None, 1, 10):
+            options = {"method": method, "max_iter": 60, "num_draws": count, "random_state": 0}
+            models.append(curvi.BayesianLogisticRegression(**options).fit(X, y))
+    usual, single, ten = (model.coef_ for model in models)
+    np.testing.assert_array_equal(usual, ten)
+    assert not np.array_equal(single, ten)
+    assert models[1].elbo_ <= exact.elbo_ + 1e-6
+
+
 def test_irrelevant_features_are_switched_off(dtype):
     random = np.random.default_rng(8)
     X = random.normal(size=(300, 8)).astype(dtype)

@@ -59,6 +59,7 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
     intercept_prior_scale: float | None = None
     rank: int = 10
     num_starts: int | None = None
+    num_draws: int | None = None
     batch_size: int | None = None
     max_iter: int | None = None
     tol: float | None = None

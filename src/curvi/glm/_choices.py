@@ -32,6 +32,7 @@ class Choices:
     intercept_prior_scale: float | None
     rank: int
     num_starts: int | None
+    num_draws: int | None
     batch_size: int | None
     max_iter: int | None
     tol: float | None
@@ -51,14 +52,15 @@ class Choices:
         for name in ("intercept_prior_scale", "tol"):
             if getattr(self, name) is not None:
                 validation.positive_number(getattr(self, name), name)
-        for name in ("num_starts", "batch_size", "max_iter"):
+        for name in ("num_starts", "num_draws", "batch_size", "max_iter"):
             if getattr(self, name) is not None:
                 validation.positive_integer(getattr(self, name), name)
-        if self.batch_size is not None and self.method == "newton":
-            raise InputError(
-                "batch_size needs a stochastic method; method='newton' uses all rows, "
-                "choose method='hfsgvi', 'lbfgs' or 'dsvi'"
-            )
+        for name, uses in (("batch_size", "all rows"), ("num_draws", "no draws")):
+            if getattr(self, name) is not None and self.method == "newton":
+                raise InputError(
+                    f"{name} needs a stochastic method; method='newton' uses {uses}, "
+                    "choose method='hfsgvi', 'lbfgs' or 'dsvi'"
+                )
 
     def _structure(self, coefficients: int) -> str:
         """The covariance that was asked for, or full up to some hundreds of coefficients.
@@ -94,6 +96,7 @@ class Choices:
             num_starts=self.num_starts or most,
             most_work=np.inf if self.num_starts else 1e10 if determined else 1e11,
             enough=4 if determined and self.num_starts is None else None,
+            num_draws=self.num_draws or Options.num_draws,
             batch_size=self.batch_size,
             tolerance=self.tol,
             max_steps=self.max_iter,

@@ -61,8 +61,9 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
         ``prior="ard"``, whose ELBO has many maxima, as many as are cheap: up to 30 within 1e11
         multiplications, whatever the machine. Where rows outnumber coefficients it is 1e10, and
         four that agree are enough. Stochastic methods make 4 at most.
-    batch_size : int, optional
-        Rows per step of the stochastic methods.
+    num_draws, batch_size : int, optional
+        Draws of q (10 by default; the paper's Algorithm 1 takes 1) and rows per step of the
+        stochastic methods.
     max_iter, tol : int, float, optional
         Largest number of steps, and the remaining gain in nats at which they end.
     random_state : int, RandomState or None
@@ -242,8 +243,9 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
         ``prior="ard"``, whose ELBO has many maxima, as many as are cheap: up to 30 within 1e11
         multiplications, whatever the machine. Where rows outnumber coefficients it is 1e10, and
         four that agree are enough. Stochastic methods make 4 at most.
-    batch_size : int, optional
-        Rows per step of the stochastic methods.
+    num_draws, batch_size : int, optional
+        Draws of q (10 by default; the paper's Algorithm 1 takes 1) and rows per step of the
+        stochastic methods.
     max_iter, tol : int, float, optional
         Largest number of steps, and the remaining gain in nats at which they end.
     random_state : int, RandomState or None
