@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -111,6 +111,8 @@ class SparsePrecision(WarpedGaussian):
             raise InputError(_UNKNOWN)
         count = found.num_corner if self.follows else 0
         return Warped(found.order, count, InverseRoot(found))
+
+    _stored: ClassVar[dict[str, Any]] = {"structure": dict[str, np.ndarray] | None}
 
     def _state(self) -> dict[str, Any]:
         """The arguments of the constructor, the structure by its arrays."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from curvi._core.errors import InputError
+from curvi.glm._posterior import Posterior
 from curvi.glm._starts import GLMFit
 from curvi.io._claims import require_claims
 from curvi.io._objects import SavedEstimator
@@ -14,6 +15,10 @@ from curvi.io._objects import SavedEstimator
 
 class StoredRegression(SavedEstimator):
     """A regression whose sizes fit each other after loading, too."""
+
+    result_: GLMFit
+    _posterior: Posterior
+    _response_units: tuple[float, float] = (0.0, 1.0)  # shift and scale to those that are fitted
 
     _claims = {  # noqa: RUF012  of no instance
         "n_features_in_": "whole d",
@@ -27,7 +32,13 @@ class StoredRegression(SavedEstimator):
         "coef_sd_": "spread ...",
         "intercept_": "real ...",
         "intercept_sd_": "spread ...",
+        "relevance_": "spread? ...",
+        "selected_": "flag? ...",
+        "classes_": "texts? classes",
+        "feature_names_in_": "texts? d",
         "elbo_": "number",
+        "elbos_": "number starts",
+        "elbo_se_": "number",
         "n_iter_": "whole iterations",
         "converged_": "switch",
         "covariance_": "text",
@@ -40,10 +51,7 @@ class StoredRegression(SavedEstimator):
             return
         posterior = self._posterior
         units = self._response_units
-        real = isinstance(units, tuple) and all(
-            isinstance(one, float | np.floating) for one in units
-        )
-        if not real or len(units) != 2 or not np.isfinite(units).all() or not units[1] > 0:
+        if not np.isfinite(units).all() or not units[1] > 0:
             raise InputError("its _response_units are no shift and positive scale")
         if self._has_classes:
             require_claims(self, {"classes_": "texts classes"})
@@ -52,13 +60,10 @@ class StoredRegression(SavedEstimator):
         if posterior.mean.shape[1] != posterior.columns.count:
             raise InputError("its _posterior.mean does not have one entry for each of its columns")
         relevances = ("relevance_", "selected_") if self.prior == "ard" else ()
-        require_claims(self, dict(zip(relevances, ("spread ...", "flag ..."), strict=False)))
         for names, shape in (
             (("coef_", "coef_sd_", *relevances), self._slopes(posterior.mean).shape),
             (("intercept_", "intercept_sd_"), self._offsets(posterior.mean).shape),
         ):
             for name in names:
-                if np.shape(getattr(self, name)) != shape:
+                if np.shape(vars(self).get(name)) != shape:
                     raise InputError(f"its {name} does not have the shape {shape} of _posterior")
-        if not isinstance(getattr(self, "result_", None), GLMFit):
-            raise InputError("its result_ is no fit of a regression")

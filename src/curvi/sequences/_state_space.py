@@ -202,8 +202,8 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
 
     def _state(self) -> dict[str, Any]:
         """Options, the series and the lattice; the model is made again from them."""
-        derived = ("_model", "_states", "coef_", "coef_sd_", "hyperparameters_", "log_evidence_")
-        return {name: value for name, value in vars(self).items() if name not in derived}
+        derived = ("hyperparameters_", "log_evidence_")
+        return {name: v for name, v in super()._state().items() if name not in derived}
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> StateSpace:

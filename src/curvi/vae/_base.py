@@ -21,7 +21,7 @@ from curvi._core.errors import (
     warn_user,
 )
 from curvi._core.memory import require_memory
-from curvi.io._claims import require_like
+from curvi.io._claims import require_described, require_like
 from curvi.io._objects import SavedEstimator
 from curvi.vae._likelihoods import Gaussian, Likelihood, likelihood_for
 from curvi.vae._mapped import on_disk, refuse_blocks
@@ -47,14 +47,15 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
     max_epochs: int | None
     time_budget: float | None
     random_state: Any
-    verbose: int
+    verbose: bool | int
     result_: Trained
+    history_: dict[str, np.ndarray]
     image_shape_: tuple[int, ...] | None
 
     _claims = {  # noqa: RUF012  of no instance
         "n_features_in_": "whole d", "image_shape_": "anything", "n_iter_": "whole iterations",
-        "elbo_": "number", "outcome_": "outcome", "message_": "text", "result_": "something",
-        "result_.params": "something", "result_.objective": "something",
+        "elbo_": "number", "outcome_": "outcome", "message_": "text",
+        "feature_names_in_": "texts? d",
         "result_.trace": "trace steps step",
         "history_": "trace evaluations step epoch elbo validation_elbo",
     }  # fmt: skip
@@ -143,7 +144,9 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
         if not hasattr(self, "result_"):
             return
         AutoEncoder._check_options(self)
-        params, chosen = self.result_.params, f"hidden={self.hidden}, latent={self.latent}"
+        self.params_, self.objective_ = self.result_.params, self.result_.objective  # one meaning
+        require_described(type(self), vars(self))
+        params, chosen = self.params_, f"hidden={self.hidden}, latent={self.latent}"
         for name, sizes in self._network_sizes().items():
             layers = tuple(getattr(params, name))
             if name == "encoder" and hasattr(params, "heads"):
@@ -152,7 +155,6 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
             require_like(layers, like, f"result_.params.{name} ({chosen})")
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)):
             raise InputError("its result_.params have a number that is not finite")
-        self.params_, self.objective_ = params, self.result_.objective  # one meaning for both
 
     def _shaped(self, images: np.ndarray) -> np.ndarray:
         """Rows in the shape in which they were given."""

@@ -125,7 +125,11 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
     ((200, 2), (3, 16))
     """
 
-    _claims = AutoEncoder._claims | {"n_conditions_": "whole conditions", "fill_": "real d"}
+    _claims = AutoEncoder._claims | {
+        "n_conditions_": "whole conditions", "fill_": "real d", "num_draws_": "whole draws"
+    }  # fmt: skip
+    params_: VAEParams
+    objective_: MLPObjective
 
     def __init__(
         self,
@@ -148,7 +152,7 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
         method: Any = "kfac",
         on_step: Any = None,
         random_state: Any = None,
-        verbose: int = 0,
+        verbose: bool | int = 0,
     ) -> None:
         self.latent = latent
         self.hidden = hidden

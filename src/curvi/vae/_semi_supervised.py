@@ -88,7 +88,7 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         method: Any = None,
         on_step: Any = None,
         random_state: Any = None,
-        verbose: int = 0,
+        verbose: bool | int = 0,
     ) -> None:
         self.latent = latent
         self.hidden = hidden
@@ -107,6 +107,8 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         self.verbose = verbose
 
     _claims = AutoEncoder._claims | {"classes_": "texts classes"}
+    params_: ClassParams
+    objective_: ClassObjective
 
     @resumable
     def fit(self: Model, X: Any, y: Any, *, checkpoint: Any = None) -> Model:
