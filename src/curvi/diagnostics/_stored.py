@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any, ClassVar, TypedDict, TypeVar
+from typing import Any, ClassVar, NotRequired, TypedDict, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -30,49 +30,26 @@ _COMPARED = 2  # draws at which the log density given is compared
 
 # Of a result without its functions; lengths of the same name agree.
 _CLAIMS = {
-    "key_data": "bits 2",
-    "trace": "trace steps step elbo",
-    "params.mean": "number d",
-    "target.start": "number d",
-    "noise": "number? draws noise",
-    "log_ratio": "number? points",
-    "start_elbos": "number? starts",
-    "correction.draws": "number? corrected d",
-    "correction.weights": "weights? corrected",
-    "replicates.rows": "number? replicates shown",
-}
+    "key_data": "bits 2", "trace": "trace steps step elbo", "params.mean": "number d",
+    "target.start": "number d", "noise": "number? draws noise", "log_ratio": "number? points",
+    "start_elbos": "number? starts", "correction.draws": "number? corrected d",
+    "correction.weights": "weights? corrected", "replicates.rows": "number? replicates shown",
+}  # fmt: skip
 
 Result = TypeVar("Result", bound="StoredResult")
 
 
-class _Given(TypedDict):
-    """What is left of a target."""
-
-    position: PyTree
-    dtype: str
-    constrained: bool
-    num_rows: int
-    labels: Labels | None
-
-
-class _Moments(TypedDict):
-    _moments: UserMoments
-
-
-class _Derived(_Moments, total=False):
-    """What is computed when it is first read, and is kept with the result."""
-
-    alarms: tuple[str, ...]
-    warnings: tuple[str, ...]
-    mc_error: float | None
-    _errors: np.ndarray | None
-    _weights: ImportanceWeights
-    _tails: str
-    responses: np.ndarray
-    stored_draws: PyTree
-
-
-_DERIVED = (*_Moments.__annotations__, *_Derived.__annotations__)
+_Given = TypedDict("_Given", {  # noqa: UP013  what is left of a target
+    "position": PyTree, "dtype": str, "constrained": bool, "num_rows": int, "labels": Labels | None,
+})  # fmt: skip
+_Derived = TypedDict("_Derived", {  # noqa: UP013  what is computed when it is first read, and kept
+    "_moments": UserMoments, "alarms": NotRequired[tuple[str, ...]],
+    "warnings": NotRequired[tuple[str, ...]], "mc_error": NotRequired[float | None],
+    "_errors": NotRequired[np.ndarray | None], "_weights": NotRequired[ImportanceWeights],
+    "_tails": NotRequired[str], "responses": NotRequired[np.ndarray],
+    "stored_draws": NotRequired[PyTree],
+})  # fmt: skip
+_DERIVED = tuple(_Derived.__annotations__)
 
 
 class StoredResult(Saved):
@@ -92,12 +69,10 @@ class StoredResult(Saved):
             if not self._early:
                 state["replicates"] = vars(self).get("_replicates", self.replicates)
         state["target"] = {
-            "position": _plain(target.position),
-            "dtype": str(target.dtype),
-            "constrained": target.constrain is not None,
-            "num_rows": target.num_rows,
+            "position": _plain(target.position), "dtype": str(target.dtype),
+            "constrained": target.constrain is not None, "num_rows": target.num_rows,
             "labels": target.labels,
-        }
+        }  # fmt: skip
         derived = {name: vars(self)[name] for name in _DERIVED if name in vars(self)}
         moments = self._moments
         derived["_moments"] = UserMoments(_plain(moments.mean), _plain(moments.sd), moments.doubt)

@@ -117,12 +117,8 @@ class SparsePrecision(WarpedGaussian):
     def _state(self) -> dict[str, Any]:
         """The arguments of the constructor, the structure by its arrays."""
         found = self.elimination
-        return {
-            "globals_": self.globals_,
-            "pairs": self.pairs,
-            "follows": self.follows,
-            "structure": None if found is None else found.arrays(),
-        }
+        state = {name: getattr(self, name) for name in ("globals_", "pairs", "follows")}
+        return state | {"structure": None if found is None else found.arrays()}
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> SparsePrecision:

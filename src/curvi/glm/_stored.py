@@ -21,38 +21,24 @@ class StoredRegression(SavedEstimator):
     _response_units: tuple[float, float] = (0.0, 1.0)  # shift and scale to those that are fitted
 
     _claims = {  # noqa: RUF012  of no instance
-        "n_features_in_": "whole d",
-        "_posterior.columns.centre": "real d",
-        "_posterior.columns.scale": "positive d",
-        "_posterior.columns.mean_square": "spread d",
-        "_posterior.mean": "real blocks p",
-        "_posterior.diagonal": "spread blocks p",
-        "_posterior.factor": "real? blocks p rank",
-        "coef_": "real ...",
-        "coef_sd_": "spread ...",
-        "intercept_": "real ...",
-        "intercept_sd_": "spread ...",
-        "relevance_": "spread? ...",
-        "selected_": "flag? ...",
-        "classes_": "texts? classes",
-        "feature_names_in_": "texts? d",
-        "elbo_": "number",
-        "elbos_": "number starts",
-        "elbo_se_": "number",
-        "n_iter_": "whole iterations",
-        "converged_": "switch",
-        "covariance_": "text",
-        "result_.trace": "trace steps step elbo",
-    }
+        "n_features_in_": "whole d", "_posterior.columns.centre": "real d",
+        "_posterior.columns.scale": "positive d", "_posterior.columns.mean_square": "spread d",
+        "_posterior.mean": "real blocks p", "_posterior.diagonal": "spread blocks p",
+        "_posterior.factor": "real? blocks p rank", "coef_": "real ...", "coef_sd_": "spread ...",
+        "intercept_": "real ...", "intercept_sd_": "spread ...", "relevance_": "spread? ...",
+        "selected_": "flag? ...", "classes_": "texts? classes", "feature_names_in_": "texts? d",
+        "elbo_": "number", "elbos_": "number starts", "elbo_se_": "number",
+        "n_iter_": "whole iterations", "converged_": "switch", "_response_units": "real units",
+        "covariance_": "text", "result_.trace": "trace steps step elbo",
+    }  # fmt: skip
 
     def _check_stored(self: Any) -> None:
         """Refuse what a file says of sizes that do not fit each other."""
         if not hasattr(self, "n_features_in_"):
             return
         posterior = self._posterior
-        units = self._response_units
-        if not np.isfinite(units).all() or not units[1] > 0:
-            raise InputError("its _response_units are no shift and positive scale")
+        if not self._response_units[1] > 0:
+            raise InputError("its _response_units have a scale that is not positive")
         if self._has_classes:
             require_claims(self, {"classes_": "texts classes"})
             if len(posterior.mean) != (len(self.classes_) if len(self.classes_) > 2 else 1):

@@ -70,12 +70,8 @@ def described(found: Any) -> dict[str, Any]:
     if hasattr(found, "_get_param_names"):
         claimed = dict.fromkeys((name.partition(".")[0] for name in found._claims), Any)
         hints = claimed | typing.get_type_hints(found.__init__) | hints
-    kept = {name: hint for name, hint in hints.items() if not _is_of_class(hint)}
-    return kept | getattr(found, "_stored", {})
-
-
-def _is_of_class(hint: Any) -> bool:
-    return hint is typing.ClassVar or typing.get_origin(hint) is typing.ClassVar
+    own = {n: hint for n, hint in hints.items() if typing.get_origin(hint) is not typing.ClassVar}
+    return own | getattr(found, "_stored", {})
 
 
 @cache
@@ -135,9 +131,7 @@ def _plainly(value: Any, hint: type) -> bool:
 
 
 def _is_number(value: Any, kinds: str) -> bool:
-    if isinstance(value, bool) or not isinstance(
-        value, int | float | np.number | np.ndarray | jax.Array
-    ):
+    if isinstance(value, bool) or not isinstance(value, _NUMBERS):
         return False
     array = np.asarray(value)
     return array.ndim == 0 and array.dtype.kind in kinds  # an int beyond 64 bits is an object
@@ -151,9 +145,8 @@ def require_claims(found: Any, claims: Mapping[str, str]) -> None:
     ``real`` (finite), ``number``, ``positive``, ``spread`` (not negative), ``weights`` (not
     negative, with a positive sum), ``count``, ``flag``, ``bits`` (of a random key), ``texts``
     (different ones), ``whole`` (a single count, which is the length of that name), ``trace`` (a
-    table: its length, and columns
-    that it must have), ``text``, ``switch``, ``outcome``, ``something`` (not None) and ``anything``
-    (there, if only as None). One that ends in ``?`` may be None or missing.
+    table: its length, and columns that it must have), ``text``, ``switch``, ``outcome`` and
+    ``anything`` (there, if only as None). One that ends in ``?`` may be None or missing.
     """
     lengths: dict[str, int] = {}
     for name, claim in claims.items():
@@ -181,7 +174,7 @@ def _wrong(value: Any, kind: str, shape: list[str], lengths: dict[str, int]) -> 
         return "" if fits else f"is {quoted(repr(value))}, of another kind"
     if kind in _NAMED:
         return _NAMED[kind](value, shape, lengths)
-    if not isinstance(value, np.ndarray | jax.Array | np.number | float | int):
+    if not isinstance(value, (*_NUMBERS, tuple)):
         return f"is {quoted(repr(value))}, no numbers"
     array = np.asarray(value)
     if misfit := _misfit(array.shape, shape, lengths):
@@ -217,7 +210,7 @@ def _wrong_trace(value: Any, shape: list[str], lengths: dict[str, int]) -> str:
 
 _NAMED = {"whole": _wrong_count, "texts": _wrong_texts, "trace": _wrong_trace}
 _KINDS: dict[str, tuple[type, ...]] = {
-    "text": (str,), "switch": (bool, np.bool_), "outcome": (Outcome,), "something": (object,),
+    "text": (str,), "switch": (bool, np.bool_), "outcome": (Outcome,),
 }  # fmt: skip
 
 

@@ -122,7 +122,7 @@ class FittedUse:
         "_scales": "positive fixed", "_origin": "real fixed", "feature_names_": "texts fixed",
         "formula_": "text", "classes_": "anything", "n_rows_": "whole rows", "message_": "text",
         "relative_ess_": "number", "log_evidence_": "number", "_log_ratios": "number ratios",
-        "converged_": "switch", "warnings_": "something", "n_iter_": "whole iterations",
+        "converged_": "switch", "warnings_": "anything", "n_iter_": "whole iterations",
     }  # fmt: skip
 
     def _check_stored(self: Any) -> None:

@@ -20,6 +20,7 @@ class StoredWeights(SavedEstimator):
         "width_": "whole width_", "n_iter_": "whole iterations", "outcome_": "outcome",
         "elbo_": "number", "history_": "trace evaluations step epoch elbo validation_elbo",
         "result_.history": "trace evaluations step", "result_.trace": "trace steps step",
+        "result_.objective.num_draws": "positive",
     }  # fmt: skip
 
     def _check_stored(self: Any) -> None:
@@ -37,5 +38,7 @@ class StoredWeights(SavedEstimator):
             np.random.default_rng(0), self.width_, self.latent, self.hidden, np.zeros(self.width_)
         )
         require_like(self.params_, like, "params_")
-        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.params_)):
-            raise InputError("its params_ have a number that is not finite")
+        if not all((np.abs(leaf) < 1e9).all() for leaf in jax.tree.leaves(self.params_)):  # noqa: PLR2004
+            raise InputError("its params_ have a number that is not finite, or none of use")
+        if self.objective_.likelihood != self.likelihood:
+            raise InputError("its result_.objective.likelihood is not that of the model")

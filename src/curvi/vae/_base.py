@@ -54,10 +54,9 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
 
     _claims = {  # noqa: RUF012  of no instance
         "n_features_in_": "whole d", "image_shape_": "anything", "n_iter_": "whole iterations",
-        "elbo_": "number", "outcome_": "outcome", "message_": "text",
+        "elbo_": "number", "outcome_": "outcome", "message_": "text", "result_.trace":
+        "trace steps step", "history_": "trace evaluations step epoch elbo validation_elbo",
         "feature_names_in_": "texts? d",
-        "result_.trace": "trace steps step",
-        "history_": "trace evaluations step epoch elbo validation_elbo",
     }  # fmt: skip
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -153,8 +152,10 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
                 layers = (*layers, params.heads)
             like = tuple(jax.ShapeDtypeStruct((a + 1, b), np.float32) for a, b in pairwise(sizes))
             require_like(layers, like, f"result_.params.{name} ({chosen})")
-        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)):
-            raise InputError("its result_.params have a number that is not finite")
+        if not all((np.abs(leaf) < 1e9).all() for leaf in jax.tree.leaves(params)):  # noqa: PLR2004
+            raise InputError("its result_.params have a number that is not finite, or none of use")
+        if self.objective_.activation != self.activation:
+            raise InputError("its result_.objective.activation is not that of the model")
 
     def _shaped(self, images: np.ndarray) -> np.ndarray:
         """Rows in the shape in which they were given."""

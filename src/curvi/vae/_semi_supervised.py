@@ -106,7 +106,7 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         self.random_state = random_state
         self.verbose = verbose
 
-    _claims = AutoEncoder._claims | {"classes_": "texts classes"}
+    _claims = AutoEncoder._claims | {"classes_": "texts n", "result_.objective.classes": "whole n"}
     params_: ClassParams
     objective_: ClassObjective
 
