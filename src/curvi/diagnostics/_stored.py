@@ -137,6 +137,8 @@ class StoredResult(Saved):
             if name not in vars(self):
                 raise InputError(f"its derived.{name} is missing")
         mean, drawn = self._moments.mean, vars(self).get(DRAWS)
+        if finite and self.target.constrained and size(mean) <= _MOST_NUMBERS and drawn is None:
+            raise InputError(f"its derived.{DRAWS} is missing")
         sizes = dict.fromkeys(("derived._errors", "derived.responses"), "number? numbers")
         around = {"numbers": size(mean), "derived": vars(self), "num_rows": self.target.stored_rows}
         require_claims(around, {"numbers": "whole numbers", "num_rows": "whole rows", **sizes})

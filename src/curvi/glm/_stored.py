@@ -17,6 +17,7 @@ class StoredRegression(SavedEstimator):
     """A regression whose sizes fit each other after loading, too."""
 
     result_: GLMFit
+    classes_: np.ndarray
     _posterior: Posterior
     _response_units: tuple[float, float] = (0.0, 1.0)  # shift and scale to those that are fitted
 

@@ -142,11 +142,12 @@ def require_claims(found: Any, claims: Mapping[str, str]) -> None:
 
     A claim is a kind and a shape, such as ``"positive rows columns"``: a letter or word stands for
     one length, the same one wherever it occurs in the claims; ``...`` is any shape. Kinds are
-    ``real`` (finite), ``number``, ``positive``, ``spread`` (not negative), ``weights`` (not
-    negative, with a positive sum), ``count``, ``flag``, ``bits`` (of a random key), ``texts``
-    (different ones), ``whole`` (a single count, which is the length of that name), ``trace`` (a
-    table: its length, and columns that it must have), ``text``, ``switch``, ``outcome`` and
-    ``anything`` (there, if only as None). One that ends in ``?`` may be None or missing.
+    ``real`` (finite), ``extended`` (or infinite), ``number`` (or none, as NaN), ``positive``,
+    ``spread`` (not negative), ``weights`` (not negative, with a positive sum), ``count``, ``flag``,
+    ``bits`` (of a random key), ``texts`` (different ones), ``whole`` (a single count, which is the
+    length of that name), ``trace`` (a table: its length, and columns that it must have), ``text``,
+    ``switch``, ``outcome`` and ``anything`` (there, if only as None). One that ends in ``?`` may be
+    None or missing.
     """
     lengths: dict[str, int] = {}
     for name, claim in claims.items():
@@ -218,8 +219,8 @@ def _bad_numbers(array: np.ndarray, kind: str) -> str:
     allowed = {"count": "iu", "flag": "b", "bits": "u"}.get(kind, "fiuV")  # V: short numbers
     if array.dtype.kind not in allowed or (kind == "bits" and array.dtype != np.uint32):
         return f"has the dtype {array.dtype}"
-    if kind in ("number", "flag", "bits"):
-        return ""
+    if kind in ("number", "flag", "bits", "extended"):
+        return "is not a number" if kind == "extended" and np.isnan(array).any() else ""
     if kind != "count" and not np.isfinite(array).all():
         return "has a number that is not finite"
     if (kind != "real" and (array < 0).any()) or (kind == "positive" and (array == 0).any()):

@@ -154,8 +154,10 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
             require_like(layers, like, f"result_.params.{name} ({chosen})")
         if not all((np.abs(leaf) < 1e9).all() for leaf in jax.tree.leaves(params)):  # noqa: PLR2004
             raise InputError("its result_.params have a number that is not finite, or none of use")
-        if self.objective_.activation != self.activation:
-            raise InputError("its result_.objective.activation is not that of the model")
+        given = self.activation, bool(getattr(self, "n_conditions_", 0)), False
+        for name, need in zip(("activation", "conditional", "white"), given, strict=True):
+            if getattr(self.objective_, name, need) != need:
+                raise InputError(f"its result_.objective.{name} is not that of the model")
 
     def _shaped(self, images: np.ndarray) -> np.ndarray:
         """Rows in the shape in which they were given."""

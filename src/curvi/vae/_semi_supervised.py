@@ -107,6 +107,7 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         self.verbose = verbose
 
     _claims = AutoEncoder._claims | {"classes_": "texts n", "result_.objective.classes": "whole n"}
+    classes_: np.ndarray
     params_: ClassParams
     objective_: ClassObjective
 
