@@ -88,13 +88,13 @@ class OptimiseResult(Saved):
         """Whether Ctrl-C cut it short."""
         return self.outcome is Outcome.INTERRUPTED
 
-    _claims = {"trace": "trace steps step"}  # noqa: RUF012  of no instance
+    _claims = {"trace": "trace steps", "trace.step": "count steps"}  # noqa: RUF012  of no instance
 
     def _check_stored(self) -> None:
         """Refuse a trace of a file that is none, and parameters that no end could have left."""
-        leaves = jax.tree.leaves(self.params)
+        leaves = jax.tree.leaves((self.params, self.value))
         if not self.outcome.is_failure and not all(np.isfinite(leaf).all() for leaf in leaves):
-            raise InputError("its params have a number that is not finite")
+            raise InputError("its params or its value have a number that is not finite")
 
     def __repr__(self) -> str:
         count = sum(np.size(leaf) for leaf in jax.tree.leaves(self.params))

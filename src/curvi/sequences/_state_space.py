@@ -159,8 +159,7 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         del checkpoint  # taken by the decorator
         series = as_series(y, X, self.likelihood, season=self.season is not None)
         components = self._components(series)
-        own = 0 if components.level == "walk" else 1
-        self._series = replace(series, num_own=own)
+        self._series = replace(series, num_own=int(components.level != "walk"))
         self._model = model_for(series, components, self.likelihood, self.prior_scales)
         belongs(repr(components), (series.y, series.X))
         evaluation = _Evaluation(self._model)
@@ -210,7 +209,8 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         """The model of the stored series, at the points of the stored lattice."""
         found = super()._from_state(state)
         if hasattr(found, "lattice_") or hasattr(found, "_series"):
-            made = found._components(series := replace(found._series, num_own=0))
+            made = found._components(series := found._series)
+            found._series = replace(series, num_own=int(made.level != "walk"))
             found._model = model_for(series, made, found.likelihood, found.prior_scales)
             found._publish(found.lattice_.fitting(found._model.names, len(series.y)))
         return found
