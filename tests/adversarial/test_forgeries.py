@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -16,13 +18,22 @@ from tests.adversarial.outcomes import refused
 pytestmark = pytest.mark.float64_only
 
 
+@functools.cache
+def made(name):
+    return (QUICK | THOROUGH)[name]()
+
+
+def contents(names, folder):
+    return saved({name: functools.partial(made, name) for name in names}, folder)
+
+
 @pytest.fixture
 def seed(key):
     return int(jax.random.key_data(key)[-1])
 
 
 def test_a_forged_file_is_refused_by_name_or_works(tmp_path, seed):
-    outcomes, faults = attack(saved(QUICK, tmp_path), 140, seed, tmp_path)
+    outcomes, faults = attack(contents(QUICK, tmp_path), 140, seed, tmp_path)
     assert not faults, "\n".join(faults)
     assert outcomes["refused"] > 40
     assert outcomes["worked"] > 20
@@ -30,7 +41,7 @@ def test_a_forged_file_is_refused_by_name_or_works(tmp_path, seed):
 
 @pytest.mark.slow
 def test_forged_files_of_every_kind_are_refused_by_name_or_work(tmp_path, seed):
-    _, faults = attack(saved(QUICK | THOROUGH, tmp_path), 2000, seed, tmp_path)
+    _, faults = attack(contents(QUICK | THOROUGH, tmp_path), 2000, seed, tmp_path)
     assert not faults, "\n".join(faults)
 
 
@@ -43,24 +54,23 @@ def stored_objects(value):
             yield from stored_objects(part)
 
 
-def check_that_all_is_described(name, make, path):
+def check_that_all_is_described(name, path):
     """An attribute without annotation or claim would be left out, or refused when it comes back."""
-    made = make()
-    made.save(path)
-    assert vars(made).keys() <= vars(curvi.load(path)).keys() | {"_replicates", "_space"}
+    made(name).save(path)
+    assert vars(made(name)).keys() <= vars(curvi.load(path)).keys() | {"_replicates", "_space"}
     for value in stored_objects(read_file(path).document["value"]):
         assert value["v"].keys() <= described(class_of(value["kind"])).keys(), (name, value["kind"])
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_every_stored_attribute_is_described(tmp_path, name):
-    check_that_all_is_described(name, QUICK[name], tmp_path / "f")
+    check_that_all_is_described(name, tmp_path / "f")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", THOROUGH)
 def test_every_stored_attribute_of_every_kind_is_described(tmp_path, name):
-    check_that_all_is_described(name, THOROUGH[name], tmp_path / "f")
+    check_that_all_is_described(name, tmp_path / "f")
 
 
 NEEDED = {
@@ -75,7 +85,7 @@ NEEDED = {
 
 @pytest.mark.parametrize("name", NEEDED)
 def test_an_unknown_name_is_refused_and_so_is_the_lack_of_one(tmp_path, name):
-    content = saved({name: QUICK[name]}, tmp_path)[name]
+    content = contents([name], tmp_path)[name]
     for value in stored_objects(content.document["value"]):
         value["v"]["surprise"] = 1
         write_file(tmp_path / "f", *content)
