@@ -160,8 +160,7 @@ class StoredResult(Saved):
         if not self.outcome.is_failure:
             _ = self.alarms, self._weights
         if np.isfinite(self.elbo):
-            _ = self.warnings
-            _ = None if self._early else self._errors
+            _ = self.warnings, None if self._early else (self.mc_error, self._errors)
         wide = size(self._moments.mean)
         count = int(min(_STORED_DRAWS, _MOST_NUMBERS // max(wide, 1)))
         if self.target.constrain is not None and count > 0 and np.isfinite(self.elbo):
