@@ -156,7 +156,6 @@ class StoredResult(Saved):
 
     def _derive(self: Any) -> None:
         """Compute what a result without its log density could not compute any more."""
-        _ = self._moments
         if not self.outcome.is_failure:
             _ = self.alarms, self._weights
         if np.isfinite(self.elbo):

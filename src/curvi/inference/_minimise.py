@@ -88,7 +88,7 @@ class OptimiseResult(Saved):
         """Whether Ctrl-C cut it short."""
         return self.outcome is Outcome.INTERRUPTED
 
-    _claims = {"trace": "trace steps", "trace.step": "count steps"}  # noqa: RUF012  of no instance
+    _claims = {"trace": "trace steps step"}  # noqa: RUF012  of no instance
 
     def _check_stored(self) -> None:
         """Refuse a trace of a file that is none, and parameters that no end could have left."""

@@ -177,7 +177,7 @@ def _wrong(value: Any, kind: str, shape: list[str], lengths: dict[str, int]) -> 
         return _NAMED[kind](value, shape, lengths)
     if not isinstance(value, (*_NUMBERS, tuple)):
         return f"is {quoted(repr(value))}, no numbers"
-    array = np.asarray(value)
+    array = np.asarray(value, float if isinstance(value, tuple) else None)
     if misfit := _misfit(array.shape, shape, lengths):
         return misfit
     return _bad_numbers(array, kind)
@@ -203,9 +203,8 @@ def _wrong_trace(value: Any, shape: list[str], lengths: dict[str, int]) -> str:
     if not all(isinstance(column, np.ndarray) and column.ndim == 1 for column in columns):
         return "is no table of columns"
     length, *needed = shape
-    for name in needed if columns else ():
-        if name not in value:
-            return f"has no column {name}"
+    if lost := set(needed) - value.keys():
+        return f"has no column {min(lost)}"
     return next((bad for one in columns if (bad := _misfit(one.shape, [length], lengths))), "")
 
 
@@ -216,7 +215,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def _bad_numbers(array: np.ndarray, kind: str) -> str:
-    allowed = {"count": "iu", "flag": "b", "bits": "u"}.get(kind, "fiuV")  # V: short numbers
+    real = "fV" if array.ndim else "fiuV"  # V: short numbers
+    allowed = {"count": "iu", "flag": "b", "bits": "u"}.get(kind, real)
     if array.dtype.kind not in allowed or (kind == "bits" and array.dtype != np.uint32):
         return f"has the dtype {array.dtype}"
     if kind in ("number", "flag", "bits", "extended"):

@@ -52,6 +52,7 @@ class SavedEstimator(Saved):
     """An estimator of scikit-learn with a method ``save``: its parameters, and what was fitted."""
 
     _claims: ClassVar[dict[str, str]] = {}  # what a fitted one has, see require_claims
+    table_: dict[str, Any]  # how the command line has read the table of the fit
 
     def _state(self) -> dict[str, Any]:
         """Parameters and attributes, without any that somebody else has set."""
