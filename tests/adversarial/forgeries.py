@@ -19,7 +19,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -278,7 +278,16 @@ class Verdict(NamedTuple):
     fault: str
 
 
-def verdict(path: Path, names: tuple[str, ...], *, page: bool) -> Verdict:
+def stored_names(document: dict[str, Any]) -> set[str]:
+    """The names that a refusal may say: those of stored values, and the class of the whole.
+
+    Where two values disagree, nobody can tell which of them was forged.
+    """
+    names = {name for place in places(document["value"]["v"]) for name in place.names}
+    return {document["kind"], *names}
+
+
+def verdict(path: Path, names: Collection[str], *, page: bool) -> Verdict:
     """Load a file, and use what loads."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -322,7 +331,8 @@ def attack(
         content, place, how = forged(contents[name], rng)
         path = folder / "forged.curvi"
         write_file(path, *content)
-        found = verdict(path, place.names, page=rng.random() < 0.2)
+        names = {*place.names, *stored_names(contents[name].document)}
+        found = verdict(path, names, page=rng.random() < 0.2)
         outcomes[found.outcome] += 1
         if found.fault:
             faults.append(f"{name} {'.'.join(place.names)}[{place.key}]: {how}: {found}")

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import numpy as np
 import pytest
 
 import curvi
+from curvi.io._claims import described
 from curvi.io._format import read_file, write_file
+from curvi.io._kinds import class_of
 from tests.adversarial.forgeries import QUICK, THOROUGH, X, attack, saved
 from tests.adversarial.outcomes import refused
 
 pytestmark = pytest.mark.float64_only
+
+
+@functools.cache
+def made(name):
+    return (QUICK | THOROUGH)[name]()
+
+
+def contents(names, folder):
+    return saved({name: functools.partial(made, name) for name in names}, folder)
 
 
 @pytest.fixture
@@ -20,7 +33,7 @@ def seed(key):
 
 
 def test_a_forged_file_is_refused_by_name_or_works(tmp_path, seed):
-    outcomes, faults = attack(saved(QUICK, tmp_path), 140, seed, tmp_path)
+    outcomes, faults = attack(contents(QUICK, tmp_path), 140, seed, tmp_path)
     assert not faults, "\n".join(faults)
     assert outcomes["refused"] > 40
     assert outcomes["worked"] > 20
@@ -28,8 +41,71 @@ def test_a_forged_file_is_refused_by_name_or_works(tmp_path, seed):
 
 @pytest.mark.slow
 def test_forged_files_of_every_kind_are_refused_by_name_or_work(tmp_path, seed):
-    _, faults = attack(saved(QUICK | THOROUGH, tmp_path), 2000, seed, tmp_path)
+    _, faults = attack(contents(QUICK | THOROUGH, tmp_path), 2000, seed, tmp_path)
     assert not faults, "\n".join(faults)
+
+
+def stored_objects(value):
+    """The stored objects inside a document with their names, outermost first."""
+    if isinstance(value, dict) and value.get("#") == "object" and isinstance(value["v"], dict):
+        yield value
+    for part in value.values() if isinstance(value, dict) else value:
+        if isinstance(part, dict | list):
+            yield from stored_objects(part)
+
+
+def check_that_all_is_described(name, path):
+    """An attribute without annotation or claim would be left out, or refused when it comes back."""
+    made(name).save(path)
+    assert vars(made(name)).keys() <= vars(curvi.load(path)).keys() | {"_replicates", "_space"}
+    for value in stored_objects(read_file(path).document["value"]):
+        assert value["v"].keys() <= described(class_of(value["kind"])).keys(), (name, value["kind"])
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_every_stored_attribute_is_described(tmp_path, name):
+    check_that_all_is_described(name, tmp_path / "f")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", THOROUGH)
+def test_every_stored_attribute_of_every_kind_is_described(tmp_path, name):
+    check_that_all_is_described(name, tmp_path / "f")
+
+
+NEEDED = {
+    "result": ("FitResult", "target"),
+    "minimum": ("OptimiseResult", "params"),
+    "logistic": ("Posterior", "mean"),
+    "mixed": ("Layout", "factors"),
+    "series": ("Lattice", "kept"),
+    "encoder": ("VAEParams", "heads"),
+}
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_an_unknown_name_is_refused_and_so_is_the_lack_of_one(tmp_path, name):
+    content = contents([name], tmp_path)[name]
+    for value in stored_objects(content.document["value"]):
+        value["v"]["surprise"] = 1
+        write_file(tmp_path / "f", *content)
+        refused(lambda: curvi.load(tmp_path / "f"), curvi.InputError, "surprise", str(tmp_path))
+        del value["v"]["surprise"]
+    kind, part = NEEDED[name]
+    for value in stored_objects(content.document["value"]):
+        if value["kind"] == kind:
+            del value["v"][part]
+    write_file(tmp_path / "f", *content)
+    refused(lambda: curvi.load(tmp_path / "f"), curvi.InputError, f"its {part} is missing")
+
+
+def test_what_somebody_else_has_set_on_an_estimator_is_left_out(tmp_path):
+    model = curvi.VAE(verbose=True)
+    model.note = "mine"
+    model.save(tmp_path / "f")
+    found = curvi.load(tmp_path / "f")
+    assert not hasattr(found, "note")
+    assert found.verbose is True
 
 
 def test_a_file_cannot_put_data_in_the_place_of_a_method(tmp_path):

@@ -279,6 +279,8 @@ class ImportanceWeights:
     khat: float
     relative_ess: float
 
+    _claims = {"weights": "spread n", "khat": "extended", "relative_ess": "real"}  # noqa: RUF012
+
     @property
     def misfit(self) -> bool:
         """Whether to warn: k above 0.7 and a relative ESS below 0.9, or one below 0.25.

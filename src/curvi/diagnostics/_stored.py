@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, NotRequired, TypedDict, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from curvi._core.errors import InputError, Outcome
+from curvi._core.errors import InputError
 from curvi._core.text import printable
 from curvi._core.trees import leaf_names, precision_of, size
 from curvi.diagnostics._evaluation import ImportanceWeights, evaluation_noise
 from curvi.diagnostics._moments import UserMoments
-from curvi.io._claims import require_annotated, require_claims, require_like
+from curvi.io._claims import require_claims, require_like
 from curvi.io._objects import Saved
 from curvi.io._values import CannotStoreError, Encoder
 from curvi.targets import AbstractTarget, Target
@@ -23,11 +23,6 @@ from curvi.targets._stored import NoLogDensityError, StoredTarget
 from curvi.targets._targets import Labels
 
 DRAWS = "stored_draws"
-# What is computed when it is first read, and is kept with the result.
-_DERIVED = (
-    "_moments", "alarms", "warnings", "mc_error", "_errors", "_weights", "_tails", "responses",
-    DRAWS,
-)  # fmt: skip
 _IN_NEW_SPACE = ("_moments", DRAWS)  # computed again in the structure of a target given
 _STORED_DRAWS = 4000
 _MOST_NUMBERS = 2e7  # in all stored draws together
@@ -35,23 +30,32 @@ _COMPARED = 2  # draws at which the log density given is compared
 
 # Of a result without its functions; lengths of the same name agree.
 _CLAIMS = {
-    "key_data": "count 2",
-    "trace": "trace steps step elbo",
-    "params.mean": "number d",
-    "target.start": "number d",
-    "noise": "number? draws noise",
-    "log_ratio": "number? points",
-    "start_elbos": "number? starts",
-    "correction.draws": "number? corrected d",
-    "correction.weights": "weights? corrected",
-    "replicates.rows": "number? replicates shown",
-}
+    "key_data": "bits 2", "trace": "trace steps step elbo", "params.mean": "number d",
+    "target.start": "number d", "noise": "number? draws noise", "log_ratio": "number? points",
+    "start_elbos": "number? starts", "correction.draws": "number? corrected d",
+    "correction.weights": "weights? corrected", "replicates.rows": "number? replicates shown",
+}  # fmt: skip
 
 Result = TypeVar("Result", bound="StoredResult")
 
 
+_Given = TypedDict("_Given", {  # noqa: UP013  what is left of a target
+    "position": PyTree, "dtype": str, "constrained": bool, "num_rows": int, "labels": Labels | None,
+})  # fmt: skip
+_Derived = TypedDict("_Derived", {  # noqa: UP013  what is computed when it is first read, and kept
+    "_moments": UserMoments, "alarms": NotRequired[tuple[str, ...]],
+    "warnings": NotRequired[tuple[str, ...]], "mc_error": NotRequired[float | None],
+    "_errors": NotRequired[np.ndarray | None], "_weights": NotRequired[ImportanceWeights],
+    "_tails": NotRequired[str], "responses": NotRequired[np.ndarray],
+    "stored_draws": NotRequired[PyTree],
+})  # fmt: skip
+_DERIVED = tuple(_Derived.__annotations__)
+
+
 class StoredResult(Saved):
     """The part of a result that files and pickles keep, derived diagnostics included."""
+
+    _stored: ClassVar[dict[str, Any]] = {"target": _Given, "derived": _Derived}
 
     def _state(self: Any) -> dict[str, Any]:
         """Fields, what is left of the target, and what was derived."""
@@ -62,13 +66,13 @@ class StoredResult(Saved):
         )
         if not isinstance(target, StoredTarget):
             self._derive()
+            if not self._early:
+                state["replicates"] = vars(self).get("_replicates", self.replicates)
         state["target"] = {
-            "position": _plain(target.position),
-            "dtype": str(target.dtype),
-            "constrained": target.constrain is not None,
-            "num_rows": target.num_rows,
+            "position": _plain(target.position), "dtype": str(target.dtype),
+            "constrained": target.constrain is not None, "num_rows": target.num_rows,
             "labels": target.labels,
-        }
+        }  # fmt: skip
         derived = {name: vars(self)[name] for name in _DERIVED if name in vars(self)}
         moments = self._moments
         derived["_moments"] = UserMoments(_plain(moments.mean), _plain(moments.sd), moments.doubt)
@@ -81,15 +85,6 @@ class StoredResult(Saved):
     def _from_state(cls, state: dict[str, Any]) -> Any:
         """The result without the functions of its target."""
         given, derived = state.pop("target"), state.pop("derived")
-        require_annotated(cls, state)
-        for what, table in (("target", given), ("derived", derived)):
-            if not isinstance(table, dict):
-                raise InputError(f"its {what} is no table of values")
-        for name, kind in (("_moments", UserMoments), ("alarms", tuple), ("warnings", tuple),
-                           ("_tails", str), ("_weights", ImportanceWeights | None),
-                           ("_errors", np.ndarray | None)):  # fmt: skip
-            if name in derived and not isinstance(derived[name], kind):
-                raise InputError(f"its derived.{name} is of another kind")
         # Users print these as they are: what a file says must not command their terminal.
         state["message"] = printable(state["message"], keep="\n")
         for name in ("alarms", "warnings"):
@@ -100,23 +95,14 @@ class StoredResult(Saved):
                 given["position"], given["constrained"], given["num_rows"], given["labels"]
             )
         result: Any = cls(target=target, **state)  # type: ignore[call-arg]
-        if not isinstance(result.outcome, Outcome):
-            raise InputError("its outcome is none of curvi's")
-        for name in _DERIVED:
-            if name in derived:
-                object.__setattr__(result, name, derived[name])
+        for name, value in derived.items():
+            object.__setattr__(result, name, value)
         return result
 
     def _check_stored(self: Any) -> None:
         """Refuse numbers that no fit could have left."""
         require_claims(self, _CLAIMS)
         dtype, dimension = self.target.dtype, self.target.dimension
-        if type(self.target.stored_rows) is not int or self.target.stored_rows < 0:
-            raise InputError("its target.num_rows is no count")
-        if not isinstance(self.target.labels, Labels | None):
-            raise InputError("its target.labels are of another kind")
-        if type(self.target.constrained) is not bool:
-            raise InputError("its target.constrained is no flag")
         wide = self.family.num_noise(dimension)
         if self.noise is not None and self.noise.shape[1] != wide:
             raise InputError(f"its noise has {self.noise.shape[1]} columns, not {wide}")
@@ -130,15 +116,36 @@ class StoredResult(Saved):
         sds = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(self._moments.sd)])
         if (sds < 0).any():
             raise InputError("its derived._moments.sd has a number that is negative")
-        known = vars(self)
-        needed = [] if self.outcome.is_failure else ["alarms", "_weights"]
-        for name in [*needed, *(["warnings"] if np.isfinite(self.elbo) else [])]:
-            if known.get(name) is None:
-                raise InputError(f"its derived.{name} is missing")
+        self._require_derived()
         trusted = not self.outcome.is_failure and not self._moments.doubt
         leaves = jax.tree.leaves((tuple(self.params), self._moments.mean, self._moments.sd))
         if trusted and not all(np.isfinite(leaf).all() for leaf in leaves):
             raise InputError("its params or derived._moments have a number that is not finite")
+
+    def _require_derived(self: Any) -> None:
+        """Refuse a file without what takes the log density to compute, or with other sizes."""
+        finite = bool(np.isfinite(self.elbo))
+        needed = [] if self.outcome.is_failure else ["alarms", "_weights"]
+        needed += ["warnings"] if finite else []
+        if finite and not self._early:
+            needed += ["mc_error", "_errors"]
+            solved = self.correction is not None or getattr(self.method, "host_only", False)
+            fixed = self.noise is not None and self.batch_size is None
+            if self.replicates is None and fixed and not solved:
+                raise InputError("its replicates are missing")
+        for name in needed:
+            if name not in vars(self):
+                raise InputError(f"its derived.{name} is missing")
+        mean, drawn = self._moments.mean, vars(self).get(DRAWS)
+        if finite and self.target.constrained and size(mean) <= _MOST_NUMBERS and drawn is None:
+            raise InputError(f"its derived.{DRAWS} is missing")
+        sizes = dict.fromkeys(("derived._errors", "derived.responses"), "number? numbers")
+        around = {"numbers": size(mean), "derived": vars(self), "num_rows": self.target.stored_rows}
+        require_claims(around, {"numbers": "whole numbers", "num_rows": "whole rows", **sizes})
+        if drawn is not None:
+            count = len(jax.tree.leaves(drawn)[0])
+            like = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (count, *np.shape(leaf))), mean)
+            require_like(drawn, like, f"derived.{DRAWS}")
 
     def __getstate__(self: Any) -> dict[str, Any]:
         """Also what was derived, where it cannot be computed again."""
@@ -149,12 +156,10 @@ class StoredResult(Saved):
 
     def _derive(self: Any) -> None:
         """Compute what a result without its log density could not compute any more."""
-        _ = self._moments
         if not self.outcome.is_failure:
             _ = self.alarms, self._weights
         if np.isfinite(self.elbo):
-            _ = self.warnings
-            _ = None if self._early else self._errors
+            _ = self.warnings, None if self._early else (self.mc_error, self._errors)
         wide = size(self._moments.mean)
         count = int(min(_STORED_DRAWS, _MOST_NUMBERS // max(wide, 1)))
         if self.target.constrain is not None and count > 0 and np.isfinite(self.elbo):

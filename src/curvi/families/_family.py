@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -343,6 +343,8 @@ class StudentT(LocationScale):
     def df(self) -> float:
         """Degrees of freedom."""
         return float(self.noise.df)  # type: ignore[attr-defined]
+
+    _stored: ClassVar[dict[str, Any]] = {"df": float, "covariance": str}
 
     def _state(self) -> dict[str, Any]:
         """The arguments of the constructor."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -112,15 +112,13 @@ class SparsePrecision(WarpedGaussian):
         count = found.num_corner if self.follows else 0
         return Warped(found.order, count, InverseRoot(found))
 
+    _stored: ClassVar[dict[str, Any]] = {"structure": dict[str, np.ndarray] | None}
+
     def _state(self) -> dict[str, Any]:
         """The arguments of the constructor, the structure by its arrays."""
         found = self.elimination
-        return {
-            "globals_": self.globals_,
-            "pairs": self.pairs,
-            "follows": self.follows,
-            "structure": None if found is None else found.arrays(),
-        }
+        state = {name: getattr(self, name) for name in ("globals_", "pairs", "follows")}
+        return state | {"structure": None if found is None else found.arrays()}
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> SparsePrecision:

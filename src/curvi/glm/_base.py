@@ -48,7 +48,6 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
 
     _streaming = Streaming()
     _has_classes = False  # of attributes: regressors leave out the axis of blocks
-    _response_units = (0.0, 1.0)  # shift and scale of the responses, to those that are fitted
 
     prior: str = "normal"
     prior_scale: float = 1.0
@@ -64,7 +63,7 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
     max_iter: int | None = None
     tol: float | None = None
     random_state: Any = None
-    verbose: int = 0
+    verbose: bool | int = 0
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -37,7 +37,7 @@ class Choices:
     max_iter: int | None
     tol: float | None
     random_state: Any
-    verbose: int
+    verbose: bool | int
 
     def _check_parameters(self) -> None:
         validation.one_of(self.prior, ("normal", "ard"), "prior")

@@ -16,36 +16,30 @@ from curvi.io._objects import SavedEstimator
 class StoredRegression(SavedEstimator):
     """A regression whose sizes fit each other after loading, too."""
 
+    result_: GLMFit
+    classes_: np.ndarray
+    _posterior: Posterior
+    _response_units: tuple[float, float] = (0.0, 1.0)  # shift and scale to those that are fitted
+
     _claims = {  # noqa: RUF012  of no instance
-        "n_features_in_": "whole d",
-        "_posterior.columns.centre": "real d",
-        "_posterior.columns.scale": "positive d",
-        "_posterior.columns.mean_square": "spread d",
-        "_posterior.mean": "real blocks p",
-        "_posterior.diagonal": "spread blocks p",
-        "_posterior.factor": "real? blocks p rank",
-        "coef_": "real ...",
-        "coef_sd_": "spread ...",
-        "intercept_": "real ...",
-        "intercept_sd_": "spread ...",
-        "elbo_": "number",
-        "n_iter_": "whole iterations",
-        "converged_": "switch",
-        "covariance_": "text",
-        "result_.trace": "trace steps step elbo",
-    }
+        "n_features_in_": "whole d", "_posterior.columns.centre": "real d",
+        "_posterior.columns.scale": "positive d", "_posterior.columns.mean_square": "spread d",
+        "_posterior.mean": "real blocks p", "_posterior.diagonal": "spread blocks p",
+        "_posterior.factor": "real? blocks p rank", "coef_": "real ...", "coef_sd_": "spread ...",
+        "intercept_": "real ...", "intercept_sd_": "spread ...", "relevance_": "spread? ...",
+        "selected_": "flag? ...", "classes_": "texts? classes", "feature_names_in_": "texts? d",
+        "elbo_": "number", "elbos_": "number starts", "elbo_se_": "number",
+        "n_iter_": "whole iterations", "converged_": "switch", "_response_units": "real units",
+        "covariance_": "text", "result_.trace": "trace steps step elbo",
+    }  # fmt: skip
 
     def _check_stored(self: Any) -> None:
         """Refuse what a file says of sizes that do not fit each other."""
         if not hasattr(self, "n_features_in_"):
             return
         posterior = self._posterior
-        units = self._response_units
-        real = isinstance(units, tuple) and all(
-            isinstance(one, float | np.floating) for one in units
-        )
-        if not real or len(units) != 2 or not np.isfinite(units).all() or not units[1] > 0:
-            raise InputError("its _response_units are no shift and positive scale")
+        if not self._response_units[1] > 0:
+            raise InputError("its _response_units have a scale that is not positive")
         if self._has_classes:
             require_claims(self, {"classes_": "texts classes"})
             if len(posterior.mean) != (len(self.classes_) if len(self.classes_) > 2 else 1):
@@ -53,16 +47,13 @@ class StoredRegression(SavedEstimator):
         if posterior.mean.shape[1] != posterior.columns.count:
             raise InputError("its _posterior.mean does not have one entry for each of its columns")
         relevances = ("relevance_", "selected_") if self.prior == "ard" else ()
-        require_claims(self, dict(zip(relevances, ("spread ...", "flag ..."), strict=False)))
         for names, shape in (
             (("coef_", "coef_sd_", *relevances), self._slopes(posterior.mean).shape),
             (("intercept_", "intercept_sd_"), self._offsets(posterior.mean).shape),
         ):
             for name in names:
-                if np.shape(getattr(self, name)) != shape:
+                if np.shape(vars(self).get(name)) != shape:
                     raise InputError(f"its {name} does not have the shape {shape} of _posterior")
-        if not isinstance(getattr(self, "result_", None), GLMFit):
-            raise InputError("its result_ is no fit of a regression")
         self._check_others(self.result_)
 
     def _check_others(self: Any, fitted: GLMFit) -> None:

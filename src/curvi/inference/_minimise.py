@@ -39,7 +39,6 @@ from curvi.inference._inputs import (
     default_tolerance,
     outside_transformations,
 )
-from curvi.io._claims import require_claims
 from curvi.io._objects import Saved
 from curvi.objective._draws import host_generator
 from curvi.plots import plot_trace
@@ -89,12 +88,13 @@ class OptimiseResult(Saved):
         """Whether Ctrl-C cut it short."""
         return self.outcome is Outcome.INTERRUPTED
 
+    _claims = {"trace": "trace steps step"}  # noqa: RUF012  of no instance
+
     def _check_stored(self) -> None:
         """Refuse a trace of a file that is none, and parameters that no end could have left."""
-        require_claims(self, {"trace": "trace steps step"})
-        leaves = jax.tree.leaves(self.params)
+        leaves = jax.tree.leaves((self.params, self.value))
         if not self.outcome.is_failure and not all(np.isfinite(leaf).all() for leaf in leaves):
-            raise InputError("its params have a number that is not finite")
+            raise InputError("its params or its value have a number that is not finite")
 
     def __repr__(self) -> str:
         count = sum(np.size(leaf) for leaf in jax.tree.leaves(self.params))

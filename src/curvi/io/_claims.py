@@ -8,21 +8,23 @@ about numbers and shapes with what is there.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import AbstractArray
+from jaxtyping import AbstractArray, PyTree
 
 from curvi._core.errors import InputError, Outcome
 from curvi._core.text import printable, quoted
 
 _NOTHING = object()
+_NUMBERS = (np.ndarray, jax.Array, np.generic, float, int)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,21 +43,47 @@ class NotStored:
         return f"<not stored: {printable(self.description)}>"
 
 
-def require_annotated(found: type, state: Mapping[str, Any]) -> None:
-    """Compare fields with the annotations of their class, where it has some."""
-    hints = _hints(found)
+def require_described(found: type, state: Mapping[str, Any], place: str = "") -> None:
+    """Refuse names that a class does not have, the lack of one, and values of another kind."""
+    hints = described(found)
+    for name in _needed(found):
+        if name not in state:
+            raise InputError(f"its {place}{name} is missing")
     for name, value in state.items():
-        if name not in hints or isinstance(value, NotStored) or _conforms(value, hints[name]):
-            continue
-        raise InputError(f"its {name} is {quoted(repr(value))}, no {_shown(hints[name])}")
+        if name not in hints:
+            raise InputError(f"it gives {quoted(place + name)}, which {found.__name__} has not")
+        hint = hints[name]
+        if typing.is_typeddict(hint) and isinstance(value, dict):
+            require_described(hint, value, f"{place}{name}.")
+        elif not isinstance(value, NotStored) and not _conforms(value, hint):
+            raise InputError(f"its {place}{name} is {quoted(repr(value))}, no {_shown(hint)}")
 
 
 @cache
-def _hints(found: type) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(found)
-    except NameError:  # a name that only type checkers import
-        return {}
+def described(found: Any) -> dict[str, Any]:
+    """The names under which files keep the parts of a class, and what each must be.
+
+    They are its fields, and what ``_stored`` says of others; an estimator also has its parameters
+    and the attributes with an annotation or a claim. A file never sets any other.
+    """
+    hints = typing.get_type_hints(found)
+    if hasattr(found, "_get_param_names"):
+        claimed = dict.fromkeys((name.partition(".")[0] for name in found._claims), Any)
+        hints = claimed | typing.get_type_hints(found.__init__) | hints
+    own = {n: hint for n, hint in hints.items() if typing.get_origin(hint) is not typing.ClassVar}
+    return own | getattr(found, "_stored", {})
+
+
+@cache
+def _needed(found: Any) -> frozenset[str]:
+    """The names that every file has: those without a default."""
+    if typing.is_typeddict(found):
+        return frozenset(found.__required_keys__)
+    if hasattr(found, "_get_param_names"):
+        return frozenset()
+    given = inspect.signature(found).parameters.values()
+    needed = {one.name for one in given if one.default is one.empty}
+    return frozenset(needed | getattr(found, "_stored", {}).keys())
 
 
 def _shown(hint: Any) -> str:
@@ -64,6 +92,10 @@ def _shown(hint: Any) -> str:
 
 def _conforms(value: Any, hint: Any) -> bool:  # noqa: PLR0911  one line for each kind
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is PyTree:
+        return all(isinstance(leaf, _NUMBERS) for leaf in jax.tree.leaves(value))
+    if origin is Callable:
+        return False  # of which a file holds a description at most
     if origin in (typing.Union, types.UnionType):
         return any(_conforms(value, one) for one in arguments)
     if origin is typing.Literal:
@@ -80,7 +112,7 @@ def _conforms(value: Any, hint: Any) -> bool:  # noqa: PLR0911  one line for eac
         return isinstance(value, dict) and all(
             _conforms(k, arguments[0]) and _conforms(v, arguments[1]) for k, v in value.items()
         )
-    return _plainly(value, hint) if isinstance(hint, type) and origin is None else True
+    return not isinstance(hint, type) or origin is not None or _plainly(value, hint)
 
 
 def _plainly(value: Any, hint: type) -> bool:
@@ -99,9 +131,7 @@ def _plainly(value: Any, hint: type) -> bool:
 
 
 def _is_number(value: Any, kinds: str) -> bool:
-    if isinstance(value, bool) or not isinstance(
-        value, int | float | np.number | np.ndarray | jax.Array
-    ):
+    if isinstance(value, bool) or not isinstance(value, _NUMBERS):
         return False
     array = np.asarray(value)
     return array.ndim == 0 and array.dtype.kind in kinds  # an int beyond 64 bits is an object
@@ -112,11 +142,12 @@ def require_claims(found: Any, claims: Mapping[str, str]) -> None:
 
     A claim is a kind and a shape, such as ``"positive rows columns"``: a letter or word stands for
     one length, the same one wherever it occurs in the claims; ``...`` is any shape. Kinds are
-    ``real`` (finite), ``number``, ``positive``, ``spread`` (not negative), ``weights`` (not
-    negative, with a positive sum), ``count``, ``flag``, ``texts`` (different ones), ``whole`` (a
-    single count, which is the length of that name), ``trace`` (a table: its length, and columns
-    that it must have), ``text``, ``switch``, ``outcome``, ``something`` (not None) and ``anything``
-    (there, if only as None). One that ends in ``?`` may be None or missing.
+    ``real`` (finite), ``extended`` (or infinite), ``number`` (or none, as NaN), ``positive``,
+    ``spread`` (not negative), ``weights`` (not negative, with a positive sum), ``count``, ``flag``,
+    ``bits`` (of a random key), ``texts`` (different ones), ``whole`` (a single count, which is the
+    length of that name), ``trace`` (a table: its length, and columns that it must have), ``text``,
+    ``switch``, ``outcome`` and ``anything`` (there, if only as None). One that ends in ``?`` may be
+    None or missing.
     """
     lengths: dict[str, int] = {}
     for name, claim in claims.items():
@@ -144,9 +175,9 @@ def _wrong(value: Any, kind: str, shape: list[str], lengths: dict[str, int]) -> 
         return "" if fits else f"is {quoted(repr(value))}, of another kind"
     if kind in _NAMED:
         return _NAMED[kind](value, shape, lengths)
-    if not isinstance(value, np.ndarray | jax.Array | np.number | float | int):
+    if not isinstance(value, (*_NUMBERS, tuple)):
         return f"is {quoted(repr(value))}, no numbers"
-    array = np.asarray(value)
+    array = np.asarray(value, float if isinstance(value, tuple) else None)
     if misfit := _misfit(array.shape, shape, lengths):
         return misfit
     return _bad_numbers(array, kind)
@@ -172,24 +203,24 @@ def _wrong_trace(value: Any, shape: list[str], lengths: dict[str, int]) -> str:
     if not all(isinstance(column, np.ndarray) and column.ndim == 1 for column in columns):
         return "is no table of columns"
     length, *needed = shape
-    for name in needed if columns else ():
-        if name not in value:
-            return f"has no column {name}"
+    if lost := set(needed) - value.keys():
+        return f"has no column {min(lost)}"
     return next((bad for one in columns if (bad := _misfit(one.shape, [length], lengths))), "")
 
 
 _NAMED = {"whole": _wrong_count, "texts": _wrong_texts, "trace": _wrong_trace}
 _KINDS: dict[str, tuple[type, ...]] = {
-    "text": (str,), "switch": (bool, np.bool_), "outcome": (Outcome,), "something": (object,),
+    "text": (str,), "switch": (bool, np.bool_), "outcome": (Outcome,),
 }  # fmt: skip
 
 
 def _bad_numbers(array: np.ndarray, kind: str) -> str:
-    allowed = {"count": "iu", "flag": "b"}.get(kind, "fiu")
-    if array.dtype.kind not in allowed and not jnp.issubdtype(array.dtype, np.floating):
+    real = "fV" if array.ndim else "fiuV"  # V: short numbers
+    allowed = {"count": "iu", "flag": "b", "bits": "u"}.get(kind, real)
+    if array.dtype.kind not in allowed or (kind == "bits" and array.dtype != np.uint32):
         return f"has the dtype {array.dtype}"
-    if kind in ("number", "flag"):
-        return ""
+    if kind in ("number", "flag", "bits", "extended"):
+        return "is not a number" if kind == "extended" and np.isnan(array).any() else ""
     if kind != "count" and not np.isfinite(array).all():
         return "has a number that is not finite"
     if (kind != "real" and (array < 0).any()) or (kind == "positive" and (array == 0).any()):
@@ -222,11 +253,3 @@ def require_like(found: Any, like: Any, name: str) -> None:
         place = f"{name}{jax.tree_util.keystr(path)}"
         if shape != need.shape or dtype is None or not jnp.issubdtype(dtype, np.floating):
             raise InputError(f"its {place} has shape {shape} and dtype {dtype}, not {need.shape}")
-
-
-def refuse_hidden_names(found: type, names: Sequence[str]) -> None:
-    """A file sets attributes, and never in the place of a method or a property."""
-    for name in names:
-        own = getattr(found, name, None)
-        if callable(own) or isinstance(own, property) or name.startswith("__"):
-            raise InputError(f"it gives {quoted(name)}, which is a method of {found.__name__}")

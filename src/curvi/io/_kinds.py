@@ -1,6 +1,6 @@
 """The classes that files may name, and where they are.
 
-A class joins with one line here. Its constructor must do nothing but validate and keep its
+A class joins with one word here. Its constructor must do nothing but validate and keep its
 arguments: a file chooses them.
 """
 
@@ -12,79 +12,45 @@ from typing import Any
 
 from curvi._core.errors import InputError
 
-# The name of a class in files, and where it is: files outlive the places of classes.
-KINDS: dict[str, str] = {
-    "Outcome": "curvi._core.errors",
-    "Draws": "curvi.objective",
-    "Execution": "curvi.engine",
-    "Labels": "curvi.targets._targets",
-    **dict.fromkeys(
-        ("MeanField", "FullRank", "LowRank", "LocationScale", "StudentT", "Params", "Conditional"),
-        "curvi.families",
+# The classes of each module by their names in files, which outlive the places of classes; a name
+# that is another class elsewhere is followed by a colon and that of the class.
+_NAMES = {
+    "curvi._core.errors": "Outcome",
+    "curvi.objective": "Draws",
+    "curvi.engine": "Execution RunResult",
+    "curvi.targets._targets": "Labels",
+    "curvi.families": (
+        "MeanField FullRank LowRank LocationScale StudentT Params Conditional Chain SparsePrecision"
     ),
-    **dict.fromkeys(
-        ("Normal", "Laplace", "Logistic", "StudentTBase", "MultivariateTBase"),
-        "curvi.families._bases",
-    ),
-    **dict.fromkeys(
-        (
-            "TrustRegion",
-            "HFSGVI",
-            "LBFGS",
-            "KFAC",
-            "HessianFree",
-            "DSVI",
-            "Averaged",
-            "NaturalGradient",
-        ),
-        "curvi.solvers",
-    ),
-    "FitResult": "curvi.diagnostics",
-    "Replicates": "curvi.diagnostics",
-    "Mode": "curvi.diagnostics",
-    "Correction": "curvi.diagnostics._correction",
-    "Rung": "curvi.diagnostics._correction",
-    "ImportanceWeights": "curvi.diagnostics",
-    "UserMoments": "curvi.diagnostics._moments",
-    "OptimiseResult": "curvi.inference",
-    "RunResult": "curvi.engine",
-    **dict.fromkeys(
-        (
-            "BayesianLogisticRegression",
-            "BayesianPoissonRegression",
-            "BayesianLinearRegression",
-        ),
-        "curvi.glm",
-    ),
-    "GLMFit": "curvi.glm._fit",
-    "Optimum": "curvi.glm._starts",
-    "Posterior": "curvi.glm._posterior",
-    "Columns": "curvi.glm._design",
-    "MixedModel": "curvi.mixed",
-    **dict.fromkeys(("MixedPosterior", "Grouping"), "curvi.mixed._posterior"),
-    **dict.fromkeys(("Layout", "Block", "Extra"), "curvi.mixed._hyper"),
-    **dict.fromkeys(("Formula", "Bar", "Matrices", "Response"), "curvi.mixed._formula"),
-    **dict.fromkeys(("Constant", "Operation", "Call"), "curvi.mixed._expressions"),
-    **dict.fromkeys(("Piece", "Component"), "curvi.mixed._terms"),
-    "Column": "curvi.mixed._expressions",
-    "Sum": "curvi.mixed._terms",
-    "FormulaColumns": "curvi.mixed._terms:Columns",
-    "StateSpace": "curvi.sequences",
-    "DeepMarkovModel": "curvi.sequences",
-    "Series": "curvi.sequences._series",
-    "Lattice": "curvi.sequences",
-    "MarkovObjective": "curvi.sequences",
-    "Chain": "curvi.families",
-    "SparsePrecision": "curvi.families",
-    "VAE": "curvi.vae",
-    "SemiSupervisedVAE": "curvi.vae",
-    "Trained": "curvi.vae._training",
-    "MLPObjective": "curvi.vae._networks",
-    "VAEParams": "curvi.vae._networks",
-    "ClassObjective": "curvi.vae._class_objective",
-    "ClassParams": "curvi.vae._class_objective",
-    "BernoulliPixels": "curvi.vae._objective:Bernoulli",
-    "GaussianPixels": "curvi.vae._objective:Gaussian",
+    "curvi.families._bases": "Normal Laplace Logistic StudentTBase MultivariateTBase",
+    "curvi.solvers": "TrustRegion HFSGVI LBFGS KFAC HessianFree DSVI Averaged NaturalGradient",
+    "curvi.diagnostics": "FitResult Replicates Mode ImportanceWeights",
+    "curvi.diagnostics._correction": "Correction Rung",
+    "curvi.diagnostics._moments": "UserMoments",
+    "curvi.inference": "OptimiseResult",
+    "curvi.glm": "BayesianLogisticRegression BayesianPoissonRegression BayesianLinearRegression",
+    "curvi.glm._fit": "GLMFit",
+    "curvi.glm._starts": "Optimum",
+    "curvi.glm._posterior": "Posterior",
+    "curvi.glm._design": "Columns",
+    "curvi.mixed": "MixedModel",
+    "curvi.mixed._posterior": "MixedPosterior Grouping",
+    "curvi.mixed._hyper": "Layout Block Extra",
+    "curvi.mixed._formula": "Formula Bar Matrices Response",
+    "curvi.mixed._expressions": "Constant Operation Call Column",
+    "curvi.mixed._terms": "Piece Component Sum FormulaColumns:Columns",
+    "curvi.sequences": "StateSpace DeepMarkovModel Lattice MarkovObjective",
+    "curvi.sequences._series": "Series",
+    "curvi.vae": "VAE SemiSupervisedVAE",
+    "curvi.vae._training": "Trained",
+    "curvi.vae._networks": "MLPObjective VAEParams",
+    "curvi.vae._class_objective": "ClassObjective ClassParams",
+    "curvi.vae._objective": "BernoulliPixels:Bernoulli GaussianPixels:Gaussian",
+}
+KINDS = {
+    name.partition(":")[0]: ":".join([module, *name.split(":")[1:]])
+    for module, names in _NAMES.items()
+    for name in names.split()
 }
 
 

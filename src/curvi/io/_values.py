@@ -22,7 +22,7 @@ import numpy as np
 from curvi._core.errors import InputError
 from curvi._core.text import printable
 from curvi._core.trees import precision_of
-from curvi.io._claims import NotStored, require_annotated, require_claims
+from curvi.io._claims import NotStored, require_claims, require_described
 from curvi.io._kinds import class_of, kind_of
 
 _MARK = "#"  # of a JSON object that stands for something else
@@ -156,11 +156,12 @@ class Decoder:
         except Exception as error:
             # Constructors get what no code of ours would give them: whatever they raise is a word
             # about the file.
-            place = "".join(f"{name}: " for name in [".".join(self._place)] if name)
-            said = (
-                str(error) if isinstance(error, InputError) else f"{type(error).__name__} ({error})"
-            )
-            raise InputError(f"{self.path} cannot be loaded: {printable(place)}{said}") from error
+            place, said = ".".join(self._place), str(error)
+            if not isinstance(error, InputError):
+                place = place or str(found.get("kind", "") if isinstance(found, dict) else "")
+                said = f"{type(error).__name__} ({error})"
+            place = f"{printable(place)}: " if place else ""
+            raise InputError(f"{self.path} cannot be loaded: {place}{said}") from error
 
     def _value(self, found: Any, name: str | None = None) -> Any:
         """One value; the name stays on the way to it where it cannot be read."""
@@ -217,10 +218,10 @@ class Decoder:
         if issubclass(found, enum.Enum):
             return found[content]
         state = {str(name): self._value(item, str(name)) for name, item in content.items()}
+        require_described(found, state)
         if hasattr(found, "_from_state"):
             made = found._from_state(state)
         else:
-            require_annotated(found, state)
             made = found(**state)
             require_claims(made, getattr(found, "_claims", {}))
         if hasattr(found, "_check_stored"):

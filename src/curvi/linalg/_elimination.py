@@ -92,7 +92,8 @@ class Elimination:
         found = {name: np.asarray(part).astype(int) for name, part in arrays.items()}
         order, bounds = found["order"], found["bounds"]
         rows, columns, own = found["rows"], found["columns"], found["own"].astype(bool)
-        good: Any = len(own) == len(rows) == len(columns)
+        flat = {part.ndim for part in found.values()} == {1}
+        good: Any = flat and len(own) == len(rows) == len(columns)
         good = good and bool((np.sort(order) == np.arange(len(order))).all())
         good = good and len(bounds) > 0 and bounds[0] == 0 and (np.diff(bounds) >= 0).all()
         good = good and bounds[-1] <= len(order)

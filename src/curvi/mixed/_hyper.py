@@ -37,15 +37,14 @@ class Block:
     correlated: bool = True
     origin: tuple[float, ...] = ()  # nothing: zero
 
+    _claims = {  # noqa: RUF012  of no instance
+        "columns": "texts columns", "scales": "positive columns", "origin": "real origin",
+    }  # fmt: skip
+
     def _check_stored(self) -> None:
-        """Refuse what a file says of columns that have no scale, or one that is not positive."""
-        wide = len(self.columns) == len(self.scales)
-        if not wide or len(self.origin) not in (0, len(self.columns)):
-            raise InputError("its columns, scales and origin differ in length")
-        if not all(0 < scale < math.inf for scale in self.scales):
-            raise InputError("its scales have a number that is not positive")
-        if not all(map(math.isfinite, self.origin)):
-            raise InputError("its origin has a number that is not finite")
+        """Refuse what a file says of an origin that these columns cannot have."""
+        if len(self.origin) not in (0, len(self.columns)):
+            raise InputError("its columns and origin differ in length")
         if any(self.origin) and INTERCEPT not in self.columns:
             raise InputError(f"its columns have no {INTERCEPT}, and its origin is not zero")
 

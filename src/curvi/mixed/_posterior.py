@@ -57,14 +57,10 @@ class MixedPosterior:
     alias: np.ndarray  # kept level of every level
 
     _claims = {  # noqa: RUF012  of no instance
-        "names": "texts fixed",
-        "theta": "real points hyperparameters",
-        "weights": "weights points",
-        "rest": "real points rest",
-        "level_mean": "real points kept effects",
-        "level_covariance": "real points kept effects effects",
-        "alias": "count levels",
-    }
+        "names": "texts fixed", "theta": "real points hyperparameters", "weights": "weights points",
+        "rest": "real points rest", "level_mean": "real points kept effects",
+        "level_covariance": "real points kept effects effects", "alias": "count levels",
+    }  # fmt: skip
 
     def _check_stored(self) -> None:
         """Refuse what a file says of sizes that do not fit each other."""

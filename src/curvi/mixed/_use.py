@@ -121,8 +121,8 @@ class FittedUse:
         "posterior_.names": "texts fixed", "coef_": "real fixed", "coef_sd_": "spread fixed",
         "_scales": "positive fixed", "_origin": "real fixed", "feature_names_": "texts fixed",
         "formula_": "text", "classes_": "anything", "n_rows_": "whole rows", "message_": "text",
-        "relative_ess_": "number", "log_evidence_": "number", "_log_ratios": "anything",
-        "converged_": "switch", "warnings_": "something",
+        "relative_ess_": "number", "log_evidence_": "number", "_log_ratios": "number ratios",
+        "converged_": "switch", "warnings_": "anything", "n_iter_": "whole iterations",
     }  # fmt: skip
 
     def _check_stored(self: Any) -> None:

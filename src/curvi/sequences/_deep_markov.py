@@ -97,7 +97,8 @@ class DeepMarkovModel(Reported, StoredWeights, BaseEstimator):
     """
 
     params_: Any
-    elbo_: float
+    objective_: MarkovObjective
+    result_: Trained
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class DeepMarkovModel(Reported, StoredWeights, BaseEstimator):
         patience: int = 10,
         time_budget: float | None = None,
         random_state: int = 0,
-        verbose: int = 0,
+        verbose: bool | int = 0,
     ) -> None:
         self.latent, self.hidden, self.likelihood = latent, hidden, likelihood
         self.num_draws, self.annealing, self.dropout = num_draws, annealing, dropout

@@ -48,13 +48,9 @@ class Series:
     num_own: int = 0
 
     _claims = {  # noqa: RUF012  of no instance
-        "y": "number steps",
-        "X": "real steps columns",
-        "column_sd": "positive columns",
-        "scale": "positive",
-        "offset": "real",
-        "shown": "number steps",
-    }
+        "y": "number steps", "X": "real steps columns", "column_sd": "positive columns",
+        "scale": "positive", "offset": "real", "shown": "number steps",
+    }  # fmt: skip
 
     def extended(self, h: int, X: Any) -> Series:
         """The same with h steps that nobody has seen."""

@@ -159,8 +159,7 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         del checkpoint  # taken by the decorator
         series = as_series(y, X, self.likelihood, season=self.season is not None)
         components = self._components(series)
-        own = 0 if components.level == "walk" else 1
-        self._series = replace(series, num_own=own)
+        self._series = replace(series, num_own=int(components.level != "walk"))
         self._model = model_for(series, components, self.likelihood, self.prior_scales)
         belongs(repr(components), (series.y, series.X))
         evaluation = _Evaluation(self._model)
@@ -202,15 +201,16 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
 
     def _state(self) -> dict[str, Any]:
         """Options, the series and the lattice; the model is made again from them."""
-        derived = ("_model", "_states", "coef_", "coef_sd_", "hyperparameters_", "log_evidence_")
-        return {name: value for name, value in vars(self).items() if name not in derived}
+        derived = ("hyperparameters_", "log_evidence_")
+        return {name: v for name, v in super()._state().items() if name not in derived}
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> StateSpace:
         """The model of the stored series, at the points of the stored lattice."""
         found = super()._from_state(state)
         if hasattr(found, "lattice_") or hasattr(found, "_series"):
-            made = found._components(series := replace(found._series, num_own=0))
+            made = found._components(series := found._series)
+            found._series = replace(series, num_own=int(made.level != "walk"))
             found._model = model_for(series, made, found.likelihood, found.prior_scales)
             found._publish(found.lattice_.fitting(found._model.names, len(series.y)))
         return found

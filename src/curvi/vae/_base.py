@@ -21,7 +21,7 @@ from curvi._core.errors import (
     warn_user,
 )
 from curvi._core.memory import require_memory
-from curvi.io._claims import require_like
+from curvi.io._claims import require_described, require_like
 from curvi.io._objects import SavedEstimator
 from curvi.vae._likelihoods import Gaussian, Likelihood, likelihood_for
 from curvi.vae._mapped import on_disk, refuse_blocks
@@ -47,16 +47,16 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
     max_epochs: int | None
     time_budget: float | None
     random_state: Any
-    verbose: int
+    verbose: bool | int
     result_: Trained
+    history_: dict[str, np.ndarray]
     image_shape_: tuple[int, ...] | None
 
     _claims = {  # noqa: RUF012  of no instance
         "n_features_in_": "whole d", "image_shape_": "anything", "n_iter_": "whole iterations",
-        "elbo_": "number", "outcome_": "outcome", "message_": "text", "result_": "something",
-        "result_.params": "something", "result_.objective": "something",
-        "result_.trace": "trace steps step",
-        "history_": "trace evaluations step epoch elbo validation_elbo",
+        "elbo_": "number", "outcome_": "outcome", "message_": "text", "result_.trace":
+        "trace steps step", "history_": "trace evaluations step epoch elbo validation_elbo",
+        "feature_names_in_": "texts? d",
     }  # fmt: skip
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -143,16 +143,21 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
         if not hasattr(self, "result_"):
             return
         AutoEncoder._check_options(self)
-        params, chosen = self.result_.params, f"hidden={self.hidden}, latent={self.latent}"
+        self.params_, self.objective_ = self.result_.params, self.result_.objective  # one meaning
+        require_described(type(self), vars(self))
+        params, chosen = self.params_, f"hidden={self.hidden}, latent={self.latent}"
         for name, sizes in self._network_sizes().items():
             layers = tuple(getattr(params, name))
             if name == "encoder" and hasattr(params, "heads"):
                 layers = (*layers, params.heads)
             like = tuple(jax.ShapeDtypeStruct((a + 1, b), np.float32) for a, b in pairwise(sizes))
             require_like(layers, like, f"result_.params.{name} ({chosen})")
-        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)):
-            raise InputError("its result_.params have a number that is not finite")
-        self.params_, self.objective_ = params, self.result_.objective  # one meaning for both
+        if not all((np.abs(leaf) < 1e9).all() for leaf in jax.tree.leaves(params)):  # noqa: PLR2004
+            raise InputError("its result_.params have a number that is not finite, or none of use")
+        given = self.activation, bool(getattr(self, "n_conditions_", 0)), False
+        for name, need in zip(("activation", "conditional", "white"), given, strict=True):
+            if getattr(self.objective_, name, need) != need:
+                raise InputError(f"its result_.objective.{name} is not that of the model")
 
     def _shaped(self, images: np.ndarray) -> np.ndarray:
         """Rows in the shape in which they were given."""

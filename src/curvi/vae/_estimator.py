@@ -125,7 +125,12 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
     ((200, 2), (3, 16))
     """
 
-    _claims = AutoEncoder._claims | {"n_conditions_": "whole conditions", "fill_": "real d"}
+    _claims = AutoEncoder._claims | {
+        "n_conditions_": "whole conditions", "fill_": "real d", "num_draws_": "whole draws",
+        "result_.objective.num_draws": "positive",
+    }  # fmt: skip
+    params_: VAEParams
+    objective_: MLPObjective
 
     def __init__(
         self,
@@ -148,21 +153,14 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
         method: Any = "kfac",
         on_step: Any = None,
         random_state: Any = None,
-        verbose: int = 0,
+        verbose: bool | int = 0,
     ) -> None:
-        self.latent = latent
-        self.hidden = hidden
-        self.activation = activation
-        self.likelihood = likelihood
-        self.variance = variance
-        self.num_draws = num_draws
-        self.beta = beta
+        self.latent, self.hidden, self.activation = latent, hidden, activation
+        self.likelihood, self.variance = likelihood, variance
+        self.num_draws, self.beta = num_draws, beta
         self.importance_weighted = importance_weighted
-        self.decoder_l2 = decoder_l2
-        self.init_scale = init_scale
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.time_budget = time_budget
+        self.decoder_l2, self.init_scale = decoder_l2, init_scale
+        self.batch_size, self.max_epochs, self.time_budget = batch_size, max_epochs, time_budget
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.method = method

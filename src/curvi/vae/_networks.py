@@ -171,8 +171,8 @@ class MLPObjective(VAEObjective):
         uncorrelated and scaled (see :func:`principal_rotation`).
     """
 
-    encode: Any = None
-    decode: Any = None
+    encode: Callable[..., Any] | None = None  # type: ignore[assignment]
+    decode: Callable[..., Any] | None = None  # type: ignore[assignment]
     penalised: Callable[[PyTree], PyTree] | None = decoder_weights
     activation: str = "tanh"
     white: bool = False

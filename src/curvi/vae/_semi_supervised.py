@@ -88,7 +88,7 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         method: Any = None,
         on_step: Any = None,
         random_state: Any = None,
-        verbose: int = 0,
+        verbose: bool | int = 0,
     ) -> None:
         self.latent = latent
         self.hidden = hidden
@@ -106,7 +106,10 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         self.random_state = random_state
         self.verbose = verbose
 
-    _claims = AutoEncoder._claims | {"classes_": "texts classes"}
+    _claims = AutoEncoder._claims | {"classes_": "texts n", "result_.objective.classes": "whole n"}
+    classes_: np.ndarray
+    params_: ClassParams
+    objective_: ClassObjective
 
     @resumable
     def fit(self: Model, X: Any, y: Any, *, checkpoint: Any = None) -> Model:
