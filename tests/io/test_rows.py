@@ -161,7 +161,8 @@ def test_an_error_of_the_source_is_raised_where_the_blocks_are_used():
 def test_predictions_of_a_long_table_are_made_in_chunks(table, monkeypatch):
     X, y = table
     model = curvi.BayesianLinearRegression(random_state=0).fit(X, y)
-    whole = model._predictor(X)
+    (whole,) = model._predictors(X)
     monkeypatch.setattr("curvi.glm._rows._NUMBERS_PER_CHUNK", 40)
-    for part, expected in zip(model._predictor(X), whole, strict=True):
+    (chunks,) = model._predictors(X)
+    for part, expected in zip(chunks, whole, strict=True):
         assert np.allclose(part, expected, rtol=1e-13)

@@ -350,8 +350,7 @@ class Ladder:
             if fitted is not None and fitted.elbo > self._best.elbo - search.slightest:
                 found.append(fitted)
         if len(found) == 1:
-            where = search.extent(self.target.dimension, density)
-            self._note("search for other modes", first, f"none found {where}")
+            self._note("search for other modes", first, f"none found {search.extent(density)}")
             near = (
                 search.joined(density, flat_numbers(one.position).astype(np.float64), draws)
                 for one in self._modes
