@@ -121,6 +121,8 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
         -----
         ConvergenceWarning
             If the maximum of the bound was not reached; the message says what to do.
+        MisfitWarning
+            If sds are too small because the covariance, chosen or given, leaves correlations out.
         """
         self._check_parameters()
         on_disk = isinstance(X, np.memmap)
@@ -190,8 +192,8 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
             )
         if not self.converged_:
             warnings.warn(self._failure(), ConvergenceWarning, stacklevel=3)
-        elif self.covariance == "auto" and self.prior == "normal" and (narrow := self._narrow()):
-            advice = "fit again with covariance='full', or 'diagonal' if sds do not matter"
+        elif self.prior == "normal" and (narrow := self._narrow()):
+            advice = "fit again with covariance='full', or ignore this where sds do not matter"
             warn_user(MisfitWarning(f"{type(self).__name__}: {narrow}; {advice}", self))
         return self
 
