@@ -113,6 +113,28 @@ def refuse_masked(array: Any, name: str) -> None:
         raise InputError(f"{name} is a masked array with {entries}; drop those rows, or fill them")
 
 
+def real_numbers(given: Any, name: str) -> np.ndarray:
+    """``given`` in float64; InputError for what a cast would cut short, or take for a number."""
+    refuse_masked(given, name)
+    try:
+        array = np.asarray(given)
+        refuse_unreal(array, name)
+        return array.astype(np.float64)
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is not an array of numbers ({error})") from error
+
+
+def refuse_unreal(array: np.ndarray, name: str) -> None:
+    """Raise InputError for complex numbers, of an array of objects too, and for times."""
+    parts = array.ravel() if array.dtype == object else [array]
+    if array.dtype.kind in "mM":
+        raise InputError(f"{name} holds dates or times; give real numbers")
+    if any(map(np.iscomplexobj, parts)):
+        raise InputError(f"{name} holds complex numbers; give real numbers")
+
+
 def refuse_overflow(array: Array | np.ndarray, name: str) -> None:
     """Raise InputError for an integer that JAX would wrap to 32 bits, naming the first one."""
     narrow = jax.dtypes.canonicalize_dtype(array.dtype)
