@@ -115,24 +115,28 @@ def refuse_masked(array: Any, name: str) -> None:
 
 def real_numbers(given: Any, name: str) -> np.ndarray:
     """``given`` in float64; InputError for what a cast would cut short, or take for a number."""
-    refuse_masked(given, name)
+    refuse_unreal(given, name)
+    if getattr(getattr(given, "dtype", None), "kind", "") in ("m", "M"):
+        raise InputError(f"{name} holds dates or times; give real numbers")
     try:
-        array = np.asarray(given)
-        refuse_unreal(array, name)
-        return array.astype(np.float64)
-    except InputError:
-        raise
+        return np.asarray(given, np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} is not an array of numbers ({error})") from error
 
 
-def refuse_unreal(array: np.ndarray, name: str) -> None:
-    """Raise InputError for complex numbers, of an array of objects too, and for times."""
-    parts = array.ravel() if array.dtype == object else [array]
-    if array.dtype.kind in "mM":
-        raise InputError(f"{name} holds dates or times; give real numbers")
-    if any(map(np.iscomplexobj, parts)):
-        raise InputError(f"{name} holds complex numbers; give real numbers")
+def refuse_unreal(given: Any, name: str) -> None:
+    """Raise InputError for a mask, and for complex numbers in the words of scikit-learn."""
+    refuse_masked(given, name)
+    if not isinstance(given, list | tuple) and not hasattr(given, "dtype"):
+        return
+    with contextlib.suppress(TypeError, ValueError):  # of a ragged list, which is refused later
+        given = np.asarray(given) if isinstance(given, list | tuple) else given
+    letter = getattr(getattr(given, "dtype", None), "kind", "")
+    held = np.asarray(given).ravel() if letter == "O" else []
+    if letter == "c" or any(isinstance(one, complex | np.complexfloating) for one in held):
+        raise InputError(
+            f"{name} holds complex numbers; give real ones (Complex data not supported)"
+        )
 
 
 def refuse_overflow(array: Array | np.ndarray, name: str) -> None:

@@ -249,7 +249,7 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
         """Validate a table: finite numbers, matching lengths; rows of weight zero are dropped."""
         for given, name in ((X, "X"), (y, "y"), (sample_weight, "sample_weight")):
-            validation.refuse_masked(given, name)
+            validation.refuse_unreal(given, name)
         X, y = validate_data(
             self, X, y, accept_sparse="csr", dtype=DTYPES, y_numeric=False, multi_output=False
         )
@@ -330,7 +330,7 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
         ``jointly`` with the correlations of the predictors of each row.
         """
         check_is_fitted(self)
-        validation.refuse_masked(X, "X")
+        validation.refuse_unreal(X, "X")
         X = validate_data(self, X, accept_sparse="csr", dtype=DTYPES, reset=False)
         table = canonical(X) if sparse.issparse(X) else X
         posterior = self._posterior
