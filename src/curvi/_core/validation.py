@@ -132,7 +132,7 @@ def refuse_unreal(given: Any, name: str) -> None:
     with contextlib.suppress(TypeError, ValueError):  # of a ragged list, which is refused later
         given = np.asarray(given) if isinstance(given, list | tuple) else given
     letter = getattr(getattr(given, "dtype", None), "kind", "")
-    held = np.asarray(given).ravel() if letter == "O" else []
+    held: Any = np.asarray(given).ravel() if letter == "O" else []
     if letter == "c" or any(isinstance(one, complex | np.complexfloating) for one in held):
         raise InputError(
             f"{name} holds complex numbers; give real ones (Complex data not supported)"
