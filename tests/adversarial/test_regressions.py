@@ -215,3 +215,49 @@ def test_a_full_covariance_does_not_depend_on_the_number_of_cores():
         return subprocess.run(command, capture_output=True, check=True, text=True).stdout
 
     assert bits(1) == bits(len(cores))
+
+
+def twin_columns(table, rows, likelihood):
+    """Two columns correlated at 0.999, one on its own, and responses to the first."""
+    rng = np.random.default_rng(0)
+    twin, noise, other = rng.normal(size=(3, rows))
+    responses = {
+        "logistic": (0.3 * twin + rng.logistic(size=rows) > 0).astype(int),
+        "linear": 0.3 * twin + rng.normal(size=rows),
+        "poisson": rng.poisson(np.exp(0.3 * twin)),
+    }
+    return table(np.column_stack([twin, twin + 0.045 * noise, other])), responses[likelihood]
+
+
+@pytest.mark.parametrize("table", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
+@pytest.mark.parametrize("name", MODELS)
+def test_sds_too_small_under_a_diagonal_that_was_asked_for_are_warned_about(name, table):
+    features, y = twin_columns(table, 3000, name)
+    model = MODELS[name](covariance="diagonal")
+    said = ("2 of 3 features are too small", "by a factor of", "covariance='full'")
+    warned(lambda: model.fit(features, y), curvi.MisfitWarning, *said)
+
+
+def test_a_low_rank_with_fewer_factors_than_correlations_is_warned_about():
+    features, y = twin_columns(np.asarray, 3000, "linear")
+    several = np.column_stack([features, np.roll(features, 1, axis=0)])
+    model = MODELS["linear"](covariance="low-rank", rank=1)
+    handled(lambda: model.fit(features, y), lambda m: m.result_.sd_ratios.max() < 1.1)
+    said = ("2 of 6 features are too small", "by a factor of", "covariance='full'")
+    warned(lambda: model.fit(several, y), curvi.MisfitWarning, *said)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_sample_of_a_long_table_shows_sds_that_are_too_small(name):
+    features, y = twin_columns(np.asarray, 60_000, name)
+    model = MODELS[name](covariance="diagonal")
+    warned(lambda: model.fit(features, y), curvi.MisfitWarning, "by a factor of 2")
+
+
+def test_a_rare_indicator_of_a_long_table_is_not_taken_for_a_correlated_column():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(400_000, 2))
+    features[:, 1] = np.arange(400_000) % 40_001 == 1  # never in each twentieth row
+    y = features[:, 0] + rng.normal(size=400_000)
+    model = MODELS["linear"](covariance="diagonal")
+    handled(lambda: model.fit(features, y), lambda m: m.result_.sd_ratios.max() < 1.1)

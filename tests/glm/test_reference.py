@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,11 @@ from curvi.glm import BayesianLogisticRegression
 from curvi.reproduction._runs import design
 
 pytestmark = [pytest.mark.data, pytest.mark.float64_only]
+
+
+def too_small_sds():
+    """Indicators of one variable are correlated, which a diagonal covariance leaves out."""
+    return pytest.warns(curvi.MisfitWarning, match="the diagonal covariance leaves that out")
 
 
 @pytest.mark.parametrize(
@@ -23,7 +30,9 @@ def test_a1a_has_the_known_bound(data_dir, covariance, value):
         intercept_prior_scale=1e-5**-0.5,
         standardize=False,
         covariance=covariance,
-    ).fit(X, y)
+    )
+    with too_small_sds() if covariance == "diagonal" else nullcontext():
+        model.fit(X, y)
     assert model.converged_
     assert -model.elbo_ == pytest.approx(value, abs=1e-3)
 
@@ -31,7 +40,9 @@ def test_a1a_has_the_known_bound(data_dir, covariance, value):
 def test_a9a_has_the_known_bound_and_errors(data_dir):
     data = curvi.datasets.load("a9a", download=False)
     X, y = data.train
-    model = BayesianLogisticRegression(covariance="diagonal", standardize=False).fit(X, y)
+    model = BayesianLogisticRegression(covariance="diagonal", standardize=False)
+    with too_small_sds():
+        model.fit(X, y)
     assert model.converged_
     assert model.elbo_ == pytest.approx(-10780.496, abs=0.01)
     assert np.sum(model.predict(X) != y) == 4912

@@ -11,6 +11,8 @@ import scipy.special
 import scipy.stats
 
 import curvi
+from curvi._core import threads
+from curvi.sequences import _latent
 from curvi.sequences._latent import LatentModel, Volatility
 from curvi.sequences._nested import integrate
 from curvi.sequences._series import as_series
@@ -300,9 +302,9 @@ REFUSED = {
     "likelihood": (lambda: curvi.StateSpace(likelihood="cauchy").fit(Y), "choose one of"),
     "slope": (lambda: curvi.StateSpace("ar", trend=True).fit(Y), "needs level='walk'"),
     "season": (lambda: curvi.StateSpace(season=1).fit(Y), "at least 2 steps"),
-    "part of a season": (lambda: curvi.StateSpace(season=7).fit(Y), "no period was seen whole"),
+    "part of a season": (lambda: curvi.StateSpace(season=7).fit(Y), "two whole periods are needed"),
     "a long season": (
-        lambda: curvi.StateSpace(season=365).fit(np.arange(400.0)), "sines and cosines"),
+        lambda: curvi.StateSpace(season=365).fit(np.arange(800.0)), "sines and cosines"),
     "nothing": (lambda: curvi.StateSpace(None).fit(Y), "no process left"),
     "regressors": (lambda: curvi.StateSpace().fit(Y, np.ones((5, 1))), "one row per step"),
     "a constant": (lambda: curvi.StateSpace().fit(Y, np.ones((6, 1))), "is constant"),
@@ -312,6 +314,15 @@ REFUSED = {
     "component": (lambda: curvi.StateSpace().fit(Y).smooth("season"), "choose one of"),
     "interval": (lambda: curvi.StateSpace().fit(Y).smooth(interval=1.5), "below 1"),
     "complex": (lambda: curvi.StateSpace().fit(Y + 1j), "complex numbers"),
+    "complex regressors": (lambda: curvi.StateSpace().fit(Y, Y + 1j), "X holds complex numbers"),
+    "complex objects": (
+        lambda: curvi.StateSpace().fit(Y, [[complex(v, 1)] for v in Y.tolist()]), "complex"),
+    "an array of complex objects": (
+        lambda: curvi.StateSpace().fit((Y + 1j).astype(object)), "y holds complex numbers"),
+    "dated regressors": (lambda: curvi.StateSpace().fit(Y, YEARS[:6]), "X holds dates or times"),
+    "one period and a half": (lambda: curvi.StateSpace(season=4).fit(Y), "two whole periods"),
+    "a season too dear": (
+        lambda: curvi.StateSpace(season=100).fit(np.arange(2000.0)), "the square of the season"),
     "dates": (lambda: curvi.StateSpace().fit(YEARS), "dates or times"),
     "backwards": (lambda: curvi.StateSpace().fit(dated(YEARS[::-1])), r"forward in time at y\[1\]"),
     "a gap": (
@@ -326,3 +337,34 @@ REFUSED = {
 def test_what_cannot_be_fitted_is_refused(call, sentence):
     with pytest.raises(curvi.InputError, match=sentence):
         call()
+
+
+@pytest.mark.parametrize("steps", [10**7, 10**12])
+def test_forecasts_beyond_memory_are_refused_before_any_work(steps):
+    model = curvi.StateSpace().fit(Y)
+    for ask in (model.forecast, model.plot, lambda h: model.simulate(4000, h)):
+        with pytest.raises(curvi.MemoryBudgetError, match="fewer steps ahead"):
+            ask(steps)
+
+
+def test_more_regressors_than_steps_are_fitted_part_by_part(monkeypatch):
+    X, y = np.random.default_rng(0).normal(size=(2, 30, 40))[0], Y[:6].repeat(5) ** 1.5
+    whole = curvi.StateSpace().fit(y, X)
+    monkeypatch.setattr(_latent, "_NUMBERS_AT_ONCE", 5000)
+    parts = curvi.StateSpace().fit(y, X)
+    np.testing.assert_allclose(parts.coef_sd_, whole.coef_sd_, rtol=1e-6)
+    np.testing.assert_allclose(parts.smooth().mean, whole.smooth().mean, rtol=1e-6)
+    with curvi.memory_budget("10 KiB"), pytest.raises(curvi.MemoryBudgetError, match="30 steps"):
+        curvi.StateSpace().fit(y, X)
+
+
+def test_the_last_bits_do_not_depend_on_threads_of_the_blas():
+    def held(self, *_):
+        counts.add(max(pool.num_threads for pool in threads._pools()))
+        return real(self, *_)
+
+    counts, real = set(), _latent.LatentModel._fit
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_latent.LatentModel, "_fit", held)
+        curvi.StateSpace().fit(Y)
+    assert counts == {1}

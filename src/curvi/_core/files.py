@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from curvi._core.errors import InputError
+from curvi._core.text import printable
 
 try:
     import fcntl
@@ -180,4 +181,21 @@ def output_folder(folder: Path, names: Iterable[Path], *, overwrite: bool) -> No
     except OSError as error:
         raise InputError(
             f"--out {folder} cannot be made a folder ({error.strerror}); choose another place"
+        ) from error
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What a library raises at a damaged file becomes one sentence with the name of the file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, EOFError, ValueError) as error:
+        if getattr(error, "errno", None):  # of the system: no such file, no permission
+            raise
+        why = " ".join(printable(str(error)).split())[:100]
+        raise InputError(
+            f"{printable(str(path))} is damaged, or not what its name says ({why}); replace it "
+            "with an intact copy"
         ) from error

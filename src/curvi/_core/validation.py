@@ -113,6 +113,32 @@ def refuse_masked(array: Any, name: str) -> None:
         raise InputError(f"{name} is a masked array with {entries}; drop those rows, or fill them")
 
 
+def real_numbers(given: Any, name: str) -> np.ndarray:
+    """``given`` in float64; InputError for what a cast would cut short, or take for a number."""
+    refuse_unreal(given, name)
+    if getattr(getattr(given, "dtype", None), "kind", "") in ("m", "M"):
+        raise InputError(f"{name} holds dates or times; give real numbers")
+    try:
+        return np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is not an array of numbers ({error})") from error
+
+
+def refuse_unreal(given: Any, name: str) -> None:
+    """Raise InputError for a mask, and for complex numbers in the words of scikit-learn."""
+    refuse_masked(given, name)
+    if not isinstance(given, list | tuple) and not hasattr(given, "dtype"):
+        return
+    with contextlib.suppress(TypeError, ValueError):  # of a ragged list, which is refused later
+        given = np.asarray(given) if isinstance(given, list | tuple) else given
+    letter = getattr(getattr(given, "dtype", None), "kind", "")
+    held: Any = np.asarray(given).ravel() if letter == "O" else []
+    if letter == "c" or any(isinstance(one, complex | np.complexfloating) for one in held):
+        raise InputError(
+            f"{name} holds complex numbers; give real ones (Complex data not supported)"
+        )
+
+
 def refuse_overflow(array: Array | np.ndarray, name: str) -> None:
     """Raise InputError for an integer that JAX would wrap to 32 bits, naming the first one."""
     narrow = jax.dtypes.canonicalize_dtype(array.dtype)

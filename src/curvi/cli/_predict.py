@@ -61,7 +61,8 @@ class PredictCommand:
             ) from error
         with tempfile.TemporaryDirectory() as folder:
             table = as_text(self.table, folder)
-            cells = read_cells(table, separator=separator_of(table, self.separator))
+            between = separator_of(table, self.separator)
+            cells = read_cells(table, separator=between, least=1)
         rows = predictions(model, cells)
         text = json.dumps(rows, indent=1) + "\n" if self.json else as_csv(rows)
         if self.out is None:

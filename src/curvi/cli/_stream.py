@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from curvi._core.errors import InputError, optional_import
+from curvi._core.files import reading
 from curvi.cli._launch import shared_mesh
 from curvi.cli._table import FittedTable, choose_model, estimator_of
 from curvi.io import RowBlocks, rows
@@ -27,7 +28,8 @@ def is_long(path: Path) -> bool:
     if path.suffix != ".parquet":
         return False
     parquet = optional_import("pyarrow.parquet", extra="parquet", purpose="reading Parquet")
-    footer = parquet.read_metadata(path)
+    with reading(path):
+        footer = parquet.read_metadata(path)
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     stored = sum(group.total_byte_size for group in groups)
     return bool(max(stored, _NUMBER * footer.num_rows * footer.num_columns) > SMALL)
@@ -35,11 +37,18 @@ def is_long(path: Path) -> bool:
 
 def as_text(path: Path, folder: str) -> Path:
     """A Parquet file as a CSV file in a folder; any other file as it is."""
+    if path.suffix in (".npy", ".npz"):
+        raise InputError(
+            f"{path} holds arrays of NumPy, whose columns have no names; write a CSV or Parquet "
+            "file, or fit the arrays in Python"
+        )
     if path.suffix != ".parquet":
         return path
     parquet = optional_import("pyarrow.parquet", extra="parquet", purpose="reading Parquet")
     written = Path(folder) / f"{path.stem}.csv"
-    parquet.read_table(path).to_pandas().to_csv(written, index=False, float_format="%.17g")
+    with reading(path):
+        frame = parquet.read_table(path).to_pandas()
+    frame.to_csv(written, index=False, float_format="%.17g")
     return written
 
 

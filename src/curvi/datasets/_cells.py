@@ -97,8 +97,10 @@ def separator_of(path: Path, chosen: str) -> str:
     return find_separator(read_content(path, str(path), max_bytes=MAX_TABLE_BYTES))
 
 
-def read_cells(path: Path, *, separator: str) -> Cells:
+def read_cells(path: Path, *, separator: str, least: int = 2) -> Cells:
     """Read every cell of a table as text, within the limits of `curvi.datasets.read_table`.
+
+    It has at least two columns, or one where ``least`` is 1.
 
     Raises
     ------
@@ -118,7 +120,7 @@ def read_cells(path: Path, *, separator: str) -> Cells:
     lines: list[int] = []
     try:
         header = [cell.strip() for cell in next(reader, [])]
-        check_header(header, name, separator)
+        check_header(header, name, separator, least)
         columns: list[list[str]] = [[] for _ in header]
         for cells in reader:
             if not cells:

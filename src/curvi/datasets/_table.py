@@ -124,8 +124,8 @@ def check_text(content: bytes, name: str) -> None:
         raise format_error(name, f"byte {at}", "is a zero byte; this is not a text file")
 
 
-def check_header(header: list[str], name: str, separator: str) -> None:
-    """Refuse a header without names, with equal names, or with a single one."""
+def check_header(header: list[str], name: str, separator: str, least: int = 2) -> None:
+    """Refuse a header without names, with equal names, or with fewer than at least needed."""
     if not any(header):
         raise format_error(name, "line 1", "is empty", "start with a line that names the columns")
     if len(header) > MAX_COLUMNS:
@@ -134,7 +134,7 @@ def check_header(header: list[str], name: str, separator: str) -> None:
         raise format_error(
             name, "line 1", "holds numbers only", "start with a line that names the columns"
         )
-    if len(header) == 1:
+    if len(header) < least:
         hint = f"is the separator really {separator!r}? (--separator comma, semicolon or tab)"
         raise format_error(
             name, "line 1", "has one column, but a target and a feature are needed", hint

@@ -121,6 +121,8 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
         -----
         ConvergenceWarning
             If the maximum of the bound was not reached; the message says what to do.
+        MisfitWarning
+            If sds are too small because the covariance, chosen or given, leaves correlations out.
         """
         self._check_parameters()
         on_disk = isinstance(X, np.memmap)
@@ -190,8 +192,8 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
             )
         if not self.converged_:
             warnings.warn(self._failure(), ConvergenceWarning, stacklevel=3)
-        elif self.covariance == "auto" and self.prior == "normal" and (narrow := self._narrow()):
-            advice = "fit again with covariance='full', or 'diagonal' if sds do not matter"
+        elif self.prior == "normal" and (narrow := self._narrow()):
+            advice = "fit again with covariance='full', or ignore this where sds do not matter"
             warn_user(MisfitWarning(f"{type(self).__name__}: {narrow}; {advice}", self))
         elif several := self._several():
             warn_user(MisfitWarning(f"{type(self).__name__}: {several}", self))
@@ -280,7 +282,7 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
         """Validate a table: finite numbers, matching lengths; rows of weight zero are dropped."""
         for given, name in ((X, "X"), (y, "y"), (sample_weight, "sample_weight")):
-            validation.refuse_masked(given, name)
+            validation.refuse_unreal(given, name)
         X, y = validate_data(
             self, X, y, accept_sparse="csr", dtype=DTYPES, y_numeric=False, multi_output=False
         )
@@ -362,7 +364,7 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
         predictors of each row.
         """
         check_is_fitted(self)
-        validation.refuse_masked(X, "X")
+        validation.refuse_unreal(X, "X")
         X = validate_data(self, X, accept_sparse="csr", dtype=DTYPES, reset=False)
         table = canonical(X) if sparse.issparse(X) else X
         shift, scale = self._response_units

@@ -117,8 +117,17 @@ def sd_ratios(
         How closely to look.
     """
     check = Check() if check is None else check
+    sample = check.sample(tables, fitted.mean.shape[1])
+    ratios = _ratios_over(sample, likelihood, fitted, check)
+    if sample is tables or ratios.max() <= TOO_NARROW:
+        return ratios
+    return _ratios_over(tables, likelihood, fitted, check)  # a sample may lack what is rare
+
+
+def _ratios_over(
+    tables: Tables, likelihood: Likelihood | None, fitted: Fitted, check: Check
+) -> np.ndarray:
     classes, columns = fitted.mean.shape
-    tables = check.sample(tables, columns)
     model: RowModel
     if likelihood is not None:
         model, basis = OnePredictor(likelihood), np.ones((1, 1))

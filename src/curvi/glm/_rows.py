@@ -18,7 +18,7 @@ from sklearn.utils import check_X_y
 from sklearn.utils.validation import _check_sample_weight
 
 from curvi._core.errors import InputError
-from curvi._core.validation import refuse_masked
+from curvi._core.validation import refuse_unreal
 from curvi.glm._bound import Rows
 from curvi.glm._design import Columns, Moments
 from curvi.glm._likelihoods import row_slices
@@ -241,7 +241,7 @@ def _validated(item: Any, number: int) -> Block:
             "curvi.io.rows needs target="
         )
     for part, name in zip(item, ("X", "y", "weight"), strict=False):
-        refuse_masked(part, f"block {number}: {name}")
+        refuse_unreal(part, f"block {number}: {name}")
     try:
         X = item[0].toarray() if sparse.issparse(item[0]) else item[0]
         X, y = check_X_y(X, item[1], dtype=DTYPES)

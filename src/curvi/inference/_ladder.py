@@ -316,8 +316,7 @@ class Ladder:
         for _ in range(_OTHER_STARTS):
             if self._exhausted:
                 break
-            place = start + rng.normal(size=len(start))
-            family = self._plain
+            family, place = self._plain, start + rng.normal(size=len(start))
             params = around(family, on_device(place, self.target.dtype), 0.3)
             fitted = self._judged(family, self._run(family, params).params)
             if fitted is not None:
@@ -350,7 +349,8 @@ class Ladder:
             if fitted is not None and fitted.elbo > self._best.elbo - search.slightest:
                 found.append(fitted)
         if len(found) == 1:
-            self._note("search for other modes", first, f"none found {search.extent(density)}")
+            where = search.extent(len(start), density)
+            self._note("search for other modes", first, f"none found {where}")
             near = (
                 search.joined(density, flat_numbers(one.position).astype(np.float64), draws)
                 for one in self._modes

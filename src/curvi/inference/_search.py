@@ -88,10 +88,9 @@ class Search:
         affordable = min(self.most_places, self.most_numbers / max(numbers, 1.0))
         return int(wanted) if wanted * len(self.shells) <= affordable else 0
 
-    def extent(self, density: BatchedDensity) -> str:
+    def extent(self, dimension: int, density: BatchedDensity) -> str:
         """Where is looked, in words."""
-        dimension, numbers = density.density.dimension, density.density.cost.numbers
-        everywhere = dimension == 1 or self.num_directions(dimension, numbers)
+        everywhere = dimension == 1 or self.num_directions(dimension, density.density.cost.numbers)
         return "in any direction" if everywhere else "along coordinates"
 
     def standing_out(

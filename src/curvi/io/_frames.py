@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from curvi._core.errors import InputError, optional_import
+from curvi._core.files import reading
 
 _ROWS = 2**17  # of a part
 _TABLES = (".parquet", ".csv", ".tsv")
@@ -53,17 +54,35 @@ def frames(
     if place.suffix != ".parquet":
         separator = "\t" if place.suffix == ".tsv" else ","
         # low_memory would infer dtypes of a part piece by piece
-        options = {"sep": separator, "usecols": chosen, "chunksize": _ROWS, "low_memory": False}
+        options = {
+            "sep": separator,
+            "usecols": None if chosen is None else chosen.__contains__,
+            "chunksize": _ROWS,
+            "low_memory": False,
+        }
         read = partial(pd.read_csv, place, **options)
-        return lambda: iter(read(dtype=_kinds(read())))
+
+        def texts() -> Iterator[Any]:
+            with reading(place), read(dtype=_kinds(read())) as table:
+                for part in table:
+                    yield _with_columns(part, chosen, place)
+
+        return texts
     parquet = optional_import("pyarrow.parquet", extra="parquet", purpose="reading Parquet")
 
     def parts() -> Iterator[Any]:
-        with parquet.ParquetFile(place, pre_buffer=False) as file:  # else all of it is read ahead
+        # With pre_buffer all of it would be read ahead.
+        with reading(place), parquet.ParquetFile(place, pre_buffer=False) as file:
             for batch in file.iter_batches(_ROWS, columns=chosen):
-                yield batch.to_pandas()
+                yield _with_columns(batch.to_pandas(), chosen, place)
 
     return parts
+
+
+def _with_columns(part: Any, columns: list[str] | None, path: Path) -> Any:
+    if missing := [name for name in columns or () if name not in part.columns]:
+        raise InputError(f"{path} has no column {missing[0]!r}; choose others in columns=")
+    return part
 
 
 def _kinds(parts: Iterable[Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from curvi._core import validation
 from curvi._core.errors import InputError, optional_import
-from curvi._core.files import draft_folder
+from curvi._core.files import draft_folder, reading
 from curvi.io._passes import SameRows, aligned, kept
 
 _AHEAD = 2  # blocks that are read before they are asked for
@@ -213,16 +213,21 @@ def rows(
 
 def _npy(path: Path, responses: Path | None) -> RowBlocks:
     files = [path] if responses is None else [path, responses]
-    arrays = tuple(np.load(file, mmap_mode="r", allow_pickle=False) for file in files)
+    arrays = tuple(map(_mapped, files))
     if arrays[0].ndim < 2 or any(array.shape != arrays[0].shape[:1] for array in arrays[1:]):
         shapes = " and ".join(f"{f} {a.shape}" for f, a in zip(files, arrays, strict=True))
         raise InputError(f"{shapes}: give a table of rows, and one response to each")
     return of_arrays(arrays)
 
 
+def _mapped(path: Path) -> np.ndarray:
+    with reading(path):
+        return np.lib.format.open_memmap(path, mode="r")
+
+
 def _parquet(path: Path, target: str | None, columns: Sequence[str] | None) -> RowBlocks:
     parquet = optional_import("pyarrow.parquet", extra="parquet", purpose="reading Parquet")
-    with parquet.ParquetFile(path) as file:
+    with reading(path), parquet.ParquetFile(path) as file:
         found, count = list(file.schema_arrow.names), int(file.metadata.num_rows)
     names = [name for name in found if name != target] if columns is None else list(columns)
     responded = [] if target is None else [target]
@@ -235,7 +240,8 @@ def _parquet(path: Path, target: str | None, columns: Sequence[str] | None) -> R
         )
 
     def source() -> Iterator[tuple[np.ndarray, ...]]:
-        with parquet.ParquetFile(path, pre_buffer=False) as file:  # else all of it is read ahead
+        # With pre_buffer all of it would be read ahead.
+        with reading(path), parquet.ParquetFile(path, pre_buffer=False) as file:
             size = max(1, _NUMBERS // max(len(names), 1))
             for batch in file.iter_batches(size, columns=[*names, *responded]):
                 parts = [_numbers(batch.column(name), name, path) for name in names]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from curvi._core import validation
 from curvi._core.errors import InputError, warn_user
 from curvi._core.text import quoted
 from curvi.mixed._checks import (
@@ -76,6 +77,7 @@ def checked(
     used = [name for name in known if name in names]
     part = frame[used]
     for name in used:
+        validation.refuse_unreal(part[name], f"column {quoted(name)}")
         missing = np.flatnonzero(part[name].isna().to_numpy())
         if len(missing) and not (groups_may_miss and name in groups):
             kind = "group column" if name in groups else "column"

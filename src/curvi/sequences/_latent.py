@@ -17,12 +17,15 @@ round is exact, and the bound is the log marginal likelihood.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
 
+from curvi._core.memory import require_memory
+from curvi._core.threads import one_blas_thread
 from curvi.glm._likelihoods import Bernoulli, Likelihood, Poisson, RowTerms
 from curvi.sequences._anderson import Anderson
 from curvi.sequences._structure import Components, Structure
@@ -168,6 +171,7 @@ class LatentModel:
         precision, linear = (np.broadcast_to(s, (points, len(y))).copy() for s in sites)
         return precision, linear
 
+    @one_blas_thread()  # blocks are small, and its threads would wait for each other
     def fit(
         self, theta: np.ndarray, sites: tuple[np.ndarray, np.ndarray] | None = None
     ) -> Posterior:
@@ -186,14 +190,21 @@ class LatentModel:
             One entry per point.
         """
         structure = Structure(self.components, len(self.y))
-        share = structure.num_blocks * structure.width**2
-        at_once = max(1, int(_NUMBERS_AT_ONCE / share))
         parts = []
-        for first in range(0, len(theta), at_once):
-            chosen = slice(first, first + at_once)
+        for chosen in self._together(structure, len(theta)):
             start = None if sites is None else tuple(s[chosen].copy() for s in sites)
             parts.append(self._fit(structure, theta[chosen], start))
         return Posterior(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def _together(self, structure: Structure, points: int) -> Iterator[slice]:
+        """Points that are worked on side by side, by what their blocks and columns take."""
+        columns = structure.states * (1 + self.design.shape[1])
+        share = structure.num_blocks * structure.width**2 + structure.times * columns
+        what = f"the states of {structure.times} steps"
+        remedy = "use fewer steps, a shorter season or fewer columns of X"
+        require_memory(12 * 8 * share, what, remedy)
+        at_once = max(1, int(_NUMBERS_AT_ONCE / share))
+        return (slice(first, first + at_once) for first in range(0, points, at_once))
 
     def _system(self, structure: Structure, natural: dict[str, np.ndarray]) -> System:
         return System(structure, self.design, self.design_sd, natural)
@@ -284,21 +295,30 @@ class LatentModel:
         quadratic = w * (solved.variance + solved.mean**2) - r * solved.mean
         return rows + 0.5 * (quadratic.sum(axis=1) + system.prior_log_det - solved.log_det)
 
+    @one_blas_thread()
     def at(self, theta: np.ndarray, sites: tuple[np.ndarray, np.ndarray]) -> Posterior:
         """The q of given sites: for steps without observations, whose sites are zero."""
         structure = Structure(self.components, len(self.y))
-        system = self._system(structure, self.natural(theta))
-        solved = system.solve(*sites)
-        return Posterior(
-            np.full(len(theta), np.nan), *sites, solved.mean + self.offset, solved.variance
-        )
+        parts = [
+            self._system(structure, self.natural(theta[some])).solve(*(s[some] for s in sites))
+            for some in self._together(structure, len(theta))
+        ]
+        mean, variance, _ = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return Posterior(np.full(len(theta), np.nan), *sites, mean + self.offset, variance)
 
+    @one_blas_thread()
     def states(self, theta: np.ndarray, posterior: Posterior) -> State:
         """Means and variances of all components of the state, for fitted points."""
         structure = Structure(self.components, len(self.y))
-        system = self._system(structure, self.natural(theta))
-        return system.states(posterior.precision, posterior.linear)
+        parts = [
+            self._system(structure, self.natural(theta[some])).states(
+                posterior.precision[some], posterior.linear[some]
+            )
+            for some in self._together(structure, len(theta))
+        ]
+        return State(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
+    @one_blas_thread()
     def draw(
         self, theta: np.ndarray, posterior: Posterior, rng: np.random.Generator, num_draws: int
     ) -> np.ndarray:
@@ -308,6 +328,7 @@ class LatentModel:
         drawn = system.draw(posterior.precision, system.noise(rng, len(theta), num_draws))
         return drawn + posterior.mean[:, :, None]
 
+    @one_blas_thread()
     def gap(self, theta: np.ndarray, posterior: Posterior) -> np.ndarray:
         r"""How far the bound lies below the log marginal likelihood, to second order.
 

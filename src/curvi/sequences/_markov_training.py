@@ -114,11 +114,7 @@ def as_sequences(sequences: Any, lengths: Any, width: int | None = None) -> list
         given = [np.asarray(s)[: int(n)] for s, n in zip(sequences, lengths, strict=True)]
     found: list[np.ndarray] = []
     for index, sequence in enumerate(given):
-        validation.refuse_masked(sequence, f"sequences[{index}]")
-        try:
-            array = np.asarray(sequence, np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"sequences[{index}] is not an array of numbers") from error
+        array = validation.real_numbers(sequence, f"sequences[{index}]")
         if array.ndim != 2 or not array.size:
             raise InputError(
                 f"sequences[{index}] has the shape {array.shape}; each sequence is an array of "

@@ -72,11 +72,7 @@ class Series:
 
 
 def _regressors(X: Any, steps: int, what: str) -> np.ndarray:
-    validation.refuse_masked(X, "X")
-    try:
-        X = np.asarray(X, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"X is not an array of numbers ({error})") from error
+    X = validation.real_numbers(X, "X")
     if X.ndim == 1:
         X = X[:, None]
     if X.ndim != 2 or X.shape[0] != steps:
@@ -87,16 +83,9 @@ def _regressors(X: Any, steps: int, what: str) -> np.ndarray:
 
 def _numbers(y: Any) -> np.ndarray:
     """The series in float64; masked entries are missing ones."""
-    kind = np.asarray(y).dtype.kind
-    if kind in "cmM":
-        what = "complex numbers" if kind == "c" else "dates or times"
-        raise InputError(f"y holds {what}; fit() takes real numbers, one for each step")
-    try:
-        if isinstance(y, np.ma.MaskedArray):
-            return np.ma.filled(y.astype(np.float64), np.nan)
-        return np.asarray(y, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"y is not an array of numbers ({error})") from error
+    if not isinstance(y, np.ma.MaskedArray):
+        return validation.real_numbers(y, "y")
+    return np.where(np.ma.getmaskarray(y), np.nan, validation.real_numbers(y.data, "y"))
 
 
 def _times(index: Any) -> np.ndarray | None:

@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator
 
 from curvi._core import validation
 from curvi._core.errors import InputError, NotConvergedWarning, warn_user
+from curvi._core.memory import require_memory
 from curvi.engine import resumable
 from curvi.engine._recording import belongs, remembered
 from curvi.io._objects import SavedEstimator
@@ -18,12 +19,11 @@ from curvi.sequences._latent import LIKELIHOODS, LatentModel, Posterior
 from curvi.sequences._nested import Lattice, integrate
 from curvi.sequences._page import Reported
 from curvi.sequences._series import Series, as_series, model_for
-from curvi.sequences._structure import Components
+from curvi.sequences._structure import Components, check_season
 from curvi.sequences._system import State
 
 # Spacing, cutoff and most points of the lattice, for one to four hyperparameters.
 _LATTICES = ((1.0, 7.0, 100), (1.25, 6.0, 400), (1.25, 6.0, 600), (1.5, 5.0, 800))
-_LONGEST_SEASON = 104
 
 
 class StateSpace(Reported, SavedEstimator, BaseEstimator):
@@ -48,7 +48,7 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
     trend : bool
         Give a walking level a slope, which is a random walk itself.
     season : int, optional
-        Steps of a period, 2 to 104; the effects of a period sum to about zero.
+        Steps of a period, 2 to 104 and seen twice; the effects of a period sum to about zero.
     likelihood : {"gaussian", "poisson", "bernoulli", "volatility"}
         Real values with noise; counts with a log link; labels 0 and 1 with a logit link; returns
         whose log variance is the predictor (stochastic volatility).
@@ -122,7 +122,7 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
             validation.positive_integer(self.season, "season")
             if self.season < 2:
                 raise InputError("season is 1; a period has at least 2 steps, or use season=None")
-            _check_season(self.season, len(series.y))
+            check_season(self.season, len(series.y))
         if level is None and self.season is None:
             raise InputError("there is no process left; use level='walk' or season")
         return Components(level, bool(self.trend), self.season or 0, scale)
@@ -263,7 +263,6 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
 
     def _extended(self, h: int, X: Any) -> tuple[LatentModel, Posterior]:
         """The model with h more steps, and its posterior: new steps are missing observations."""
-        validation.positive_integer(h, "h")
         model = self._fitted()
         longer = model_for(
             self._series.extended(h, X), model.components, self.likelihood, self.prior_scales
@@ -327,7 +326,12 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         InputError
             If the model is not fitted, or X does not have h rows.
         """
-        validation.positive_integer(num_draws, "num_draws")
+        for count, name in ((num_draws, "num_draws"), (h, "h")):
+            validation.positive_integer(count, name)
+        self._fitted()
+        steps = len(self._series.y) + h
+        size = 4 * 8 * steps * (num_draws + 2 * len(self.lattice_.points))
+        require_memory(size, f"{num_draws} draws of {steps} steps", "ask for fewer steps ahead")
         model, posterior = self._extended(h, X)
         rng = np.random.default_rng(seed)
         return replicated(model, self.lattice_, posterior, num_draws, rng, last=h)
@@ -357,21 +361,6 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         ahead = [self.forecast(h, interval=p, X=X) for p in (interval, inner)] if h else []
         seen = self._series.shown
         return plot_bands(seen, wide, ahead, absolute=self.likelihood == "volatility")
-
-
-def _check_season(season: int, steps: int) -> None:
-    """Refuse a period that was never seen whole, and one whose blocks would be too wide."""
-    if season > steps:
-        raise InputError(
-            f"season is {season} but y has {steps} step(s): no period was seen whole; use a longer "
-            "series or season=None"
-        )
-    if season > _LONGEST_SEASON:
-        raise InputError(
-            f"season is {season}, and the time of a fit grows with its square; at most "
-            f"{_LONGEST_SEASON} steps: give sines and cosines of a longer period as columns of X, "
-            "or add the series up to fewer steps"
-        )
 
 
 class _Evaluation:

@@ -16,6 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from curvi._core.errors import InputError
+
+_LONGEST_SEASON = 104
+
 Entry = tuple[int, int, float]  # lag, component, coefficient
 
 
@@ -210,3 +214,18 @@ class Structure:
         if "phi" in theta:
             log_det += np.log1p(-(theta["phi"] ** 2))
         return diagonal, below, log_det
+
+
+def check_season(season: int, steps: int) -> None:
+    """Refuse a period that was not seen twice, and a fit that would take many minutes."""
+    if 2 * season > steps:
+        raise InputError(
+            f"season is {season} but y has {steps} step(s), and two whole periods are needed to "
+            "tell a season from the level; use a longer series or season=None"
+        )
+    if season > _LONGEST_SEASON or steps * season**2 > 10**7:
+        raise InputError(
+            f"season is {season} and y has {steps} steps: the time of a fit grows with the steps "
+            f"and the square of the season, which has at most {_LONGEST_SEASON}; give sines and "
+            "cosines of the period as columns of X, or add the series up to fewer steps"
+        )

@@ -96,7 +96,7 @@ class System:
         inverses = factor.selected_inverse()
         blocks = inverses.reshape(*inverses.shape[:2], -1) @ self._squares().T
         variance = self._times(blocks[..., None])[..., 0]
-        variance = variance + np.einsum("ktp,kpq,ktq->kt", rest, inverse, rest)
+        variance = variance + np.einsum("ktp,ktp->kt", rest @ inverse, rest)
         log_det = factor.log_det + (np.linalg.slogdet(schur)[1] if X.shape[1] else 0.0)
         return Solved(mean, variance, log_det)
 
@@ -112,7 +112,7 @@ class System:
         moved = components(solved)
         mean = moved[..., 0] - np.einsum("ktsp,kp->kts", moved[..., 1:], coef)
         own = np.diagonal(factor.selected_inverse(), axis1=-2, axis2=-1)[..., None]
-        shared = np.einsum("ktsp,kpq,ktsq->kts", moved[..., 1:], inverse, moved[..., 1:])
+        shared = np.einsum("ktsp,ktsp->kts", moved[..., 1:] @ inverse[:, None], moved[..., 1:])
         return State(mean, components(own)[..., 0] + shared, coef, inverse)
 
     def noise(

@@ -95,7 +95,7 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
         if not reset:
             check_is_fitted(self)
         refuse_blocks(X, type(self).__name__)
-        validation.refuse_masked(X, "X")
+        validation.refuse_unreal(X, "X")
         if isinstance(X, list | tuple) and len(X) and np.ndim(X[0]) > 1:
             X = np.asarray(X)  # images as nested lists
         shape = np.shape(X)[1:] if hasattr(X, "shape") and len(np.shape(X)) > 2 else None

@@ -118,7 +118,7 @@ class Uses:
         """
         model = self._networks()
         refuse_blocks(X, "impute()")
-        validation.refuse_masked(X, "X")
+        validation.refuse_unreal(X, "X")
         X = np.array(X, use.dtype_of(model), ndmin=2)
         missing = np.isnan(X) if missing is None else np.asarray(missing)
         if missing.dtype != bool or missing.shape != X.shape:
@@ -285,7 +285,7 @@ def checked_conditions(
         return None
     if condition is None:
         raise InputError("condition is missing; the model was trained with one: pass condition=")
-    validation.refuse_masked(condition, "condition")
+    validation.refuse_unreal(condition, "condition")
     array = np.asarray(condition)
     if array.dtype.kind not in "fiub":
         raise InputError(

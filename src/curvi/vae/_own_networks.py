@@ -104,7 +104,7 @@ def fit_networks(
         names = ", ".join(sorted(map(str, kinds)))
         raise InputError(f"params have the dtypes {names}; bring them to one precision")
     dtype = jax.dtypes.canonicalize_dtype(kinds.pop())
-    validation.refuse_masked(X, "X")
+    validation.refuse_unreal(X, "X")
     X = np.asarray(X).astype(dtype)
     values = np.where(np.isnan(X), 0.0, X) if objective.missing else X
     need = "entries must be finite (NaN is missing with missing=True)"

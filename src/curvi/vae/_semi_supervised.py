@@ -148,7 +148,7 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         validation.positive_number(self.beta, "beta")
         method = self._chosen_method()
         X = self._rows(X, reset=True)
-        validation.refuse_masked(y, "y")
+        validation.refuse_unreal(y, "y")
         labels = column_or_1d(np.asarray(y), warn=True)
         if len(labels) != len(X):
             raise InputError(f"y has {len(labels)} labels but X has {len(X)} rows; give one each")
