@@ -340,3 +340,20 @@ def test_workers_end_when_their_launcher_was_killed():
         assert started.stdout.readline() == b"began\n"
         started.kill()
         assert started.stdout.read() == b""  # which the worker, too, holds open until it ends
+
+
+def test_processes_with_different_rows_are_refused(tmp_path):
+    script = tmp_path / "differ.py"
+    script.write_text(
+        "import curvi, jax, numpy as np\n"
+        "mesh = curvi.data_mesh()\n"
+        "X = np.random.default_rng(jax.process_index()).normal(size=(50, 2))\n"
+        "model = curvi.BayesianLinearRegression(covariance='diagonal')\n"
+        "print('fitted', model.fit(X, X[:, 0], mesh=mesh))\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "curvi", "launch", "--processes", "2", "--", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "fitted" not in done.stdout
+    assert "the processes were given different rows" in done.stderr
