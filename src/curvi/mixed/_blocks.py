@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from curvi._core.errors import InputError
-from curvi.mixed._checks import Pairs, inspect_columns, inspect_design, require_offset
+from curvi.mixed._checks import (
+    Pairs,
+    inspect_columns,
+    inspect_design,
+    inspect_origins,
+    require_offset,
+)
 from curvi.mixed._design import Design, Factor, Moments, arrange, joined
 from curvi.mixed._formula import Formula, Matrices, evaluate
 from curvi.mixed._hyper import INTERCEPT, Layout
@@ -57,6 +63,7 @@ def learn(formula: Formula, parts: Parts, likelihood: Likelihood, scales: Scales
     known = seen(formula, parts)
     inspect_columns(formula, known.example, len(known.example))
     matrices = evaluate(formula, known.example)
+    inspect_origins(matrices, known.example)
     require_groups(formula, matrices.common_columns())
     reader = _Reader.of(matrices, known, likelihood)
     pairs = Pairs()
@@ -84,7 +91,7 @@ def learn(formula: Formula, parts: Parts, likelihood: Likelihood, scales: Scales
             factors.append(start.seen_from(replace(factor, blocks=blocks[factor.name]), place))
         return replace(
             design, scales=fixed, centre=-began.shift, origin=origin - start.X, unit=unit,
-            factors=tuple(factors),
+            within=matrices.common.within, factors=tuple(factors),
         )  # fmt: skip
 
     design = finished(reader.empty)
@@ -265,6 +272,7 @@ class _Reader:
                 raise _other_rows()
             factors.append((name, codes, indices))
         X, offset, lefts = finite_columns(self.matrices, part, first)
+        X, lefts = self.matrices.centred(X, lefts)
         found = self.matrices.response.of(part)
         y, _, _ = response_of(self.likelihood, found, None, formula.response, first)
         return X, offset, y, tuple(

@@ -14,7 +14,7 @@ from curvi._core.errors import InputError, warn_user
 from curvi._core.memory import require_memory
 from curvi._core.text import quoted
 from curvi.mixed._design import Design, Factor
-from curvi.mixed._formula import Formula
+from curvi.mixed._formula import Formula, Matrices
 from curvi.mixed._hyper import INTERCEPT
 
 
@@ -145,6 +145,28 @@ _LOST = {
     "student-t": "the residual sd",
     "bernoulli": "the chance of each answer",
 }
+
+
+def inspect_origins(matrices: Matrices, frame: Any, *, most: float = 5.0) -> None:
+    """Warn of terms that depend on a zero far outside of the data.
+
+    Effects that are not correlated with the intercept of their factor have `inspect_zero`.
+    """
+    sums = [("the fixed effects", matrices.common)]
+    bars = matrices.formula.bars
+    constant = {b.factor for b, left in zip(bars, matrices.lefts, strict=True) if left.intercept}
+    for bar, left in zip(bars, matrices.lefts, strict=True):
+        if bar.factor not in constant or (left.intercept and bar.correlated):
+            sums.append((f"({bar.left} | {bar.factor})", left))
+    for where, columns in sums:
+        for name in columns.tied:
+            values = frame[name].to_numpy(np.float64)
+            if abs(np.mean(values)) > most * np.std(values) > 0:
+                warn_user(
+                    f"{where} depend on where {name} has its zero, which is far from its values, "
+                    "because the intercept or a term of lower order is missing; add it (x * h in "
+                    f"place of x:h), or write center({name})"
+                )
 
 
 def inspect_zero(factor: Factor, low: np.ndarray, high: np.ndarray) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ from curvi.mixed._expressions import (
     nodes,
 )
 from curvi.mixed._grammar import read
+from curvi.mixed._origins import around
 from curvi.mixed._terms import Columns, Sum, levels_of_values
 
 
@@ -210,6 +211,22 @@ class Matrices:
         lefts = [left.values(table) for left in self.lefts]
         return self.common.values(table), self.common.offset(table), lefts
 
+    def centred(
+        self, X: np.ndarray, lefts: list[np.ndarray]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The same columns with numbers around their means, where the span allows it."""
+        pairs = zip(lefts, self.lefts, strict=True)
+        return around(X, self.common.within), [around(v, left.within) for v, left in pairs]
+
+    def stated_as(self, before: Matrices) -> Matrices:
+        """The same with the centres of an earlier fit, where its priors are stated."""
+        sums = (self.common, *self.lefts), (before.common, *before.lefts)
+        common, *lefts = (
+            replace(mine, centres=tuple((n, dict(old.centres).get(n, m)) for n, m in mine.centres))
+            for mine, old in zip(*sums, strict=True)
+        )
+        return replace(self, common=common, lefts=tuple(lefts))
+
 
 def evaluate(formula: Formula, table: Any) -> Matrices:
     """Evaluate a formula on its table: transformations and categories are learned here."""
@@ -231,7 +248,8 @@ def _learned(formula: Formula, table: Any) -> Matrices:
                 f"the group term ({bar.left} | {bar.factor}) has no columns, or an offset; write "
                 f"(1 | {bar.factor}) for an intercept per group"
             )
-        lefts.append(left)
+        # Columns that are not correlated are so where they are zero: that is what || means.
+        lefts.append(left if bar.correlated else replace(left, centres=()))
     response = Response.learned(formula.node, formula.level, table)
     if response.level is not None and not np.any(response.of(table).values):
         raise InputError(f"no row of {response.node} is {quoted(str(response.level))}")

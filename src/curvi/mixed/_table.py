@@ -108,7 +108,7 @@ def blocks_of(
         # Columns that are not correlated are so where they are zero: that is what || means.
         means = moments.mean[some] if correlated else np.zeros(len(columns))
         origin = origin_of(columns, means, moments.varies[some])
-        blocks.append(Block(columns, scales, correlated, origin))
+        blocks.append(Block(columns, scales, correlated, origin, matrices.lefts[index].within))
         at += len(columns)
     return tuple(blocks)
 
@@ -225,6 +225,7 @@ def build(
 ) -> tuple[Design, Layout]:
     """The design of a table, and the layout of its hyperparameters, with their priors."""
     X, offset, lefts = finite_columns(matrices, frame)
+    X, lefts = matrices.centred(X, lefts)
     names = matrices.common_columns()
     require_groups(formula, names)
     y, trials = response
@@ -234,7 +235,7 @@ def build(
     origin = np.array(origin_of(names, moments.mean, moments.varies))
     factors = _factors(matrices, frame, lefts, scales.group_sd, unit)
     design = arrange(X, tuple(names), fixed, offset, y, trials, factors)
-    design = replace(design, origin=origin, unit=unit)
+    design = replace(design, origin=origin, unit=unit, within=matrices.common.within)
     require_offset(float(np.abs(offset).max()), unit)
     pairs = Pairs()
     pairs.add(factors)
