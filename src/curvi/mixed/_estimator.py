@@ -52,8 +52,9 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
     of the data: 2.5 units of the response over the sd of the column.
 
     Priors of intercepts, of their sds and of correlations are stated at the means of the columns
-    beside them, and those of products around the means of their columns, so that slopes depend
-    neither on the unit nor on the zero of a column. Results are shown as in lme4: intercepts, their sds and correlations are those where the columns are zero.
+    beside them, and those of products around these means, so that slopes depend neither on the unit
+    nor on the zero of a column. Results are shown as in lme4: intercepts, their sds and
+    correlations are those where the columns are zero.
     Where columns are not correlated, ``(1 + x || g)``, that is so at zero, as in lme4: such a model
     depends on where x has its zero.
 

@@ -19,8 +19,10 @@ from curvi._core.text import quoted
 from curvi.mixed._expressions import (
     CATEGORIES,
     RESPONSES,
+    WORDS,
     Call,
     Column,
+    Constant,
     Node,
     column_of,
     compute,
@@ -82,10 +84,30 @@ class Formula:
         return _names(nodes(self.node))
 
     @property
+    def outcomes(self) -> frozenset[str]:
+        """Columns of the response without those of trials, which may be predictors."""
+        if not isinstance(self.node, Call) or self.node.function not in RESPONSES:
+            return self.response_names
+        named = [value for name, value in self.node.named if name in ("successes", "x")]
+        return frozenset().union(*(_names(nodes(one)) for one in (*self.node.values, *named)[:1]))
+
+    @property
+    def boxes(self) -> list[Call]:
+        """Calls that make categories."""
+        calls = (node for part in self.parts()[1:] for node in part if isinstance(node, Call))
+        return [call for call in calls if call.function in CATEGORIES]
+
+    @property
     def boxed(self) -> frozenset[str]:
-        """Columns of the common part that are made categories."""
-        calls = (node for node in _nodes_of(self.common) if isinstance(node, Call))
-        return frozenset().union(*(_names(nodes(c)) for c in calls if c.function in CATEGORIES))
+        """Columns that are made categories."""
+        return frozenset().union(*(_names(nodes(call)) for call in self.boxes))
+
+    @property
+    def chosen(self) -> frozenset[str]:
+        """Columns whose reference is named."""
+        named = [call for call in self.boxes if any(
+            isinstance(n, Constant) and n.text not in WORDS for n in nodes(call))]  # fmt: skip
+        return frozenset().union(*(_names(nodes(call)) for call in named))
 
     def parts(self) -> list[list[Node]]:
         """All nodes: of the response, the common part, and the left side of every bar."""
@@ -106,7 +128,13 @@ def parse(text: Any) -> Formula:
     terms = [(bar.left, bar.columns) for bar in bars]
     if len(set(terms)) < len(terms):
         raise InputError(f"formula {quoted(text)} has the same group term twice; write it once")
-    return Formula(text, parsed.text, parsed.response, parsed.level, parsed.common, tuple(bars))
+    found = Formula(text, parsed.text, parsed.response, parsed.level, parsed.common, tuple(bars))
+    if again := found.outcomes & column_names(found, response=False):
+        raise InputError(
+            f"formula {quoted(text, 80)} has the response {quoted(min(again))} on the right, as a "
+            "predictor or group; leave it out there"
+        )
+    return found
 
 
 def column_names(formula: Formula, *, response: bool = True) -> set[str]:
@@ -233,7 +261,7 @@ def evaluate(formula: Formula, table: Any) -> Matrices:
     try:
         with np.errstate(all="ignore"):
             return _learned(formula, table)
-    except InputError as error:
+    except (InputError, ArithmeticError, np.linalg.LinAlgError) as error:
         raise InputError(
             f"formula {quoted(formula.text, 80)} cannot be evaluated: {error}"
         ) from error

@@ -12,10 +12,12 @@ from curvi._core.errors import InputError, warn_user
 from curvi._core.text import quoted
 from curvi.mixed._checks import (
     Pairs,
+    inspect_bars,
     inspect_design,
     inspect_zero,
     require_offset,
     require_size,
+    require_work,
 )
 from curvi.mixed._design import Design, Factor, Moments, arrange
 from curvi.mixed._expressions import unknown_column
@@ -75,6 +77,7 @@ def checked(
             raise unknown_column(name, frame)
     used = [name for name in known if name in names]
     part = frame[used]
+    require_real(part)
     for name in used:
         missing = np.flatnonzero(part[name].isna().to_numpy())
         if len(missing) and not (groups_may_miss and name in groups):
@@ -84,6 +87,19 @@ def checked(
                 f"{len(missing)} of {len(part)} rows; drop these rows, or fill them"
             )
     return part
+
+
+def require_real(frame: Any) -> None:
+    """Refuse complex numbers, which are neither numbers of a model nor names of groups."""
+    import pandas as pd
+
+    for name, column in frame.items():
+        boxed = column.dtype.kind == "O" and pd.api.types.infer_dtype(column) == "complex"
+        if column.dtype.kind == "c" or boxed:
+            raise InputError(
+                f"column {quoted(str(name))} holds complex numbers; give a column of real parts, "
+                "imaginary parts, sizes or angles"
+            )
 
 
 def bars_of(formula: Formula) -> dict[str, list[int]]:
@@ -124,7 +140,9 @@ def _factors(
         moments = Moments.of(stacked)
         blocks = blocks_of(matrices, indices, moments, scale, unit)
         factor = Factor(name, labels, codes, stacked, blocks)
-        inspect(factor, moments, np.abs(stacked - _level_means(factor)[codes]).max(axis=0))
+        away = np.abs(stacked - _level_means(factor)[codes]).max(axis=0)
+        near = stacked - factor.origin
+        inspect(factor, moments, away, near.T @ near)
         factors.append(factor)
     return tuple(factors)
 
@@ -185,12 +203,15 @@ def codes_of(labels: tuple[str, ...], frame: Any, columns: tuple[str, ...]) -> n
     return codes
 
 
-def inspect(factor: Factor, moments: Moments, deviations: np.ndarray) -> None:
+def inspect(factor: Factor, moments: Moments, deviations: np.ndarray, gram: np.ndarray) -> None:
     """Warn of a factor that the data say little about.
 
-    ``deviations`` are the largest distances of its columns from one value per level.
+    ``deviations`` are the largest distances of its columns from one value per level, ``gram`` has
+    their products.
     """
     name, levels = factor.name, factor.levels
+    require_work(factor)
+    inspect_bars(factor, gram)
     if levels == 1:
         warn_user(
             f"{name} has a single level: its sd is known from the prior alone; leave the term out, "
@@ -238,8 +259,9 @@ def build(
     design = replace(design, origin=origin, unit=unit, within=matrices.common.within)
     require_offset(float(np.abs(offset).max()), unit)
     pairs = Pairs()
-    pairs.add(factors)
-    pairs.announce(factors)
+    categories = matrices.common.crossed(frame)
+    pairs.add(factors, categories)
+    pairs.announce(factors, categories)
     plain = (X - origin) * (fixed / unit)
     inspect_design(design, plain.T @ plain, len(y), likelihood.name)
     return design, layout_of(design, likelihood, scales, unit)
@@ -260,7 +282,8 @@ def finite_columns(
         bad = np.flatnonzero(~np.isfinite(left).all(axis=1))
         if len(bad):
             raise InputError(f"({bar.left} | {bar.factor}) is not finite in row {first + bad[0]}")
-        require_size(left, f"({bar.left} | {bar.factor})")
+        for column in left.T:
+            require_size(column, f"({bar.left} | {bar.factor})")
     return X, offset, lefts
 
 

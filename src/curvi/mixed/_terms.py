@@ -255,6 +255,15 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class Crossed:
+    """A combination of categories: the level of every row, and how many there may be."""
+
+    name: str
+    codes: np.ndarray
+    levels: int
+
+
+@dataclass(frozen=True)
 class Columns:
     """The columns of a sum that has seen a table, and its offset.
 
@@ -284,6 +293,18 @@ class Columns:
         found = cls(terms.intercept, tuple(coded(terms.intercept, learned)), tuple(offsets))
         centres = {name: float(np.mean(table[name])) for name in sorted(found.span.closed())}
         return replace(found, centres=tuple(centres.items()))
+
+    def crossed(self, table: Any) -> list[Crossed]:
+        """Categories, and combinations of them, whose levels all have a fixed effect."""
+        out = []
+        for piece in self.pieces:
+            if all(c.levels is not None for c in piece.components):
+                codes, count = np.zeros(len(table), np.int64), 1
+                for c in piece.components:
+                    more = codes_of_values(_raw(c.node, table), c.levels or (), c.name)
+                    codes, count = codes * len(c.levels or ()) + more, count * len(c.levels or ())
+                out.append(Crossed(":".join(str(c.node) for c in piece.components), codes, count))
+        return out
 
     @cached_property
     def span(self) -> Span:
