@@ -125,9 +125,7 @@ def parse(text: Any) -> Formula:
         for bar in parsed.bars
         for depth in range(1, len(bar.nested) + 1)
     ]
-    terms = [(bar.left, bar.columns) for bar in bars]
-    if len(set(terms)) < len(terms):
-        raise InputError(f"formula {quoted(text)} has the same group term twice; write it once")
+    _require_once(text, bars)
     found = Formula(text, parsed.text, parsed.response, parsed.level, parsed.common, tuple(bars))
     if again := found.outcomes & column_names(found, response=False):
         raise InputError(
@@ -135,6 +133,26 @@ def parse(text: Any) -> Formula:
             "predictor or group; leave it out there"
         )
     return found
+
+
+def _require_once(text: str, bars: list[Bar]) -> None:
+    """Refuse an effect that a factor has twice: nothing could tell the two apart."""
+    seen: set[tuple[frozenset[str], frozenset[Node]]] = set()
+    for bar in bars:
+        if len(set(bar.columns)) < len(bar.columns):
+            raise InputError(
+                f"formula {quoted(text)} has a column twice in the groups {bar.factor}"
+            )
+        one = [frozenset[Node]()] if bar.terms.intercept else []
+        for term in (*one, *map(frozenset, bar.terms.terms)):
+            key = frozenset(bar.columns), frozenset(term)
+            if key in seen:
+                name = ":".join(map(str, term)) or "the intercept"
+                raise InputError(
+                    f"formula {quoted(text)} has {name} twice for the groups {bar.factor}; write "
+                    "it once, in one bar"
+                )
+            seen.add(key)
 
 
 def column_names(formula: Formula, *, response: bool = True) -> set[str]:
