@@ -2,14 +2,17 @@
 
     python -m tests.adversarial.formulas 1000000 0
 
-prints how many were refused and accepted, and fails where computing an accepted one compiled,
-imported, opened or started anything, or raised anything but a refusal.
+prints how many were refused and accepted, and fails where reading one or computing an accepted one
+compiled, imported, opened or started anything, or raised anything but a refusal.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import random
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -103,35 +106,44 @@ def grown(rng: random.Random, depth: int = 3) -> str:
     return shape.format(left, right)
 
 
+@functools.cache
+def _installed() -> list[list[tuple[str, str]]]:
+    """The lists that events go to now; a hook cannot be taken away again, so there is one."""
+    listeners: list[list[tuple[str, str]]] = []
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if listeners and event.startswith(WATCHED):
+            listeners[-1].append((event, str(arguments)[:200]))
+
+    sys.addaudithook(hook)
+    return listeners
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[list[tuple[str, str]]]:
+    """What runs, is compiled, imported or opened inside."""
+    events: list[tuple[str, str]] = []
+    _installed().append(events)
+    try:
+        yield events
+    finally:
+        _installed().pop()
+
+
 def main(count: int, seed: int) -> None:
-    rng, frame, events = random.Random(seed), table(), []  # noqa: S311  no secret
+    rng, frame = random.Random(seed), table()  # noqa: S311  no secret
     printable("\u202e")
     for text in SEEDS[1:]:  # what libraries import and compile at first use
         evaluate(parse(text), frame).evaluate(frame)
-    watching = False
-
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
-        if watching and event.startswith(WATCHED):
-            events.append((event, str(arguments)[:200]))
-
-    sys.addaudithook(hook)
     refused = accepted = evaluated = 0
     for index in range(count):
         text = f"y ~ {grown(rng)} + (1 | g)" if index % 3 == 0 else mutated(rng.choice(SEEDS), rng)
-        try:
-            formula = parse(text)
-        except InputError:
+        with watched() as events, contextlib.suppress(InputError):
             refused += 1
-            continue
-        accepted += 1
-        watching = True
-        try:
+            formula = parse(text)
+            refused, accepted = refused - 1, accepted + 1
             evaluate(formula, frame).evaluate(frame)
             evaluated += 1
-        except InputError:
-            pass
-        finally:
-            watching = False
         assert not events, (text, events)
     print(f"{refused} refused, {accepted} accepted, {evaluated} evaluated")  # noqa: T201
     assert accepted > count / 20, "too few were accepted to say anything"

@@ -10,6 +10,7 @@ import pytest
 
 import curvi
 from curvi.mixed import MixedModel
+from curvi.mixed._report import cautions, khat_of
 from tests.mixed.tables import table
 
 pytestmark = pytest.mark.float64_only
@@ -130,11 +131,11 @@ def test_options_that_do_not_exist_are_refused(frame):
         ({"z": lambda f: f.x * 1e50}, "y ~ z + x + (1 | g)", "'x' is a combination of z"),
         ({"h": lambda f: "same " + f.g}, "y ~ x + (1 | g) + (1 | h)", "under two names"),
         ({}, "y ~ x + g + (1 | g)", "g is a fixed effect and a group"),
-        ({"x": lambda f: f.x.round(1).astype(str)}, "y ~ x + (1 | g)", "numbers as text"),
+        ({"x": lambda f: f.x.round(0).astype(str)}, "y ~ x + (1 | g)", "numbers as text"),
         (
             {"c": lambda f: pd.Categorical(np.where(f.x > 0, "a", "b"), ["b", "a"])},
             "y ~ c + (1 | g)",
-            "'a' is the reference, not 'b'",
+            "'a' is the first of them, not 'b'",
         ),
         (
             {f"w{i}": np.random.default_rng(i).normal(size=40) for i in range(41)},
@@ -199,6 +200,20 @@ def test_pareto_k_is_a_number_or_none_and_above_its_limit_the_fit_warns(frame, m
         assert heavy <= any("importance weights" in text for text in model.warnings_)
     monkeypatch.setattr("curvi.mixed._design.LARGE_REST", 1)
     assert MixedModel("y ~ x + (1 | g)").fit(frame).khat_ is None
+
+
+@pytest.mark.parametrize(("heavy", "warned"), [(0.0, False), (20, False), (200, True)])
+def test_heavy_tails_are_a_warning_unless_half_of_the_points_are_effective(frame, heavy, warned):
+    posterior = MixedModel("y ~ x + (1 | g)", num_points=1024).fit(frame).posterior_
+    rank = np.arange(1, 1025)  # of the largest weights, whose tail is that of a Pareto with k = 1
+    weights = 1 + heavy / rank - 1e-4 * rank
+    ratios, weights = np.log(weights), weights / weights.sum()
+    share = 1 / (1024 * np.sum(weights**2))
+    assert (khat_of(ratios) > 0.7) == (heavy > 0)
+    assert (share < 0.5) == warned
+    assert weights.max() < 0.044 or warned
+    said = cautions(posterior, posterior.fixed(), np.ones(2) * 1e9, ratios, share)
+    assert any("heavy tails (Pareto k" in text for text in said) == warned
 
 
 def test_groups_that_are_seen_once_are_fitted(frame):

@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from curvi._core.errors import InputError
-from curvi.mixed._checks import Pairs, inspect_columns, inspect_design, require_offset
+from curvi.mixed._checks import (
+    Pairs,
+    inspect_columns,
+    inspect_design,
+    inspect_origins,
+    require_offset,
+)
 from curvi.mixed._design import Design, Factor, Moments, arrange, joined
 from curvi.mixed._formula import Formula, Matrices, evaluate
 from curvi.mixed._hyper import INTERCEPT, Layout
@@ -57,6 +63,7 @@ def learn(formula: Formula, parts: Parts, likelihood: Likelihood, scales: Scales
     known = seen(formula, parts)
     inspect_columns(formula, known.example, len(known.example))
     matrices = evaluate(formula, known.example)
+    inspect_origins(matrices, known.example)
     require_groups(formula, matrices.common_columns())
     reader = _Reader.of(matrices, known, likelihood)
     pairs = Pairs()
@@ -71,7 +78,7 @@ def learn(formula: Formula, parts: Parts, likelihood: Likelihood, scales: Scales
     for (name, indices), one, most in zip(bars_of(formula).items(), columns, within, strict=True):
         blocks[name] = blocks_of(matrices, indices, one, scales.group_sd, unit)
         factor = next(f for f in reader.empty.factors if f.name == name)
-        inspect(replace(factor, blocks=blocks[name]), one, most.deviations)
+        inspect(replace(factor, blocks=blocks[name]), one, most.deviations, most.gram)
 
     origin = np.array(origin_of(names, X.mean, X.varies))
     require_offset(float(offset.size[0]), unit)
@@ -84,14 +91,17 @@ def learn(formula: Formula, parts: Parts, likelihood: Likelihood, scales: Scales
             factors.append(start.seen_from(replace(factor, blocks=blocks[factor.name]), place))
         return replace(
             design, scales=fixed, centre=-began.shift, origin=origin - start.X, unit=unit,
-            factors=tuple(factors),
+            within=matrices.common.within, factors=tuple(factors),
         )  # fmt: skip
 
     design = finished(reader.empty)
     layout = layout_of(design, likelihood, scales, unit)
     levels = [factor.levels for factor in design.factors]
     sums = total.moved(moves(finished(reader.empty, began)), levels, unit)
-    pairs.announce([next(f for f in design.factors if f.name == name) for name in blocks])
+    pairs.announce(
+        [next(f for f in design.factors if f.name == name) for name in blocks],
+        matrices.common.crossed(known.example),
+    )
     inspect_design(design, sums.gram(len(names)), known.rows, likelihood.name)
     some = None if rows is None else standardised(finished(rows, began), layout)[0]
     summed = Summed(sums, began.shift / fixed, response / unit, some)
@@ -166,8 +176,8 @@ def _pass(
         found = Moments.of(np.column_stack([X, offset, y, *(f.columns for f in factors)]))
         total = sums if total is None else total + sums
         moments = found if moments is None else moments + found
-        within = [one.after(factor) for one, factor in zip(within, factors, strict=True)]
-        pairs.add(factors)
+        within = [one.after(*both) for one, *both in zip(within, factors, moved, strict=True)]
+        pairs.add(factors, reader.matrices.common.crossed(part))
         rows += len(y)
         if empty.is_large:
             kept.append(part_of(design, count))
@@ -197,18 +207,20 @@ class _Within:
 
     first: np.ndarray  # (levels, K), nan where no row was seen
     deviations: np.ndarray  # (K,)
+    gram: np.ndarray  # (K, K), products of the columns less the start
 
     @classmethod
     def of(cls, levels: int, size: int) -> _Within:
-        return cls(np.full((levels, size), np.nan), np.zeros(size))
+        return cls(np.full((levels, size), np.nan), np.zeros(size), np.zeros((size, size)))
 
-    def after(self, factor: Factor) -> _Within:
+    def after(self, factor: Factor, near: Factor) -> _Within:
         """What is known after the rows of another block."""
         levels, rows = np.unique(factor.codes, return_index=True)
         new = np.isnan(self.first[levels, 0])
         self.first[levels[new]] = factor.columns[rows[new]]
         apart = np.abs(factor.columns - self.first[factor.codes]).max(axis=0)
-        return replace(self, deviations=np.maximum(self.deviations, apart))
+        gram = self.gram + near.columns.T @ near.columns
+        return replace(self, deviations=np.maximum(self.deviations, apart), gram=gram)
 
 
 @dataclass(frozen=True)
@@ -265,6 +277,7 @@ class _Reader:
                 raise _other_rows()
             factors.append((name, codes, indices))
         X, offset, lefts = finite_columns(self.matrices, part, first)
+        X, lefts = self.matrices.centred(X, lefts)
         found = self.matrices.response.of(part)
         y, _, _ = response_of(self.likelihood, found, None, formula.response, first)
         return X, offset, y, tuple(

@@ -14,8 +14,9 @@ from curvi._core.errors import InputError, warn_user
 from curvi._core.memory import require_memory
 from curvi._core.text import quoted
 from curvi.mixed._design import Design, Factor
-from curvi.mixed._formula import Formula
+from curvi.mixed._formula import Formula, Matrices
 from curvi.mixed._hyper import INTERCEPT
+from curvi.mixed._terms import Crossed
 
 
 def require_size(values: np.ndarray, what: str, *, most: float = 1e100) -> None:
@@ -38,50 +39,60 @@ def require_offset(offset: float, unit: float, *, most: float = 1e10) -> None:
 
 
 def inspect_columns(formula: Formula, frame: Any, rows: int) -> None:
-    """Categories of the fixed part: too many of them, numbers as text, an order that is lost.
+    """Categories in terms: too many of them, numbers as text, an order that is lost.
 
     A part of a table, with all levels, is enough.
     """
-    groups = {bar.columns[0] for bar in formula.bars if len(bar.columns) == 1}
-    for name in (n for n in map(str, frame.columns) if n in formula.names):
+    used = formula.names.union(*(bar.names for bar in formula.bars))
+    for name in (n for n in map(str, frame.columns) if n in used):
         column = frame[name]
         boxed = name in formula.boxed
         if column.dtype.kind in "biuf" and not boxed:
             continue
         levels = int(column.nunique())
+        if not boxed:
+            _inspect_texts(column, name, levels)
         require_memory(
             4 * 8.0 * rows * levels,
             f"a column for each of {levels} values of {quoted(name)} in {rows} rows",
             f"write (1 | {name}), which is made for factors of many levels",
         )
-        if name in groups:
-            warn_user(
-                f"{name} is a fixed effect and a group: its levels have their own fixed effects, "
-                f"and the sd of (1 | {name}) is known from the prior alone; keep one of the two"
-            )
-        if not boxed:
-            _inspect_texts(column, name, levels)
+        if name not in formula.chosen:
+            _inspect_order(column, name)
 
 
-def _inspect_texts(column: Any, name: str, levels: int) -> None:
+def _inspect_texts(column: Any, name: str, levels: int, *, most: int = 20) -> None:
+    """Numbers as text: a few may be meant, many are a column that was not read as one."""
     import pandas as pd
 
-    if isinstance(column.dtype, pd.CategoricalDtype):
+    if getattr(getattr(column.dtype, "categories", None), "dtype", column.dtype).kind in "biuf":
+        return
+    texts = pd.Series(column.unique()).astype(str).str.replace(r"^([^,.]*),([^,.]*)$", r"\1.\2",
+                                                               regex=True)  # fmt: skip
+    if pd.to_numeric(texts, errors="coerce").isna().any():
+        return
+    said = (
+        f"column {quoted(name)} holds numbers as text: each of its {levels} values is a category; "
+        f"convert it with pd.to_numeric (decimal commas become points before), or write C({name}) "
+        "if they are labels"
+    )
+    if levels > most:
+        raise InputError(said)
+    warn_user(said)
+
+
+def _inspect_order(column: Any, name: str) -> None:
+    import pandas as pd
+
+    if isinstance(column.dtype, pd.CategoricalDtype) and not column.cat.ordered:
         given = list(column.cat.remove_unused_categories().cat.categories)
-        if not column.cat.ordered and given != sorted(given, key=_key):
+        if given != sorted(given, key=_key):
             warn_user(
                 f"the categories of {quoted(name)} have no order: they are sorted, and "
-                f"{quoted(str(min(given, key=_key)))} is the reference, not "
+                f"{quoted(str(min(given, key=_key)))} is the first of them, not "
                 f"{quoted(str(given[0]))}; use .cat.as_ordered() to keep the order in which they "
-                "were declared"
+                f"were declared, or C({name}, Treatment('level')) to name the reference"
             )
-        return
-    numbers = pd.to_numeric(pd.Series(column.unique()), errors="coerce")
-    if numbers.notna().all():
-        warn_user(
-            f"column {quoted(name)} holds numbers as text: each of its {levels} values is a "
-            f"category; convert it with astype(float), or write C({name}) if that is meant"
-        )
 
 
 def _key(value: Any) -> tuple[bool, Any]:
@@ -90,28 +101,71 @@ def _key(value: Any) -> tuple[bool, Any]:
 
 @dataclass
 class Pairs:
-    """Which factors have the same groups, from the codes of rows that may come in parts."""
+    """Which groups others tell apart, from the codes of rows that may come in parts.
 
-    found: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
+    The others are factors, and categories among the fixed effects.
+    """
 
-    def add(self, factors: Sequence[Factor]) -> None:
+    found: dict[tuple[str, int, int], np.ndarray] = field(default_factory=dict)
+
+    def add(self, factors: Sequence[Factor], categories: Sequence[Crossed]) -> None:
         """See more rows."""
         for (i, a), (j, b) in itertools.combinations(enumerate(factors), 2):
-            known = self.found.setdefault((i, j), np.zeros(0, np.int64))
-            if a.levels == b.levels and len(known) <= a.levels:  # more pairs: not the same groups
-                new = a.codes.astype(np.int64) * b.levels + b.codes
-                self.found[i, j] = np.unique(np.concatenate([known, new]))
+            if a.levels == b.levels:
+                self._see(("factor", i, j), a.codes, a.levels, b)
+        for (i, one), (j, b) in itertools.product(enumerate(categories), enumerate(factors)):
+            self._see(("fixed", i, j), one.codes, one.levels, b)
 
-    def announce(self, factors: Sequence[Factor]) -> None:
-        """Warn of one factor under two names."""
-        for (i, j), known in self.found.items():
-            a, b = factors[i], factors[j]
-            same = a.levels == b.levels > 1 and len(known) == a.levels
-            if same and set(a.effects) & set(b.effects):
-                warn_user(
-                    f"{a.name} and {b.name} are the same groups under two names: the prior alone "
-                    "tells their effects apart; keep one of them"
-                )
+    def _see(self, key: tuple[str, int, int], codes: np.ndarray, levels: int, b: Factor) -> None:
+        known = self.found.setdefault(key, np.zeros(0, np.int64))
+        if len(known) <= levels:  # more pairs: a level of one is in several of the other
+            new = codes.astype(np.int64) * b.levels + b.codes
+            self.found[key] = np.unique(np.concatenate([known, new]))
+
+    def announce(self, factors: Sequence[Factor], categories: Sequence[Crossed]) -> None:
+        """Warn of one factor under two names, and of groups that fixed effects tell apart."""
+        for (kind, i, j), known in self.found.items():
+            b = factors[j]
+            if kind == "factor":
+                a = factors[i]
+                same = a.levels > 1 and len(known) == a.levels and set(a.effects) & set(b.effects)
+                if same:
+                    warn_user(
+                        f"{a.name} and {b.name} are the same groups under two names: the prior "
+                        "alone tells their effects apart; keep one of them"
+                    )
+            elif b.levels > 1 and INTERCEPT in b.effects:
+                name, apart = categories[i].name, len(np.unique(known // b.levels))
+                is_it = "is a fixed effect and a group" if name == b.name else (
+                    f"is a fixed effect, and tells the groups of {b.name} apart")  # fmt: skip
+                if len(known) == apart:
+                    warn_user(
+                        f"{name} {is_it}: its levels have their own fixed effects, and the sd of "
+                        f"(1 | {b.name}) is known from the prior alone; keep one of the two"
+                    )
+
+
+def require_work(factor: Factor, *, hyper: int = 60, most: float = 5e9) -> None:
+    """Refuse effects per group so many that a fit would take hours or for ever."""
+    count = sum(block.size + block.correlations for block in factor.blocks)
+    if count > hyper and float(count) ** 2 * float(factor.size) ** 3 * factor.levels > most:
+        raise InputError(
+            f"{factor.name} has {factor.size} effects in each of {factor.levels} levels, and "
+            f"{count} sds and correlations: that would take hours; leave out terms on the left of "
+            "its bar, give a category fewer levels there, or make it a group, as in "
+            "(1 | group:category)"
+        )
+
+
+def inspect_bars(factor: Factor, gram: np.ndarray) -> None:
+    """Warn of effects of a level that its rows cannot tell apart, by products of the columns."""
+    names = factor.effects
+    if (found := collinear(gram)) and {names[k] for k in found[1]} != {INTERCEPT}:
+        listed = ", ".join(names[k] for k in found[1][:4])
+        warn_user(
+            f"the effect of {quoted(names[found[0]])} in the groups of {factor.name} is a "
+            f"combination of {listed}: the prior alone tells them apart; leave one of them out"
+        )
 
 
 def inspect_design(design: Design, gram: np.ndarray, rows: int, likelihood: str) -> None:
@@ -145,6 +199,28 @@ _LOST = {
     "student-t": "the residual sd",
     "bernoulli": "the chance of each answer",
 }
+
+
+def inspect_origins(matrices: Matrices, frame: Any, *, most: float = 5.0) -> None:
+    """Warn of terms that depend on a zero far outside of the data.
+
+    Effects that are not correlated with the intercept of their factor have `inspect_zero`.
+    """
+    sums = [("the fixed effects", matrices.common)]
+    bars = matrices.formula.bars
+    constant = {b.factor for b, left in zip(bars, matrices.lefts, strict=True) if left.intercept}
+    for bar, left in zip(bars, matrices.lefts, strict=True):
+        if bar.factor not in constant or (left.intercept and bar.correlated):
+            sums.append((f"({bar.left} | {bar.factor})", left))
+    for where, columns in sums:
+        for name in columns.tied:
+            values = frame[name].to_numpy(np.float64)
+            if abs(np.mean(values)) > most * np.std(values) > 0:
+                warn_user(
+                    f"{where} depend on where {name} has its zero, which is far from its values, "
+                    "because the intercept or a term of lower order is missing; add it (x * h in "
+                    f"place of x:h), or write center({name})"
+                )
 
 
 def inspect_zero(factor: Factor, low: np.ndarray, high: np.ndarray) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from curvi.mixed._hyper import Block
+from curvi.mixed._origins import Entries
 
 LARGE_REST = 400  # remaining effects from which systems are sparse
 
@@ -119,6 +120,7 @@ class Design:
     order: np.ndarray  # rows of the table in the order of this design
     alias: np.ndarray  # for each level of the table's first factor, the level kept here
     origin: np.ndarray  # values of the columns at which the prior of the intercept is stated
+    within: Entries = ()  # how columns of products were moved before, see `_origins`
     centre: np.ndarray | None = None  # prior means of the fixed effects; zero if absent
     unit: float = 1.0  # of the response
 

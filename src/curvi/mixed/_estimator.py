@@ -17,13 +17,14 @@ from curvi.engine import resumable
 from curvi.io._objects import SavedEstimator
 from curvi.mixed import _report as report
 from curvi.mixed._blocks import learn
-from curvi.mixed._checks import inspect_columns
+from curvi.mixed._checks import inspect_columns, inspect_origins
 from curvi.mixed._design import Design
-from curvi.mixed._formula import column_names, evaluate, parse
-from curvi.mixed._hyper import Block, Layout
+from curvi.mixed._formula import Matrices, column_names, evaluate, parse
+from curvi.mixed._hyper import INTERCEPT, Block, Layout
 from curvi.mixed._inference import Fitted, fit_design
 from curvi.mixed._levels import Parts
 from curvi.mixed._likelihoods import Likelihood, likelihood_of
+from curvi.mixed._origins import at_centres
 from curvi.mixed._page import Reported
 from curvi.mixed._parts import collected
 from curvi.mixed._posterior import Grouping, MixedPosterior, weighted_moments
@@ -51,8 +52,9 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
     of the data: 2.5 units of the response over the sd of the column.
 
     Priors of intercepts, of their sds and of correlations are stated at the means of the columns
-    beside them, so that slopes depend neither on the unit nor on the zero of a column. Results are
-    shown as in lme4: intercepts, their sds and correlations are those where the columns are zero.
+    beside them, and those of products around these means, so that slopes depend neither on the unit
+    nor on the zero of a column. Results are shown as in lme4: intercepts, their sds and
+    correlations are those where the columns are zero.
     Where columns are not correlated, ``(1 + x || g)``, that is so at zero, as in lme4: such a model
     depends on where x has its zero.
 
@@ -228,7 +230,7 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         before = self.posterior_
         other = clone(self)
         other.formula_ = self.formula_
-        design, layout = other._learn(joined_frames(known, new))
+        design, layout = other._learn(joined_frames(known, new), self._memory)
         given = zip(design.names, design.scales, design.origin, strict=True)
         kept = np.array([stated.get(name, (scale, origin)) for name, scale, origin in given])
         other._scales, other._origin = kept.reshape(-1, 2).T
@@ -307,13 +309,15 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         ):
             raise InputError(f"num_points is {self.num_points}; give at least 64")
 
-    def _learn(self, frame: Any) -> tuple[Design, Layout]:
+    def _learn(self, frame: Any, before: Matrices | None = None) -> tuple[Design, Layout]:
         """Evaluate the formula on its table, and keep what later calls need."""
         self._check_parameters()
         formula = parse(self.formula_)
         part = checked(formula, frame, response=True)
         inspect_columns(formula, part, len(part))
         matrices = evaluate(formula, part)
+        matrices = matrices if before is None else matrices.stated_as(before)
+        inspect_origins(matrices, part)
         column = part[formula.response] if formula.response in part.columns else None
         likelihood = self._likelihood()
         y, trials, self.classes_ = response_of(
@@ -358,8 +362,11 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         finite = bool(np.all(np.isfinite(self.coef_)) and np.isfinite(fitted.log_evidence))
         self.converged_ = bool(fitted.converged and finite)
         self.message_ = report.verdict(self.converged_, self.relative_ess_, fitted.method)
+        stated = at_centres(self.posterior_.fixed(), design.within)
+        if self._origin.any():
+            stated[:, design.names.index(INTERCEPT)] += stated @ self._origin
         alarms = report.cautions(
-            self.posterior_, self._scales, self._origin, fitted.log_ratios, self.relative_ess_
+            self.posterior_, stated, self._scales, fitted.log_ratios, self.relative_ess_
         )
         self.warnings_ = (*fitted.warnings, *alarms)
         if not self.converged_:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,8 +19,10 @@ from curvi._core.text import quoted
 from curvi.mixed._expressions import (
     CATEGORIES,
     RESPONSES,
+    WORDS,
     Call,
     Column,
+    Constant,
     Node,
     column_of,
     compute,
@@ -28,6 +30,7 @@ from curvi.mixed._expressions import (
     nodes,
 )
 from curvi.mixed._grammar import read
+from curvi.mixed._origins import around
 from curvi.mixed._terms import Columns, Sum, levels_of_values
 
 
@@ -81,10 +84,30 @@ class Formula:
         return _names(nodes(self.node))
 
     @property
+    def outcomes(self) -> frozenset[str]:
+        """Columns of the response without those of trials, which may be predictors."""
+        if not isinstance(self.node, Call) or self.node.function not in RESPONSES:
+            return self.response_names
+        named = [value for name, value in self.node.named if name in ("successes", "x")]
+        return frozenset().union(*(_names(nodes(one)) for one in (*self.node.values, *named)[:1]))
+
+    @property
+    def boxes(self) -> list[Call]:
+        """Calls that make categories."""
+        calls = (node for part in self.parts()[1:] for node in part if isinstance(node, Call))
+        return [call for call in calls if call.function in CATEGORIES]
+
+    @property
     def boxed(self) -> frozenset[str]:
-        """Columns of the common part that are made categories."""
-        calls = (node for node in _nodes_of(self.common) if isinstance(node, Call))
-        return frozenset().union(*(_names(nodes(c)) for c in calls if c.function in CATEGORIES))
+        """Columns that are made categories."""
+        return frozenset().union(*(_names(nodes(call)) for call in self.boxes))
+
+    @property
+    def chosen(self) -> frozenset[str]:
+        """Columns whose reference is named."""
+        named = [call for call in self.boxes if any(
+            isinstance(n, Constant) and n.text not in WORDS for n in nodes(call))]  # fmt: skip
+        return frozenset().union(*(_names(nodes(call)) for call in named))
 
     def parts(self) -> list[list[Node]]:
         """All nodes: of the response, the common part, and the left side of every bar."""
@@ -102,10 +125,34 @@ def parse(text: Any) -> Formula:
         for bar in parsed.bars
         for depth in range(1, len(bar.nested) + 1)
     ]
-    terms = [(bar.left, bar.columns) for bar in bars]
-    if len(set(terms)) < len(terms):
-        raise InputError(f"formula {quoted(text)} has the same group term twice; write it once")
-    return Formula(text, parsed.text, parsed.response, parsed.level, parsed.common, tuple(bars))
+    _require_once(text, bars)
+    found = Formula(text, parsed.text, parsed.response, parsed.level, parsed.common, tuple(bars))
+    if again := found.outcomes & column_names(found, response=False):
+        raise InputError(
+            f"formula {quoted(text, 80)} has the response {quoted(min(again))} on the right, as a "
+            "predictor or group; leave it out there"
+        )
+    return found
+
+
+def _require_once(text: str, bars: list[Bar]) -> None:
+    """Refuse an effect that a factor has twice: nothing could tell the two apart."""
+    seen: set[tuple[frozenset[str], frozenset[Node]]] = set()
+    for bar in bars:
+        if len(set(bar.columns)) < len(bar.columns):
+            raise InputError(
+                f"formula {quoted(text)} has a column twice in the groups {bar.factor}"
+            )
+        one = [frozenset[Node]()] if bar.terms.intercept else []
+        for term in (*one, *map(frozenset, bar.terms.terms)):
+            key = frozenset(bar.columns), frozenset(term)
+            if key in seen:
+                name = ":".join(map(str, term)) or "the intercept"
+                raise InputError(
+                    f"formula {quoted(text)} has {name} twice for the groups {bar.factor}; write "
+                    "it once, in one bar"
+                )
+            seen.add(key)
 
 
 def column_names(formula: Formula, *, response: bool = True) -> set[str]:
@@ -210,13 +257,29 @@ class Matrices:
         lefts = [left.values(table) for left in self.lefts]
         return self.common.values(table), self.common.offset(table), lefts
 
+    def centred(
+        self, X: np.ndarray, lefts: list[np.ndarray]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The same columns with numbers around their means, where the span allows it."""
+        pairs = zip(lefts, self.lefts, strict=True)
+        return around(X, self.common.within), [around(v, left.within) for v, left in pairs]
+
+    def stated_as(self, before: Matrices) -> Matrices:
+        """The same with the centres of an earlier fit, where its priors are stated."""
+        sums = (self.common, *self.lefts), (before.common, *before.lefts)
+        common, *lefts = (
+            replace(mine, centres=tuple((n, dict(old.centres).get(n, m)) for n, m in mine.centres))
+            for mine, old in zip(*sums, strict=True)
+        )
+        return replace(self, common=common, lefts=tuple(lefts))
+
 
 def evaluate(formula: Formula, table: Any) -> Matrices:
     """Evaluate a formula on its table: transformations and categories are learned here."""
     try:
         with np.errstate(all="ignore"):
             return _learned(formula, table)
-    except InputError as error:
+    except (InputError, ArithmeticError, np.linalg.LinAlgError) as error:
         raise InputError(
             f"formula {quoted(formula.text, 80)} cannot be evaluated: {error}"
         ) from error
@@ -231,7 +294,8 @@ def _learned(formula: Formula, table: Any) -> Matrices:
                 f"the group term ({bar.left} | {bar.factor}) has no columns, or an offset; write "
                 f"(1 | {bar.factor}) for an intercept per group"
             )
-        lefts.append(left)
+        # Columns that are not correlated are so where they are zero: that is what || means.
+        lefts.append(left if bar.correlated else replace(left, centres=()))
     response = Response.learned(formula.node, formula.level, table)
     if response.level is not None and not np.any(response.of(table).values):
         raise InputError(f"no row of {response.node} is {quoted(str(response.level))}")

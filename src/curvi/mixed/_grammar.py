@@ -94,16 +94,6 @@ class _Reader(TokenReader):
             self._unexpected("a sign is expected; join terms by +")
         return Parsed(written, response, level, common, tuple(self.bars))
 
-    def _require_balance(self) -> None:
-        depth = 0
-        for token in self.tokens:
-            if token.kind == "sign":
-                depth += (token.value == "(") - (token.value == ")")
-                if depth < 0:
-                    self._refuse("closes a parenthesis that is not open")
-        if depth:
-            self._refuse("does not close every parenthesis")
-
     def _response(self) -> tuple[Node, Any]:
         token = self._token()
         if token is None or token.kind != "name":
@@ -122,7 +112,8 @@ class _Reader(TokenReader):
 
     def _sum(self, *, bars: bool = False) -> Sum:
         """The right side, or the left one of a bar: bars are collected, terms expanded."""
-        intercept, terms, first = True, list[Term](), True
+        intercept, said, first = True, 0, True
+        terms, alone = list[Term](), set[frozenset[Node]]()
         while True:
             sign = self._take("+", "-")
             if not sign and not first:
@@ -137,33 +128,33 @@ class _Reader(TokenReader):
                 if self._sign(1) in (":", "*", "/", "**"):
                     self._constant()
                 self.at += 1
+                said += 1
                 intercept = (token.value == "1") != (sign == "-")
+                if said > 1:
+                    self._refuse(
+                        "says more than once whether there is an intercept; keep one of 0, 1 and -1"
+                    )
             else:
-                terms = self._added(terms, sign, self._product())
+                terms = self._added(terms, sign, self._product(), alone)
 
-    def _added(self, terms: list[Term], sign: str, more: list[Term]) -> list[Term]:
-        """Terms with others, or without them."""
+    def _added(
+        self, terms: list[Term], sign: str, more: list[Term], alone: set[frozenset[Node]]
+    ) -> list[Term]:
+        """Terms with others, or without them; ``alone`` are those that were written out."""
+        written = ":".join(map(str, more[0]))
+        only = {frozenset(more[0])} if len(more) == 1 else set()
+        if only & alone and sign == "-":
+            self._refuse(f"adds {written} and takes it away; leave both out")
+        if only & alone and written.startswith("offset("):
+            self._refuse(f"has {written} twice; write it once, or offset(2 * x)")
         if sign != "-":
+            alone |= only
             return self._check(united(terms, more))
         for term in more:
             if not any(set(term) == set(known) for known in terms):
                 self._refuse(f"takes {':'.join(map(str, term))} away, which is not there")
             terms = [known for known in terms if set(known) != set(term)]
         return terms
-
-    def _is_bar(self) -> bool:
-        """Whether the parenthesis that opens here holds a bar of its own."""
-        if self._sign() != "(":
-            return False
-        depth = 0
-        for token in self.tokens[self.at :]:
-            if token.kind == "sign":
-                depth += (token.value in "({[") - (token.value in ")}]")
-                if depth == 1 and token.value in ("|", "||"):
-                    return True
-                if depth == 0:
-                    return False
-        return False
 
     def _bar(self) -> None:
         self._need("(", "a group term begins")
@@ -205,7 +196,7 @@ class _Reader(TokenReader):
                 terms = united(united(terms, other), both)
             else:
                 every = tuple(dict.fromkeys(itertools.chain(*terms)))
-                terms = united(terms, [crossed(every, term) for term in other])
+                terms = united(terms, self._pairs([every], other))
             self._check(terms)
         return terms
 
@@ -217,6 +208,11 @@ class _Reader(TokenReader):
 
     def _pairs(self, terms: list[Term], other: list[Term]) -> list[Term]:
         self._bound(len(terms) * len(other))
+        if all(set(a) <= set(b) or set(b) <= set(a) for a in terms for b in other):
+            self._refuse(
+                f"crosses {':'.join(map(str, other[0]))} with itself; write it once, or "
+                "I(x**2) for the square of x"
+            )
         return [crossed(a, b) for a in terms for b in other]
 
     def _power(self) -> list[Term]:
@@ -227,6 +223,8 @@ class _Reader(TokenReader):
                 self._unexpected("a whole number is expected, as in (a + b)**2")
             if len(terms) == 1:
                 self._refuse("raises a single term to a power; write I(x**2) for the square of x")
+            if int(token.value) < 2:
+                self._refuse("has a power below two, which crosses nothing; leave it out")
             self.at += 1
             power = min(int(token.value), len(terms))
             self._bound(sum(math.comb(len(terms), k) for k in range(1, power + 1)))
@@ -266,9 +264,12 @@ class _Reader(TokenReader):
 
     def _inner(self) -> list[Term]:
         """A sum in parentheses, which has no constant."""
-        terms = self._added([], self._take("+", "-"), self._product())
+        alone = set[frozenset[Node]]()
+        terms = self._added([], self._take("+", "-"), self._product(), alone)
         while sign := self._take("+", "-"):
-            terms = self._added(terms, sign, self._product())
+            terms = self._added(terms, sign, self._product(), alone)
+        if not terms:
+            self._refuse("has parentheses of which nothing is left; leave them out")
         return terms
 
     def _constant(self) -> NoReturn:

@@ -18,6 +18,7 @@ import numpy as np
 from scipy import linalg, special
 
 from curvi._core.errors import InputError
+from curvi.mixed._origins import Entries, at_zero
 
 INTERCEPT = "Intercept"
 LKJ = 2.0  # concentration of the prior of correlations
@@ -36,6 +37,7 @@ class Block:
     scales: tuple[float, ...]  # of the half-normal priors of their sds
     correlated: bool = True
     origin: tuple[float, ...] = ()  # nothing: zero
+    within: Entries = ()  # how columns of products are moved before
 
     _claims = {  # noqa: RUF012  of no instance
         "columns": "texts columns", "scales": "positive columns", "origin": "real origin",
@@ -47,6 +49,9 @@ class Block:
             raise InputError("its columns and origin differ in length")
         if any(self.origin) and INTERCEPT not in self.columns:
             raise InputError(f"its columns have no {INTERCEPT}, and its origin is not zero")
+        for *places, weight in self.within:
+            if not (all(0 <= p < len(self.columns) for p in places) and math.isfinite(weight)):
+                raise InputError("its within names a column that is not there, or is not finite")
 
     @property
     def size(self) -> int:
@@ -63,7 +68,7 @@ class Block:
         out = np.eye(self.size)
         if any(self.origin):
             out[self.columns.index(INTERCEPT)] -= self.origin
-        return out
+        return at_zero(out.T, self.within).T
 
 
 @dataclass(frozen=True)

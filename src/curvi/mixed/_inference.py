@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from curvi._core.errors import InputError
 from curvi._core.threads import one_blas_thread
 from curvi.engine._recording import belongs
 from curvi.linalg._modes import find_mode
@@ -72,7 +73,13 @@ def fit_design(
     rows.
     """
     plain, standard = standardised(design, layout)
-    fitted = _fit_standard(plain, standard, likelihood, points=points, seed=seed, summed=summed)
+    try:
+        fitted = _fit_standard(plain, standard, likelihood, points=points, seed=seed, summed=summed)
+    except (ArithmeticError, np.linalg.LinAlgError) as error:
+        raise InputError(
+            f"the model cannot be computed from this table ({error}): rescale columns of very "
+            "different sizes, and leave out terms that say the same"
+        ) from error
     rows = float(design.rows) if summed is None else summed.sums.rows
     return in_units_of_table(fitted, design, layout, rows)
 

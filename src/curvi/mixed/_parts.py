@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from curvi._core.errors import InputError
-from curvi.mixed._table import as_frame
+from curvi.mixed._table import as_frame, require_real
 
 
 class _Texts:
@@ -96,6 +96,7 @@ def agreeing(parts: Iterable[Any], names: Set[str]) -> Iterator[tuple[Any, set[s
         if not len(frame):  # nothing of it was chosen, and its columns have no kind
             continue
         used = [str(name) for name in frame.columns if str(name) in names]
+        require_real(frame[used])
         kinds = {name for name in used if frame[name].dtype.kind in "biuf"}
         if order is None:
             order, numeric = used, kinds

@@ -11,6 +11,7 @@ from curvi.diagnostics._evaluation import smoothed_weights
 from curvi.mixed._hyper import INTERCEPT
 from curvi.mixed._inference import LEAST_ESS
 from curvi.mixed._likelihoods import Likelihood
+from curvi.mixed._origins import Entries
 from curvi.mixed._posterior import MixedPosterior, weighted_moments, weighted_quantile
 
 _INTERVAL = 0.9
@@ -63,10 +64,13 @@ def khat_of(log_ratios: np.ndarray) -> float | None:
 
 
 def cautions(
-    posterior: MixedPosterior, scales: np.ndarray, origin: np.ndarray, log_ratios: np.ndarray,
+    posterior: MixedPosterior, fixed: np.ndarray, scales: np.ndarray, log_ratios: np.ndarray,
     relative_ess: float,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Sentences about what should not be trusted, or is known from the prior alone."""
+    """Sentences about what should not be trusted, or is known from the prior alone.
+
+    ``fixed`` are the effects of which the priors are stated.
+    """
     found = []
     if relative_ess < LEAST_ESS:
         found.append(
@@ -79,9 +83,6 @@ def cautions(
             f"The importance weights have heavy tails (Pareto k = {khat:.2f}, {relative_ess:.0%} "
             "of the points are effective); raise num_points."
         )
-    fixed = np.array(posterior.fixed())
-    if origin.any():  # the prior of the intercept is stated there
-        fixed[:, posterior.names.index(INTERCEPT)] += fixed @ origin
     _, sds = weighted_moments(fixed, posterior.weights)
     decided = [
         name
@@ -133,9 +134,10 @@ def text_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _where(name: str, origin: Any) -> str:
-    """Where the prior of an intercept is stated, if not at zero."""
-    return " at the means of the columns" if name == INTERCEPT and np.any(origin) else ""
+def _where(names: tuple[str, ...], place: int, origin: Any, within: Entries) -> str:
+    """Where the prior of an effect is stated, if not at zero."""
+    moves = np.any(origin) if names[place] == INTERCEPT else any(e[0] == place for e in within)
+    return " at the means of the columns" if moves else ""
 
 
 def priors_of(model: Any) -> list[tuple[str, str]]:
@@ -154,18 +156,20 @@ def priors_of(model: Any) -> list[tuple[str, str]]:
             (name, text.format(rule if v is None else f"{v:g}")) for name, text, v, rule in given
         ]
         return [*out, ("correlations", "LKJ(2)")]
-    posterior = model.posterior_
+    posterior, within = model.posterior_, model._memory.common.within
     out = [
-        (n, f"N(0, {s:.3g}^2){_where(n, model._origin)}")
-        for n, s in zip(posterior.names, model._scales, strict=True)
+        (n, f"N(0, {s:.3g}^2){_where(posterior.names, k, model._origin, within)}")
+        for k, (n, s) in enumerate(zip(posterior.names, model._scales, strict=True))
     ]
     for grouping in posterior.groupings:
         for block in grouping.blocks:
-            for column, scale in zip(block.columns, block.scales, strict=True):
-                prior = f"half-normal({scale:.3g}){_where(column, block.origin)}"
+            for k, (column, scale) in enumerate(zip(block.columns, block.scales, strict=True)):
+                where = _where(block.columns, k, block.origin, block.within)
+                prior = f"half-normal({scale:.3g}){where}"
                 out.append((f"sd {column}|{grouping.name}", prior))
             if block.correlations:
-                where = _where(INTERCEPT, block.origin)
+                moves = any(block.origin) or block.within
+                where = " at the means of the columns" if moves else ""
                 out.append((f"correlations |{grouping.name}", f"LKJ(2){where}"))
     for extra in posterior.layout.extras:
         rule = "gamma(2, {:.3g})" if extra.prior == "gamma" else "half-normal({:.3g})"

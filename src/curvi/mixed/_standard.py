@@ -16,6 +16,7 @@ import numpy as np
 
 from curvi.mixed._design import Design, Factor
 from curvi.mixed._hyper import INTERCEPT, Block, Extra, Layout
+from curvi.mixed._origins import at_zero
 
 if TYPE_CHECKING:
     from curvi.mixed._inference import Fitted
@@ -68,7 +69,7 @@ def _move(factor: Factor) -> np.ndarray:
     out, at = np.diag(factor.scales), 0
     for block in factor.blocks:
         part = slice(at, at + block.size)
-        out[part, part] = block.to_zero() @ out[part, part]
+        out[part, part] = replace(block, within=()).to_zero() @ out[part, part]
         at += block.size
     return out
 
@@ -83,6 +84,7 @@ def in_units_of_table(fitted: Fitted, design: Design, layout: Layout, rows: floa
     rest[:, :at] *= design.scales
     if design.origin.any():
         rest[:, design.names.index(INTERCEPT)] -= rest[:, :at] @ design.origin
+    rest[:, :at] = at_zero(rest[:, :at], design.within)
     for factor, turn in zip(design.factors[1:], others, strict=True):
         part = slice(at, at + factor.levels * factor.size)
         shaped = rest[:, part].reshape(len(rest), factor.levels, factor.size)

@@ -13,10 +13,12 @@ from curvi._core.errors import InputError, warn_user
 from curvi._core.text import quoted
 from curvi.mixed._checks import (
     Pairs,
+    inspect_bars,
     inspect_design,
     inspect_zero,
     require_offset,
     require_size,
+    require_work,
 )
 from curvi.mixed._design import Design, Factor, Moments, arrange
 from curvi.mixed._expressions import unknown_column
@@ -76,6 +78,7 @@ def checked(
             raise unknown_column(name, frame)
     used = [name for name in known if name in names]
     part = frame[used]
+    require_real(part)
     for name in used:
         validation.refuse_unreal(part[name], f"column {quoted(name)}")
         missing = np.flatnonzero(part[name].isna().to_numpy())
@@ -86,6 +89,19 @@ def checked(
                 f"{len(missing)} of {len(part)} rows; drop these rows, or fill them"
             )
     return part
+
+
+def require_real(frame: Any) -> None:
+    """Refuse complex numbers, which are neither numbers of a model nor names of groups."""
+    import pandas as pd
+
+    for name, column in frame.items():
+        boxed = column.dtype.kind == "O" and pd.api.types.infer_dtype(column) == "complex"
+        if column.dtype.kind == "c" or boxed:
+            raise InputError(
+                f"column {quoted(str(name))} holds complex numbers; give a column of real parts, "
+                "imaginary parts, sizes or angles"
+            )
 
 
 def bars_of(formula: Formula) -> dict[str, list[int]]:
@@ -110,7 +126,7 @@ def blocks_of(
         # Columns that are not correlated are so where they are zero: that is what || means.
         means = moments.mean[some] if correlated else np.zeros(len(columns))
         origin = origin_of(columns, means, moments.varies[some])
-        blocks.append(Block(columns, scales, correlated, origin))
+        blocks.append(Block(columns, scales, correlated, origin, matrices.lefts[index].within))
         at += len(columns)
     return tuple(blocks)
 
@@ -126,7 +142,9 @@ def _factors(
         moments = Moments.of(stacked)
         blocks = blocks_of(matrices, indices, moments, scale, unit)
         factor = Factor(name, labels, codes, stacked, blocks)
-        inspect(factor, moments, np.abs(stacked - _level_means(factor)[codes]).max(axis=0))
+        away = np.abs(stacked - _level_means(factor)[codes]).max(axis=0)
+        near = stacked - factor.origin
+        inspect(factor, moments, away, near.T @ near)
         factors.append(factor)
     return tuple(factors)
 
@@ -187,12 +205,15 @@ def codes_of(labels: tuple[str, ...], frame: Any, columns: tuple[str, ...]) -> n
     return codes
 
 
-def inspect(factor: Factor, moments: Moments, deviations: np.ndarray) -> None:
+def inspect(factor: Factor, moments: Moments, deviations: np.ndarray, gram: np.ndarray) -> None:
     """Warn of a factor that the data say little about.
 
-    ``deviations`` are the largest distances of its columns from one value per level.
+    ``deviations`` are the largest distances of its columns from one value per level, ``gram`` has
+    their products.
     """
     name, levels = factor.name, factor.levels
+    require_work(factor)
+    inspect_bars(factor, gram)
     if levels == 1:
         warn_user(
             f"{name} has a single level: its sd is known from the prior alone; leave the term out, "
@@ -227,6 +248,7 @@ def build(
 ) -> tuple[Design, Layout]:
     """The design of a table, and the layout of its hyperparameters, with their priors."""
     X, offset, lefts = finite_columns(matrices, frame)
+    X, lefts = matrices.centred(X, lefts)
     names = matrices.common_columns()
     require_groups(formula, names)
     y, trials = response
@@ -236,11 +258,12 @@ def build(
     origin = np.array(origin_of(names, moments.mean, moments.varies))
     factors = _factors(matrices, frame, lefts, scales.group_sd, unit)
     design = arrange(X, tuple(names), fixed, offset, y, trials, factors)
-    design = replace(design, origin=origin, unit=unit)
+    design = replace(design, origin=origin, unit=unit, within=matrices.common.within)
     require_offset(float(np.abs(offset).max()), unit)
     pairs = Pairs()
-    pairs.add(factors)
-    pairs.announce(factors)
+    categories = matrices.common.crossed(frame)
+    pairs.add(factors, categories)
+    pairs.announce(factors, categories)
     plain = (X - origin) * (fixed / unit)
     inspect_design(design, plain.T @ plain, len(y), likelihood.name)
     return design, layout_of(design, likelihood, scales, unit)
@@ -261,7 +284,8 @@ def finite_columns(
         bad = np.flatnonzero(~np.isfinite(left).all(axis=1))
         if len(bad):
             raise InputError(f"({bar.left} | {bar.factor}) is not finite in row {first + bad[0]}")
-        require_size(left, f"({bar.left} | {bar.factor})")
+        for column in left.T:
+            require_size(column, f"({bar.left} | {bar.factor})")
     return X, offset, lefts
 
 

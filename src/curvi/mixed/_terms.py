@@ -9,7 +9,8 @@ otherwise.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,17 @@ from curvi.mixed._expressions import (
     Node,
     compute,
     constant,
+)
+from curvi.mixed._origins import (
+    ONE,
+    Entries,
+    Span,
+    Vector,
+    added,
+    multiplied,
+    polynomials,
+    symbol,
+    variables,
 )
 
 Term = tuple[Node, ...]
@@ -122,6 +134,22 @@ class Component:
             found[codes == self.reference] = -1.0
         return np.column_stack([np.ones(len(table)), found]) if full else found
 
+    def vectors(self, full: bool) -> list[Vector]:
+        """Its columns as polynomials, levels, and functions that stay as they are."""
+        if self.levels is None:
+            found = polynomials(self.node, self.width)
+            return found or [symbol(self.name, k) for k in range(self.width)]
+        every = [symbol(self.name, k) for k in range(len(self.levels))]
+        if not (full or self.sums):
+            return every[: self.reference] + every[self.reference + 1 :]
+        left = dict(ONE)  # the reference is what no other level is
+        for k, level in enumerate(every):
+            left.update(dict.fromkeys(level, -1.0) if k != self.reference else {})
+        if not self.sums:
+            return [left if k == self.reference else level for k, level in enumerate(every)]
+        contrasts = [added(v, left, -1.0) for k, v in enumerate(every) if k != self.reference]
+        return [ONE, *contrasts] if full else contrasts
+
 
 def _raw(node: Any, table: Any) -> Any:
     """Values of a category: a column as it is, for a number of many digits is a name."""
@@ -217,14 +245,35 @@ class Piece:
             found = (found[:, :, None] * part[:, None, :]).reshape(len(table), columns)
         return found
 
+    def vectors(self) -> list[Vector]:
+        """Its columns, by what they are made of."""
+        found = [ONE]
+        for component, full in zip(self.components, self.full, strict=True):
+            pairs = itertools.product(found, component.vectors(full))
+            found = [multiplied(a, b) for a, b in pairs]
+        return found
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """A combination of categories: the level of every row, and how many there may be."""
+
+    name: str
+    codes: np.ndarray
+    levels: int
+
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a sum that has seen a table, and its offset."""
+    """The columns of a sum that has seen a table, and its offset.
+
+    ``centres`` are means of those columns of the table that may be moved without changing the span.
+    """
 
     intercept: bool
     pieces: tuple[Piece, ...]
     offsets: tuple[Node, ...] = ()
+    centres: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def learned(cls, terms: Sum, table: Any) -> Columns:
@@ -241,7 +290,41 @@ class Columns:
                 plain.append(term)
         known = {node: Component.learned(node, table) for term in plain for node in term}
         learned = [tuple(known[node] for node in term) for term in plain]
-        return cls(terms.intercept, tuple(coded(terms.intercept, learned)), tuple(offsets))
+        found = cls(terms.intercept, tuple(coded(terms.intercept, learned)), tuple(offsets))
+        centres = {name: float(np.mean(table[name])) for name in sorted(found.span.closed())}
+        return replace(found, centres=tuple(centres.items()))
+
+    def crossed(self, table: Any) -> list[Crossed]:
+        """Categories, and combinations of them, whose levels all have a fixed effect."""
+        out = []
+        for piece in self.pieces:
+            if all(c.levels is not None for c in piece.components):
+                codes, count = np.zeros(len(table), np.int64), 1
+                for c in piece.components:
+                    more = codes_of_values(_raw(c.node, table), c.levels or (), c.name)
+                    codes, count = codes * len(c.levels or ()) + more, count * len(c.levels or ())
+                out.append(Crossed(":".join(str(c.node) for c in piece.components), codes, count))
+        return out
+
+    @cached_property
+    def span(self) -> Span:
+        """What the columns are made of; nothing where no number can be moved."""
+        parts = [c for piece in self.pieces for c in piece.components if c.levels is None]
+        if not any(polynomials(part.node, part.width) for part in parts):
+            return Span([])
+        constant_ = [ONE] if self.intercept else []
+        return Span([*constant_, *itertools.chain(*(piece.vectors() for piece in self.pieces))])
+
+    @property
+    def tied(self) -> list[str]:
+        """Columns of the table whose zero matters."""
+        return sorted(variables(self.span.vectors) - dict(self.centres).keys())
+
+    @cached_property
+    def within(self) -> Entries:
+        """How columns around the centres follow; what is constant is left to the intercept."""
+        found = self.span.entries(dict(self.centres))
+        return tuple(entry for entry in found if entry[0] or not self.intercept)
 
     def labels(self) -> list[str]:
         """Names of the columns, offsets left out."""

@@ -106,6 +106,30 @@ class TokenReader:
             return found
         return ""
 
+    def _require_balance(self) -> None:
+        depth = 0
+        for token in self.tokens:
+            if token.kind == "sign":
+                depth += (token.value == "(") - (token.value == ")")
+                if depth < 0:
+                    self._refuse("closes a parenthesis that is not open")
+        if depth:
+            self._refuse("does not close every parenthesis")
+
+    def _is_bar(self) -> bool:
+        """Whether the parenthesis that opens here holds a bar of its own."""
+        if self._sign() != "(":
+            return False
+        depth = 0
+        for token in self.tokens[self.at :]:
+            if token.kind == "sign":
+                depth += (token.value in "({[") - (token.value in ")}]")
+                if depth == 1 and token.value in ("|", "||"):
+                    return True
+                if depth == 0:
+                    return False
+        return False
+
     def _need(self, sign: str, why: str) -> None:
         if not self._take(sign):
             self._unexpected(why)
