@@ -46,7 +46,7 @@ REFUSED = {
     "x + (x | g) + (1 | g)": "the intercept twice for the groups g",
     "x + (1 + x || g) + (1 | g)": "the intercept twice for the groups g",
     "x + (x | g) + (0 + x | g)": "x twice for the groups g",
-    "x + (0 + x:z | g) + (0 + z:x || g)": "x:z twice for the groups g",
+    "x + (0 + x:z | g) + (0 + z:x || g)": "z:x twice for the groups g",
     "x + (1 | g/h) + (1 | g)": "the intercept twice for the groups g",
     "x + (1 | g:h) + (1 | h:g)": "the intercept twice for the groups h:g",
     "x + (1 | g/g)": "a column twice in the groups g:g",

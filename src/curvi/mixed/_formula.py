@@ -143,8 +143,7 @@ def _require_once(text: str, bars: list[Bar]) -> None:
             raise InputError(
                 f"formula {quoted(text)} has a column twice in the groups {bar.factor}"
             )
-        one = [frozenset[Node]()] if bar.terms.intercept else []
-        for term in (*one, *map(frozenset, bar.terms.terms)):
+        for term in (*[()] * bar.terms.intercept, *bar.terms.terms):
             key = frozenset(bar.columns), frozenset(term)
             if key in seen:
                 name = ":".join(map(str, term)) or "the intercept"

@@ -24,7 +24,6 @@ Symbol = tuple[Monomial, frozenset[tuple[str, int]]]  # times levels and functio
 Vector = dict[Symbol, float]
 
 ONE: Vector = {((), frozenset()): 1.0}
-_MOST_POWER, _MOST_TERMS = 8, 200  # of a polynomial that is written out
 
 
 def symbol(name: str, index: int) -> Vector:
@@ -74,21 +73,22 @@ def polynomials(node: Node, width: int) -> list[Vector] | None:
     return list(itertools.accumulate([found] * width, multiplied))
 
 
-def _operated(node: Operation) -> Vector | None:
+def _operated(node: Operation, *, degree: int = 8, most: int = 200) -> Vector | None:
+    """A sign between polynomials; what would be of a high degree or many terms stays as it is."""
     parts = [part for part in map(polynomial, node.values) if part is not None]
-    if len(parts) < len(node.values) or sum(map(len, parts)) > _MOST_TERMS:
+    if len(parts) < len(node.values) or sum(map(len, parts)) > most:
         return None
     if len(parts) == 1:
         return added({}, parts[0], -1.0 if node.sign == "-" else 1.0)
     first, second = parts
     number = sum(second.values()) if set(second) <= set(ONE) else 0.5  # of a constant
-    power = int(number) if node.sign == "**" and number in range(_MOST_POWER + 1) else 0
+    power = int(number) if node.sign == "**" and number in range(degree + 1) else 0
     if node.sign in ("+", "-"):
         return added(first, second, -1.0 if node.sign == "-" else 1.0)
     if node.sign == "/" and set(second) == set(ONE):
         return {key: value / number for key, value in first.items()}
     factors = [first, second] if node.sign == "*" else [first] * power
-    if not factors or math.prod(map(len, factors)) > _MOST_TERMS:
+    if not factors or math.prod(map(len, factors)) > most:
         return None
     return functools.reduce(multiplied, factors)
 

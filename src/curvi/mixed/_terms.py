@@ -33,7 +33,6 @@ from curvi.mixed._origins import (
     Entries,
     Span,
     Vector,
-    added,
     multiplied,
     polynomials,
     symbol,
@@ -140,15 +139,13 @@ class Component:
             found = polynomials(self.node, self.width)
             return found or [symbol(self.name, k) for k in range(self.width)]
         every = [symbol(self.name, k) for k in range(len(self.levels))]
-        if not (full or self.sums):
-            return every[: self.reference] + every[self.reference + 1 :]
+        if not full or self.sums:  # contrasts are a basis of their own
+            kept = every[: self.reference] + every[self.reference + 1 :]
+            return [ONE, *kept] if full else kept
         left = dict(ONE)  # the reference is what no other level is
         for k, level in enumerate(every):
             left.update(dict.fromkeys(level, -1.0) if k != self.reference else {})
-        if not self.sums:
-            return [left if k == self.reference else level for k, level in enumerate(every)]
-        contrasts = [added(v, left, -1.0) for k, v in enumerate(every) if k != self.reference]
-        return [ONE, *contrasts] if full else contrasts
+        return [left if k == self.reference else level for k, level in enumerate(every)]
 
 
 def _raw(node: Any, table: Any) -> Any:
