@@ -143,7 +143,7 @@ def require_claims(found: Any, claims: Mapping[str, str]) -> None:
     A claim is a kind and a shape, such as ``"positive rows columns"``: a letter or word stands for
     one length, the same one wherever it occurs in the claims; ``...`` is any shape. Kinds are
     ``real`` (finite), ``extended`` (or infinite), ``number`` (or none, as NaN), ``positive``,
-    ``spread`` (not negative), ``weights`` (not negative, with a positive sum), ``count``, ``flag``,
+    ``spread`` (not negative), ``weights`` (not negative, of sum one), ``count``, ``flag``,
     ``bits`` (of a random key), ``texts`` (different ones), ``whole`` (a single count, which is the
     length of that name), ``trace`` (a table: its length, and columns that it must have), ``text``,
     ``switch``, ``outcome`` and ``anything`` (there, if only as None). One that ends in ``?`` may be
@@ -225,7 +225,7 @@ def _bad_numbers(array: np.ndarray, kind: str) -> str:
         return "has a number that is not finite"
     if (kind != "real" and (array < 0).any()) or (kind == "positive" and (array == 0).any()):
         return f"has a number that is {'not positive' if kind == 'positive' else 'negative'}"
-    return "has no positive sum" if kind == "weights" and not 0 < array.sum() < np.inf else ""
+    return "does not sum to one" if kind == "weights" and abs(array.sum() - 1) > 1e-3 else ""  # noqa: PLR2004
 
 
 def _misfit(found: tuple[int, ...], shape: list[str], lengths: dict[str, int]) -> str:

@@ -57,11 +57,11 @@ class Lattice(NamedTuple):
         order = ("bound", "precision", "linear", "mean", "variance")
         if getattr(self.kept, "_fields", None) != order:
             raise InputError(f"its lattice_.kept does not hold {', '.join(order)} in this order")
-        kept = dict.fromkeys(("precision", "linear", "mean"), "real points steps")
+        if not (np.abs(self.points) < 700).all():  # beyond which exp() overflows
+            raise InputError("its lattice_.points have a number that is not finite, or too large")
+        kept = dict.fromkeys(("kept.precision", "kept.linear", "kept.mean"), "real points steps")
         claims = {"points": "real points names", "weights": "weights points", "mode": "real names"}
-        claims |= {f"kept.{name}": claim for name, claim in kept.items()}
-        claims["kept.bound"] = "number points"
-        claims["kept.variance"] = "spread points steps"
+        claims |= {"kept.bound": "number points", "kept.variance": "spread points steps", **kept}
         around = {"names": list(names), "lattice_": self, "steps": steps}
         own = {f"lattice_.{name}": claim for name, claim in claims.items()}
         require_claims(around, {"names": "texts names", "steps": "whole steps", **own})
