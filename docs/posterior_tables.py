@@ -27,7 +27,17 @@ def posteriors_table(result: Row) -> str:
         f"to {high}. Not right and without a warning, of curvi: "
         f"{', '.join(result['silent']) or 'none'}."
     )
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, origins(result)])
+
+
+def origins(result: Row) -> str:
+    """At which commits the rows of each contender were measured, and when."""
+    found: dict[str, set[str]] = {}
+    for contenders in result["rows"].values():
+        for who, row in contenders.items():
+            found.setdefault(who, set()).add(f"{row['commit'][:10]} on {row['date']}")
+    listed = (f"{who} at {' and '.join(sorted(places))}" for who, places in found.items())
+    return f"Rows were measured by commit: {'; '.join(listed)}."
 
 
 def widely_measured(result: Row) -> list[str]:
