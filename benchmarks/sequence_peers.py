@@ -72,4 +72,4 @@ def sampled(likelihood: str, y: np.ndarray) -> Sampled:
         return np.concatenate([c.reshape(*c.shape[:2], -1) for c in columns], axis=-1)
 
     with jax.enable_x64(True):
-        return nuts(lambda: NUTS(model), values)
+        return nuts(lambda: NUTS(model), values, num_chains=1)
