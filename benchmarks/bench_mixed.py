@@ -1,7 +1,7 @@
 """Mixed models against NUTS on the same priors, statsmodels, and a large crossed table.
 
-Processor seconds of this process, of first and later calls, with what compiles in them. NUTS: one chain
-at NumPyro's defaults, until the worst quantity has 400 effective draws.
+Processor seconds of this process, of first and later calls, with what compiles in them. NUTS: one
+chain at NumPyro's defaults, until the worst quantity has 400 effective draws.
 """
 
 from __future__ import annotations
