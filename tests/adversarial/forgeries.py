@@ -224,7 +224,8 @@ def _array(array: np.ndarray, rng: random.Random) -> np.ndarray:  # noqa: PLR091
     if kind == 4:
         return -array if array.dtype.kind in "fi" else ~array
     if kind == 5:
-        return array.astype(rng.choice(["f8", "f4", "i8", "i4", "u1", "?"]))
+        with np.errstate(all="ignore"):
+            return array.astype(rng.choice(["f8", "f4", "i8", "i4", "u1", "?"]))
     changed = np.array(array, "f8" if array.dtype.kind != "f" and kind == 6 else array.dtype)
     if changed.size:
         bad = [np.nan, np.inf, -np.inf, -1.0, 0.0, 1e30] if changed.dtype.kind == "f" else [0, 1]

@@ -99,6 +99,15 @@ def test_an_unknown_name_is_refused_and_so_is_the_lack_of_one(tmp_path, name):
     refused(lambda: curvi.load(tmp_path / "f"), curvi.InputError, f"its {part} is missing")
 
 
+def test_only_code_is_left_out_of_a_file(tmp_path):
+    content = contents(["encoder"], tmp_path)["encoder"]
+    state = content.document["value"]["v"]
+    assert state["method"]["#"] == "not stored"
+    state["image_shape_"] = state["method"]
+    write_file(tmp_path / "f", *content)
+    refused(lambda: curvi.load(tmp_path / "f"), curvi.InputError, "image_shape_", str(tmp_path))
+
+
 def test_what_somebody_else_has_set_on_an_estimator_is_left_out(tmp_path):
     model = curvi.VAE(verbose=True)
     model.note = "mine"

@@ -174,3 +174,18 @@ def test_few_genes_are_selected_and_probabilities_of_new_patients_are_of_use(dat
         assert np.sum(model.predict(new) != truth) <= 5
         assert model.selected_.sum() < 10
         assert len(model.result_.others) > 1
+
+
+@pytest.mark.float64_only
+def test_a_softmax_with_several_optima_is_loaded_as_it_was_saved(tmp_path):
+    rng = np.random.default_rng(2)
+    base = rng.normal(size=(60, 2))
+    X = np.column_stack([base, base + 0.05 * rng.normal(size=base.shape)])
+    y = np.digitize(base[:, 0] + 0.2 * rng.normal(size=60), [-0.5, 0.5])
+    model = curvi.BayesianLogisticRegression(prior="ard", num_starts=4, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X, y).save(tmp_path / "model")
+    again = curvi.load(tmp_path / "model")
+    assert len(again.result_.others) == len(model.result_.others)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))

@@ -14,6 +14,7 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.base import clone
 
 import curvi
 from curvi.io._format import FORMAT, read_file, write_file
@@ -346,3 +347,19 @@ def test_a_deep_markov_model_comes_back_with_its_weights(tmp_path):
     found = curvi.load(tmp_path / "model")
     assert leaves(found.params_) == leaves(model.params_)
     assert leaves(found.smooth(rows)) == leaves(model.smooth(rows))
+
+
+def test_options_that_are_numbers_of_numpy_come_back_as_such(tmp_path):
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    model = curvi.BayesianLinearRegression(prior_scale=np.float64(2), standardize=np.True_)
+    model.fit(X, X[:, 0]).save(tmp_path / "model")
+    again = curvi.load(tmp_path / "model")
+    np.testing.assert_array_equal(clone(again).fit(X, X[:, 0]).coef_, model.coef_)
+
+
+def test_an_estimator_whose_fit_was_refused_is_saved_as_its_options(tmp_path):
+    model = curvi.BayesianPoissonRegression(prior_scale=3.0)
+    with pytest.raises(curvi.InputError):
+        model.fit(np.eye(3), [-1, 0, 1])
+    model.save(tmp_path / "model")
+    assert curvi.load(tmp_path / "model").get_params() == model.get_params()

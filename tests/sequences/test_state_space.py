@@ -314,6 +314,11 @@ REFUSED = {
     "component": (lambda: curvi.StateSpace().fit(Y).smooth("season"), "choose one of"),
     "interval": (lambda: curvi.StateSpace().fit(Y).smooth(interval=1.5), "below 1"),
     "complex": (lambda: curvi.StateSpace().fit(Y + 1j), "complex numbers"),
+    "complex frames": (
+        lambda: curvi.StateSpace().fit(Y, pd.DataFrame({"a": Y + 1j, "b": Y})), "complex"),
+    "dates in frames": (
+        lambda: curvi.StateSpace().fit(
+            Y, pd.DataFrame({"a": pd.date_range("2020", periods=len(Y)), "b": Y})), "dates"),
     "complex regressors": (lambda: curvi.StateSpace().fit(Y, Y + 1j), "X holds complex numbers"),
     "complex objects": (
         lambda: curvi.StateSpace().fit(Y, [[complex(v, 1)] for v in Y.tolist()]), "complex"),

@@ -196,6 +196,6 @@ def reading(path: Path) -> Iterator[None]:
             raise
         why = " ".join(printable(str(error)).split())[:100]
         raise InputError(
-            f"{printable(str(path))} is damaged, or not what its name says ({why}); replace it "
-            "with an intact copy"
+            f"{printable(str(path))} cannot be read as what its name says, or is damaged ({why}); "
+            "give an intact copy, or another format"
         ) from error

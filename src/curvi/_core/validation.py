@@ -116,11 +116,16 @@ def refuse_masked(array: Any, name: str) -> None:
 def real_numbers(given: Any, name: str) -> np.ndarray:
     """``given`` in float64; InputError for what a cast would cut short, or take for a number."""
     refuse_unreal(given, name)
-    if getattr(getattr(given, "dtype", None), "kind", "") in ("m", "M"):
-        raise InputError(f"{name} holds dates or times; give real numbers")
     try:
-        return np.asarray(given, np.float64)
+        found = np.asarray(given)
+        refuse_unreal(found, name)  # of a DataFrame, whose columns may differ in kind
+        columns = [kind.kind for kind in getattr(given, "dtypes", [])] if found.ndim == 2 else []
+        if {found.dtype.kind, *columns} & {"m", "M"}:
+            raise InputError(f"{name} holds dates or times; give real numbers")
+        return np.asarray(found, np.float64)
     except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{name} is not an array of numbers ({error})") from error
 
 

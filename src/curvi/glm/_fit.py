@@ -111,7 +111,7 @@ def fit_glm(
     def in_full(tables: Tables) -> GLMFit:
         bound = FullBound(OnePredictor(likelihood), tables, rows.precision, float(rows.noise))
         found = fit_full(bound, family, dtype, starts, options)
-        return replace(found, noise=bound.noise_variance(*full_moments(family, found.q)))
+        return with_noise(found, lambda q: bound.noise_variance(*full_moments(family, q)))
 
     mesh, streamed = current_mesh(), isinstance(rows, StreamedRows)
     exact = options.method is None and not mesh

@@ -97,7 +97,7 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
     -----
     Starts under a relevance prior may end in several optima, of which a fit warns. ``coef_`` and
     all other attributes are those of the best. Probabilities and draws are averages over
-    all optima whose weight is a hundredth at least, in proportion to ``exp(elbo)``;
+    all optima with at least a hundredth of the weight of the best, in proportion to ``exp(elbo)``;
     ``result_.others`` has the moments and weights of the others.
 
     Examples

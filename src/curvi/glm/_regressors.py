@@ -101,7 +101,7 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
 
     Starts under a relevance prior may end in several optima, of which a fit warns. ``coef_`` and
     all other attributes are those of the best. Predictions, intervals and draws are averages over
-    all optima whose weight is a hundredth at least, in proportion to ``exp(elbo)``;
+    all optima with at least a hundredth of the weight of the best, in proportion to ``exp(elbo)``;
     ``result_.others`` has the moments and weights of the others.
 
     Examples
@@ -274,7 +274,7 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
     -----
     Starts under a relevance prior may end in several optima, of which a fit warns. ``coef_`` and
     all other attributes are those of the best. Predictions, intervals and draws are averages over
-    all optima whose weight is a hundredth at least, in proportion to ``exp(elbo)``;
+    all optima with at least a hundredth of the weight of the best, in proportion to ``exp(elbo)``;
     ``result_.others`` has the moments and weights of the others.
 
     Examples

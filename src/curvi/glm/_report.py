@@ -104,6 +104,7 @@ def coefficient_forests(model: Any, features: list[str], classes: list[str]) -> 
     scale = model._posterior.columns.scale * spread
     mean, sd = np.atleast_2d(model.coef_), np.atleast_2d(model.coef_sd_)
     kept = np.atleast_2d(getattr(model, "selected_", np.ones_like(mean, bool)))
+    kept = kept | (np.abs(mean) > sd)  # what is on without being selected has its small part
     intercepts = np.atleast_1d(model.intercept_), np.atleast_1d(model.intercept_sd_)
     forests = []
     for block in range(len(mean)):

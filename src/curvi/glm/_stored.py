@@ -64,7 +64,8 @@ class StoredRegression(SavedEstimator):
             raise InputError("its result_.others have weights that are no shares")
         for one in fitted.others:
             require_like(one.q, fitted.q, "result_.others")
-            require_claims(one, {"q.mean": "real ...", "noise": "positive", "elbo": "number"})
+            noise = "positive" if np.isfinite(fitted.noise) else "number"  # a softmax has none
+            require_claims(one, {"q.mean": "real ...", "noise": noise, "elbo": "number"})
             other = Posterior.of(posterior.columns, fitted.family, one.q)
             if other.mean.shape != posterior.mean.shape or not np.isfinite(other.variance).all():
                 raise InputError("its result_.others do not fit its _posterior")

@@ -55,7 +55,7 @@ def require_described(found: type, state: Mapping[str, Any], place: str = "") ->
         hint = hints[name]
         if typing.is_typeddict(hint) and isinstance(value, dict):
             require_described(hint, value, f"{place}{name}.")
-        elif not isinstance(value, NotStored) and not _conforms(value, hint):
+        elif not _conforms(value, hint):
             raise InputError(f"its {place}{name} is {quoted(repr(value))}, no {_shown(hint)}")
 
 
@@ -92,20 +92,20 @@ def _shown(hint: Any) -> str:
 
 def _conforms(value: Any, hint: Any) -> bool:  # noqa: PLR0911  one line for each kind
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is PyTree:
-        return all(isinstance(leaf, _NUMBERS) for leaf in jax.tree.leaves(value))
-    if origin is Callable:
-        return False  # of which a file holds a description at most
     if origin in (typing.Union, types.UnionType):
         return any(_conforms(value, one) for one in arguments)
+    if isinstance(value, NotStored) or origin is Callable:  # data is never left out, code always
+        code = hint in (Any, PyTree) or origin is Callable or hint.__module__.startswith("curvi.")
+        return isinstance(value, NotStored) and code
+    if hint is PyTree:
+        return all(isinstance(leaf, _NUMBERS) for leaf in jax.tree.leaves(value))
     if origin is typing.Literal:
         return value in arguments
     if origin is tuple:
         if not isinstance(value, tuple):
             return False
-        if arguments[1:] == (...,):
-            return all(_conforms(item, arguments[0]) for item in value)
-        return len(value) == len(arguments) and all(map(_conforms, value, arguments))
+        kinds = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments
+        return len(value) == len(kinds) and all(map(_conforms, value, kinds))
     if origin in (list, Sequence):
         return isinstance(value, list | tuple) and all(_conforms(v, arguments[0]) for v in value)
     if origin in (dict, Mapping):

@@ -55,8 +55,13 @@ class SavedEstimator(Saved):
     table_: dict[str, Any]  # how the command line has read the table of the fit
 
     def _state(self) -> dict[str, Any]:
-        """Parameters and attributes, without any that somebody else has set."""
-        known: Any = described(type(self))  # type: ignore[arg-type]
+        """Parameters and attributes, without any that somebody else has set.
+
+        Of a fit that was refused nothing is kept: it has some attributes, but not all.
+        """
+        fitted = getattr(self, "__sklearn_is_fitted__", lambda: True)()
+        own: Any = self._get_param_names()  # type: ignore[attr-defined]
+        known: Any = described(type(self)) if fitted else own  # type: ignore[arg-type]
         return {name: value for name, value in vars(self).items() if name in known}
 
     @classmethod

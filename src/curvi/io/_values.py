@@ -237,7 +237,7 @@ class Decoder:
                 raise InputError(f"an array claims the dtype {kind!r}")
             array = array.view(dtype)
         if "on" not in found:
-            return array
+            return array if array.ndim else array[()]  # a number of NumPy again, as an option is
         name = content, str(array.dtype), found["on"] == "key"
         if name not in self._on_device:  # one that occurs twice is copied once
             with precision_of(np.float64 if array.dtype.itemsize == 8 else array.dtype):

@@ -267,7 +267,9 @@ class Matrices:
         """The same with the centres of an earlier fit, where its priors are stated."""
         sums = (self.common, *self.lefts), (before.common, *before.lefts)
         common, *lefts = (
-            replace(mine, centres=tuple((n, dict(old.centres).get(n, m)) for n, m in mine.centres))
+            replace(
+                mine, centres=tuple((n, dict(old.centres).get(n, 0.0)) for n, _ in mine.centres)
+            )
             for mine, old in zip(*sums, strict=True)
         )
         return replace(self, common=common, lefts=tuple(lefts))
