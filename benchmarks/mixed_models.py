@@ -9,6 +9,7 @@ import numpy as np
 
 from curvi import datasets
 from curvi.mixed import MixedModel
+from curvi.mixed._origins import at_zero
 
 CENTRED = 50  # rows per level from which NUTS mixes better on the effects themselves
 
@@ -52,14 +53,17 @@ CASES = {
 
 
 def numpyro_model(design, layout, likelihood):
-    """The model of a design as a NumPyro function; rows are those of the design."""
+    """The model of a design as a NumPyro function; rows are those of the design.
+
+    Priors are stated where the columns are at their origins, which are their means.
+    """
     import jax.numpy as jnp
     import numpyro
     import numpyro.distributions as dist
 
     def model():
         beta = numpyro.sample("beta", dist.Normal(0.0, jnp.asarray(design.scales)).to_event(1))
-        t = jnp.asarray(design.X) @ beta + jnp.asarray(design.offset)
+        t = jnp.asarray(design.X - design.origin) @ beta + jnp.asarray(design.offset)
         for index, factor in enumerate(design.factors):
             (block,) = factor.blocks
             sd = numpyro.sample(
@@ -79,7 +83,8 @@ def numpyro_model(design, layout, likelihood):
                     f"white_{index}", dist.Normal(jnp.zeros(shape), 1.0).to_event(2)
                 )
                 effects = numpyro.deterministic(f"effects_{index}", white @ root.T)
-            t = t + jnp.sum(effects[factor.codes] * jnp.asarray(factor.columns), axis=1)
+            columns = jnp.asarray(factor.columns - factor.origin)
+            t = t + jnp.sum(effects[factor.codes] * columns, axis=1)
         y = jnp.asarray(design.y)
         if likelihood == "gaussian":
             noise = numpyro.sample("noise", dist.HalfNormal(layout.extras[0].scale))
@@ -93,23 +98,28 @@ def numpyro_model(design, layout, likelihood):
 
 
 def quantities(design, layout, draws: dict) -> dict[str, np.ndarray]:
-    """Draws of every fixed effect, sd, correlation, noise and group effect, by name.
+    """Draws of all quantities where columns are zero, by name: effects, sds, correlations, noise.
 
     Each is an array (chains, draws).
     """
-    out = {name: draws["beta"][..., i] for i, name in enumerate(design.names)}
+    beta = np.array(draws["beta"])
+    beta[..., design.names.index("Intercept")] -= beta @ design.origin
+    beta = at_zero(beta, design.within)
+    out = {name: beta[..., i] for i, name in enumerate(design.names)}
     for index, factor in enumerate(design.factors):
         (block,) = factor.blocks
+        shape, turn = np.eye(block.size), block.to_zero()
+        root = turn @ (draws[f"sd_{index}"][..., None] * draws.get(f"cholesky_{index}", shape))
+        sds = np.linalg.norm(root, axis=-1)
         for i, column in enumerate(block.columns):
-            out[f"sd {column}|{factor.name}"] = draws[f"sd_{index}"][..., i]
+            out[f"sd {column}|{factor.name}"] = sds[..., i]
         if block.correlations:
-            root = draws[f"cholesky_{index}"]
-            matrix = root @ np.swapaxes(root, -1, -2)
+            matrix = root @ np.swapaxes(root, -1, -2) / (sds[..., None] * sds[..., None, :])
             for i in range(block.size):
                 for j in range(i):
                     name = f"correlation {block.columns[j]},{block.columns[i]}|{factor.name}"
                     out[name] = matrix[..., i, j]
-        effects = draws[f"effects_{index}"]
+        effects = draws[f"effects_{index}"] @ turn.T
         for level, label in enumerate(factor.labels):
             for i, column in enumerate(block.columns):
                 out[f"{column}|{factor.name}[{label}]"] = effects[..., level, i]
