@@ -109,7 +109,7 @@ class StoredResult(Saved):
         start = jax.ShapeDtypeStruct((dimension,), dtype)
         with precision_of(dtype):
             like = jax.eval_shape(self.family.init, start, start)
-        require_like(tuple(self.params), tuple(like), "params")
+        require_like(tuple(self.params), tuple(like), "params", exact=True)
         require_like(self._moments.sd, self._moments.mean, "derived._moments.sd")
         if not self.target.constrained:
             require_like(self._moments.mean, self.target.position, "derived._moments.mean")

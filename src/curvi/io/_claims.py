@@ -225,7 +225,7 @@ def _bad_numbers(array: np.ndarray, kind: str) -> str:
         return "has a number that is not finite"
     if (kind != "real" and (array < 0).any()) or (kind == "positive" and (array == 0).any()):
         return f"has a number that is {'not positive' if kind == 'positive' else 'negative'}"
-    return "does not sum to one" if kind == "weights" and abs(array.sum() - 1) > 1e-3 else ""  # noqa: PLR2004
+    return "does not sum to one" if kind == "weights" and abs(array.sum() - 1) > 1e-8 else ""  # noqa: PLR2004
 
 
 def _misfit(found: tuple[int, ...], shape: list[str], lengths: dict[str, int]) -> str:
@@ -241,8 +241,8 @@ def _misfit(found: tuple[int, ...], shape: list[str], lengths: dict[str, int]) -
     return ""
 
 
-def require_like(found: Any, like: Any, name: str) -> None:
-    """Refuse a tree of arrays of other places, shapes or kinds of numbers than ``like``."""
+def require_like(found: Any, like: Any, name: str, *, exact: bool = False) -> None:
+    """Refuse a tree of arrays of other places, shapes or kinds (``exact``: dtypes) than another."""
     places = jax.tree_util.tree_flatten_with_path
     mine, structure = places(found, is_leaf=lambda leaf: leaf is None)
     other, wanted = places(like, is_leaf=lambda leaf: leaf is None)
@@ -251,5 +251,6 @@ def require_like(found: Any, like: Any, name: str) -> None:
     for (path, leaf), (_, need) in zip(mine, other, strict=True):
         shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
         place = f"{name}{jax.tree_util.keystr(path)}"
-        if shape != need.shape or dtype is None or not jnp.issubdtype(dtype, np.floating):
+        kind = need.dtype if exact else np.floating
+        if shape != need.shape or dtype is None or not jnp.issubdtype(dtype, kind):
             raise InputError(f"its {place} has shape {shape} and dtype {dtype}, not {need.shape}")

@@ -57,8 +57,6 @@ class Lattice(NamedTuple):
         order = ("bound", "precision", "linear", "mean", "variance")
         if getattr(self.kept, "_fields", None) != order:
             raise InputError(f"its lattice_.kept does not hold {', '.join(order)} in this order")
-        if not (np.abs(self.points) < 700).all():  # beyond which exp() overflows
-            raise InputError("its lattice_.points have a number that is not finite, or too large")
         kept = dict.fromkeys(("kept.precision", "kept.linear", "kept.mean"), "real points steps")
         claims = {"points": "real points names", "weights": "weights points", "mode": "real names"}
         claims |= {"kept.bound": "number points", "kept.variance": "spread points steps", **kept}

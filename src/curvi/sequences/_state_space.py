@@ -199,20 +199,18 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         self.coef_ = weights @ coef
         self.coef_sd_ = np.sqrt(weights @ (spread + coef**2) - self.coef_**2)
 
-    def _state(self) -> dict[str, Any]:
-        """Options, the series and the lattice; the model is made again from them."""
-        derived = ("hyperparameters_", "log_evidence_")
-        return {name: v for name, v in super()._state().items() if name not in derived}
-
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> StateSpace:
-        """The model of the stored series, at the points of the stored lattice."""
+        """The model of the stored series at the stored points; all else is computed again."""
         found = super()._from_state(state)
         if hasattr(found, "lattice_") or hasattr(found, "_series"):
             made = found._components(series := found._series)
             found._series = replace(series, num_own=int(made.level != "walk"))
             found._model = model_for(series, made, found.likelihood, found.prior_scales)
-            found._publish(found.lattice_.fitting(found._model.names, len(series.y)))
+            found._publish(lattice := found.lattice_.fitting(found._model.names, len(series.y)))
+            drawn = found._model.draw(lattice.points, lattice.kept, np.random.default_rng(0), 1)
+            if not np.isfinite([*found.smooth(response=True), *drawn[..., 0]]).all():
+                raise InputError("its lattice_ has states from which nothing finite can be drawn")
         return found
 
     def _fitted(self) -> LatentModel:
