@@ -32,7 +32,7 @@ _COMPARED = 2  # draws at which the log density given is compared
 _CLAIMS = {
     "key_data": "bits 2", "trace": "trace steps step elbo", "params.mean": "number d",
     "target.start": "number d", "noise": "number? draws noise", "log_ratio": "number? points",
-    "start_elbos": "number? starts", "correction.draws": "number? corrected d",
+    "start_elbos": "number? starts", "correction.draws": "real? corrected d",
     "correction.weights": "weights? corrected", "replicates.rows": "number? replicates shown",
 }  # fmt: skip
 

@@ -114,6 +114,8 @@ class Encoder:
 
     def _stored(self, value: Any) -> dict[str, Any]:
         more: dict[str, Any] = {"on": "device"} if isinstance(value, jax.Array) else {}
+        if isinstance(value, np.generic):
+            more = {"on": "number"}
         if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             more, value = {"on": "key"}, jax.random.key_data(value)
         array = np.asarray(value)
@@ -237,7 +239,9 @@ class Decoder:
                 raise InputError(f"an array claims the dtype {kind!r}")
             array = array.view(dtype)
         if "on" not in found:
-            return array if array.ndim else array[()]  # a number of NumPy again, as an option is
+            return array
+        if found["on"] == "number":
+            return array[()]
         name = content, str(array.dtype), found["on"] == "key"
         if name not in self._on_device:  # one that occurs twice is copied once
             with precision_of(np.float64 if array.dtype.itemsize == 8 else array.dtype):
