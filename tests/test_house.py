@@ -19,10 +19,10 @@ pytestmark = pytest.mark.float64_only
 
 SLICES = {"glm", "mixed", "vae", "sequences"}
 CEILINGS = {
-    "files": 306,
-    "lines of code": 35868,
-    "numeric constants of modules": 626,
-    "imports of private modules across rooms": 227,
+    "files": 307,
+    "lines of code": 36663,
+    "numeric constants of modules": 624,
+    "imports of private modules across rooms": 226,
     "imports between slices": 7,
     "files that name KeyboardInterrupt": 18,
 }
