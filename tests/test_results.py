@@ -45,7 +45,7 @@ MEASURED = {
     "lbfgs_draws": ("solvers",), "logistic": ("glm", "solvers"),
     "table1": ("glm", "solvers"), "frey": ("vae",), "mnist": ("vae",), "olivetti": ("vae",),
 }  # fmt: skip
-MOST_COMMITS = 100  # to what a record measures, before it must be made again
+MOST_COMMITS = 200  # to what a record measures, before it must be made again
 
 
 def commits_since(commit: str, rooms: tuple[str, ...]) -> int | None:
