@@ -144,7 +144,7 @@ def _counts(head: Row | None) -> str:
         return "not run"
     ours = f"{head['right']} / {head['silent']} of {head['models']}"
     shares = [_number(head.get(name)) for name in ("median_of_nuts", "median_of_nuts_warm")]
-    return f"{ours}; {' / '.join(shares)}"
+    return f"{ours}; {' / '.join(dict.fromkeys(shares))}"
 
 
 def _number(value: float | None) -> str:
