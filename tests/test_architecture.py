@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "curvi"
 # edges.
 STAGES = (
     "_core", "io", "report", "linalg", "targets", "families", "objective", "reference",
-    "concentration", "solvers", "engine", "plots", "diagnostics", "inference",
+    "concentration", "solvers", "engine", "plots", "diagnostics", "inference", "latent",
     "glm", "mixed", "vae", "sequences",
     "interop", "datasets", "reproduction", "cli",
 )  # fmt: skip
