@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import curvi
-from curvi.inference._ladder import Ladder
-from curvi.inference._search import Search
+from curvi.inference.ladder._climb import Ladder
+from curvi.inference.ladder._search import Search
 
 pytestmark = pytest.mark.float64_only
 
@@ -164,7 +164,7 @@ def test_what_was_chosen_is_not_overridden():
 
 
 def test_one_interruption_ends_the_climb_and_keeps_what_it_has(monkeypatch):
-    from curvi.inference import _corrections
+    from curvi.inference.ladder import _hmc as _corrections
 
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -208,7 +208,7 @@ def test_a_fit_that_goes_on_from_a_climb_climbs_again():
 
 def test_weights_without_a_variance_are_not_enough(key):
     """Ratios with a Pareto tail of shape one, rare enough to leave a high relative ESS."""
-    from curvi.inference._candidate import Candidate
+    from curvi.inference.ladder._state import Candidate
 
     rng = np.random.default_rng(seed_of(key))
     even = rng.normal(size=16384) * 0.1

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import curvi
-from curvi.inference._search import Search
+from curvi.inference.ladder._search import Search
 from curvi.objective._batch import BatchedDensity
 from tests.adversarial.posteriors import mixture
 

@@ -37,7 +37,6 @@ from curvi.engine import (
 )
 from curvi.families import Family, MeanField, Params
 from curvi.inference._broken_start import broken_gradient
-from curvi.inference._first_rung import FEW_DIMENSIONS, first_rung, has_more_draws
 from curvi.inference._growth import Grown, Precision, run_growing
 from curvi.inference._initial import (
     COPIES,
@@ -61,10 +60,11 @@ from curvi.inference._inputs import (
     instance_of,
     optional_count,
 )
-from curvi.inference._ladder import Ladder
 from curvi.inference._laplace import laplace_params, laplace_within
 from curvi.inference._plan import is_automatic, planned_draws
-from curvi.inference._sparse_rung import with_found_structure
+from curvi.inference.ladder._climb import Ladder
+from curvi.inference.ladder._first import FEW_DIMENSIONS, first_rung, has_more_draws
+from curvi.inference.ladder._sparsity import with_found_structure
 from curvi.objective import Draws
 from curvi.solvers import Method, TrustRegion
 from curvi.targets import AbstractTarget

@@ -8,8 +8,8 @@ from typing import Any
 from curvi._core.errors import InputError
 from curvi.diagnostics import FitResult
 from curvi.families import Family, SparsePrecision
-from curvi.inference._first_rung import climbs
-from curvi.inference._sparse_rung import SPARSE_DRAWS
+from curvi.inference.ladder._first import climbs
+from curvi.inference.ladder._sparsity import SPARSE_DRAWS
 from curvi.io._streams import Stream
 from curvi.objective import Draws, plan_draws
 from curvi.solvers import Method, NaturalGradient

@@ -19,10 +19,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from curvi._core.threads import one_blas_thread
-from curvi.diagnostics._settling import Settling, settling_of
 from curvi.families._host import HostMap
 from curvi.families._sparse_host import SparseMap
 from curvi.families._warp import Moved
+from curvi.inference.ladder._convergence import Settling, settling_of
 from curvi.objective._batch import BatchedDensity
 
 _BLOCK = 8  # transitions between two looks at the moments, or this share of those before

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 import curvi
-from curvi.diagnostics._settling import settling_of
-from curvi.diagnostics._transitions import Effort, run_transitions
 from curvi.families import FullRank
 from curvi.families._host import HostMap
+from curvi.inference.ladder._convergence import settling_of
+from curvi.inference.ladder._hamiltonian import Effort, run_transitions
 from curvi.objective._batch import BatchedDensity
 from curvi.objective._draws import host_generator
 

@@ -27,28 +27,28 @@ from curvi.engine import Budget, Execution, Resources, RunResult, VariationalPro
 from curvi.families import Conditional, Family, FullRank, Params, SparsePrecision
 from curvi.families._host import HostMap
 from curvi.families._sparse_host import SparseMap
-from curvi.inference._candidate import Candidate
-from curvi.inference._centring import Recentred
-from curvi.inference._corrections import (
-    effort_of,
-    moved,
-    number_to_weight,
-    weighted,
-    with_own_moments,
-)
-from curvi.inference._dependence import conditional_start, find_globals
-from curvi.inference._first_rung import (
+from curvi.inference._initial import around
+from curvi.inference.ladder._dense_rows import Following
+from curvi.inference.ladder._first import (
     FEW_DIMENSIONS,
     FEWEST_DRAWS,
     draws_for,
     method_for,
     number_of_draws,
 )
-from curvi.inference._following import Following
-from curvi.inference._initial import around
-from curvi.inference._search import End, Mixture, Search
-from curvi.inference._sparse_rung import sparse_family, structure_holds
-from curvi.inference._tails import has_light_tails
+from curvi.inference.ladder._globals import conditional_start, find_globals
+from curvi.inference.ladder._hmc import (
+    effort_of,
+    moved,
+    number_to_weight,
+    weighted,
+    with_own_moments,
+)
+from curvi.inference.ladder._recentre import Recentred
+from curvi.inference.ladder._search import End, Mixture, Search
+from curvi.inference.ladder._sparsity import sparse_family, structure_holds
+from curvi.inference.ladder._state import Candidate
+from curvi.inference.ladder._tails import has_light_tails
 from curvi.objective import normalise, whiten
 from curvi.objective._batch import BatchedDensity
 from curvi.objective._curvature import Curvature

@@ -9,10 +9,10 @@ import numpy as np
 from curvi._core.trees import coordinate_names, precision_of
 from curvi.diagnostics._correction import Correction
 from curvi.diagnostics._moments import user_columns, user_space
-from curvi.diagnostics._transitions import Effort, Transitions, run_transitions
 from curvi.families._sparse_host import SparseMap
-from curvi.inference._candidate import CLOSE, Candidate
-from curvi.inference._search import Mixture
+from curvi.inference.ladder._hamiltonian import Effort, Transitions, run_transitions
+from curvi.inference.ladder._search import Mixture
+from curvi.inference.ladder._state import CLOSE, Candidate
 from curvi.objective._batch import BatchedDensity
 from curvi.targets import AbstractTarget
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from curvi._core.deadline import OutOfTime, deadline
 from curvi.families import Family, FullRank, SparsePrecision
-from curvi.inference._sparse_rung import MOST_FULL, SPARSE_DRAWS, may_be_sparse, sparse_family
+from curvi.inference.ladder._sparsity import MOST_FULL, SPARSE_DRAWS, may_be_sparse, sparse_family
 from curvi.objective import Draws
 from curvi.solvers import NaturalGradient
 from curvi.targets import AbstractTarget

@@ -1,0 +1,1 @@
+"""Rungs from a first fit to an answer that is right."""
