@@ -32,14 +32,21 @@ def test_a_bound_is_reached_at_its_first_evaluation_and_numbers_that_are_none_co
     assert finished_with([np.nan]).best == -np.inf
 
 
-def test_times_sooner_is_the_rivals_time_to_its_best_bound_over_ours_to_the_same():
+def test_times_sooner_is_the_rivals_time_to_where_it_ends_over_ours_to_the_same():
     runs = {
-        ("c", "adagrad", 0): finished_with([-9.0, -8.0, -7.0, -5.0]),
+        ("c", "adagrad", 0): finished_with([-9.0, -8.0, -4.5, -5.0]),
         ("c", "fast", 0): finished_with([-4.0, -2.0]),
         ("c", "slow", 0): finished_with([-9.0, -6.0]),
     }
-    assert _vae._times_sooner(runs, "c", "fast", 0) == 4.0
+    assert _vae._times_sooner(runs, "c", "fast", 0) == 3.0
     assert _vae._times_sooner(runs, "c", "slow", 0) is None
+
+
+def test_where_a_run_ends_is_the_mean_of_its_last_looks_and_nothing_finite_is_no_end():
+    run = finished_with([*np.linspace(-40.0, -20.0, 27), -5.0, -3.0, -4.0])
+    assert run.end == -4.0
+    assert run.last_rise > 10.0
+    assert finished_with([-3.0, np.nan]).end == -np.inf
 
 
 def test_a_finished_run_is_read_from_its_file_and_other_settings_are_not(tmp_path, monkeypatch):
@@ -74,6 +81,16 @@ def test_tuning_takes_the_best_validation_bound_of_the_pilot_seed(tmp_path, monk
     monkeypatch.setattr(_vae_runs, "finished", fake)
     chosen = _vae_runs.tuned(CASE, MODEL, "adagrad", toy_images(), tmp_path, 1.0)
     assert chosen.name == "rate 0.003"
+
+
+def test_a_rate_at_the_edge_of_its_grid_makes_the_grid_grow(tmp_path, monkeypatch):
+    def fake(job, data, folder, paint=None):
+        rate = _vae_runs._rate(job.candidate)
+        return finished_with([-abs(np.log(rate / 2.7))])
+
+    monkeypatch.setattr(_vae_runs, "finished", fake)
+    chosen = _vae_runs.tuned(CASE, MODEL, "adagrad", toy_images(), tmp_path, 1.0)
+    assert chosen.name == "rate 2.7"
 
 
 @pytest.mark.slow
