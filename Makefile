@@ -49,7 +49,7 @@ test-seeds: $(TEST)  ## the float64 suite with N seeds: make test-seeds N=20
 test-slow: $(TEST)  ## the tests that take minutes
 	XLA_FLAGS= CURVI_TEST_DTYPE=float64 $(PYTEST) -m slow
 	XLA_FLAGS= CURVI_TEST_DTYPE=float32 CURVI_TEST_WHOLE=1 $(PYTEST) $(FLOAT32)
-	XLA_FLAGS= CURVI_TEST_DTYPE=float64 CURVI_TEST_EXAMPLES=20 $(PYTEST) tests/objective tests/reference tests/linalg tests/families
+	XLA_FLAGS= CURVI_TEST_DTYPE=float64 CURVI_TEST_EXAMPLES=20 $(PYTEST) tests/objective tests/paper/reference tests/linalg tests/families
 
 test-browser: $(BROWSER)  ## the report in Chromium, which has to be installed; skipped where it is not
 	$(BIN)/python -m pytest -m browser tests/browser

@@ -26,7 +26,7 @@ from benchmarks import posterior_problems as problems
 from benchmarks import posterior_summary as summaries
 from benchmarks.common import RESULTS
 from benchmarks.posterior_scores import line
-from curvi.reproduction._provenance import provenance
+from curvi.paper.experiments._provenance import provenance
 
 ROWS = RESULTS / "posteriors.jsonl"
 RECORD = RESULTS / "posteriors.json"

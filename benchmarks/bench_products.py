@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.common import interleaved, log_log_slope, median_ratio, verdict
-from curvi import linalg, reference
+from curvi import linalg
+from curvi.paper import reference
 
 TARGET_JVP, TARGET_LINEAR, TARGET_SLOPE, TARGET_THEOREM = 3.0, 2.0, 1.15, 2.0
 CACHE_BYTES = 32e6

@@ -27,8 +27,8 @@ from benchmarks.common import NEEDS_DATA, data_folder
 from curvi.glm._dense import DenseBound
 from curvi.glm._likelihoods import Bernoulli
 from curvi.glm._rows import WholeTable
-from curvi.reproduction._methods import LARGE, SMALL, load_rows, newton_run
-from curvi.reproduction._runs import design, errors, run_setting, steps_to
+from curvi.paper.experiments._methods import LARGE, SMALL, load_rows, newton_run
+from curvi.paper.experiments._runs import design, errors, run_setting, steps_to
 
 REFERENCE = -10780.496  # optimum of the normal-prior bound on a9a
 NORMAL_NATS, LARGE_NATS, SMALL_NATS = 15.0, 30.0, 2.0

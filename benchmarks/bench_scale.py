@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.common import log_log_slope, recorded, verdict
-from curvi.reproduction._provenance import provenance
+from curvi.paper.experiments._provenance import provenance
 
 ROOT = Path(__file__).parents[1]
 WORKER = Path(__file__).with_name("scale_worker.py")

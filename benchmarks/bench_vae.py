@@ -54,8 +54,8 @@ from benchmarks.vae_tuning import (
     at_the_edge,
     halving,
 )
-from curvi.reproduction._provenance import provenance
-from curvi.reproduction._vae_runs import (
+from curvi.paper.experiments._provenance import provenance
+from curvi.paper.experiments._vae_runs import (
     CANDIDATES,
     CASES,
     Candidate,

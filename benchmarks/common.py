@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from curvi._core.files import write_atomically
-from curvi.reproduction._provenance import provenance
+from curvi.paper.experiments._provenance import provenance
 
 RESULTS = Path(__file__).parent / "results"
 NEEDS_DATA = "set CURVI_DATA to the folder that holds libsvm/*.bz2 to run this benchmark"

@@ -12,7 +12,7 @@ import curvi
 from benchmarks.common import RESULTS, keep, recorded, verdict
 from benchmarks.vae_runs import TARGETS, Run, reached
 from benchmarks.vae_tuning import Cell, first_order, last_step
-from curvi.reproduction._provenance import provenance
+from curvi.paper.experiments._provenance import provenance
 
 GOALS = {-110.0: 2.5, -105.0: 2.0, -102.0: 1.5}
 ADAGRAD_GOAL = 5.0

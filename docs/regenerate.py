@@ -30,7 +30,7 @@ from report_picture import report_picture
 from scale_text import scale_text
 from tables import TABLES
 
-from curvi.reproduction._provenance import sentence
+from curvi.paper.experiments._provenance import sentence
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"

@@ -92,9 +92,9 @@ def pytest_report_header() -> str:
 LONGEST = (
     "test_documentation.py", "solvers/test_kfac.py", "vae/test_estimator.py",
     "glm/test_contract.py", "glm/test_bounds.py", "linalg/test_cg.py", "solvers/test_contract.py",
-    "reference/test_gaussian.py", "reference/test_parameters.py", "glm/test_posterior.py",
-    "reference/test_location_scale.py", "families/test_families.py", "interop/test_numpyro.py",
-    "glm/test_reference.py",
+    "paper/reference/test_gaussian.py", "paper/reference/test_parameters.py",
+    "glm/test_posterior.py", "paper/reference/test_location_scale.py", "families/test_families.py",
+    "interop/test_numpyro.py", "glm/test_reference.py",
 )  # fmt: skip
 
 

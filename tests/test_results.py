@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import curvi
-from curvi.reproduction._provenance import command_line, provenance, sentence
+from curvi.paper.experiments._provenance import command_line, provenance, sentence
 
 pytestmark = pytest.mark.float64_only
 
@@ -41,7 +41,7 @@ MEASURED = {
     "rows": ("glm", "objective"), "scale": ("engine", "vae"), "sequences": ("sequences",),
     "trust": ENGINE, "trust_region": ("linalg", "solvers"), "vae": ("vae",),
     "vae_settings": ("vae",), "cg_steps": ("solvers",), "coefficients": ("glm", "solvers"),
-    "concentration": ("concentration",), "plateau": ("solvers",),
+    "concentration": ("paper/concentration",), "plateau": ("solvers",),
     "lbfgs_draws": ("solvers",), "logistic": ("glm", "solvers"),
     "table1": ("glm", "solvers"), "frey": ("vae",), "mnist": ("vae",), "olivetti": ("vae",),
 }  # fmt: skip

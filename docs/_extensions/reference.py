@@ -28,7 +28,7 @@ _ESTIMATOR = (
 
 # Data have no docstring of their own.
 _DATA = {
-    "curvi.concentration.ACTIVATION_SLOPES": "The largest slope of each activation function.",
+    "curvi.paper.concentration.ACTIVATION_SLOPES": "The largest slope of each activation function.",
 }
 
 

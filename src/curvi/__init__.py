@@ -11,7 +11,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from curvi import concentration as concentration
     from curvi import datasets as datasets
     from curvi import diagnostics as diagnostics
     from curvi import engine as engine
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
     from curvi import linalg as linalg
     from curvi import mixed as mixed
     from curvi import objective as objective
+    from curvi import paper as paper
     from curvi import plots as plots
-    from curvi import reference as reference
-    from curvi import reproduction as reproduction
     from curvi import sequences as sequences
     from curvi import solvers as solvers
     from curvi import targets as targets
@@ -133,8 +131,8 @@ _NAMES = {
 }  # fmt: skip
 _HOME = {name: room for room, names in _NAMES.items() for name in names}
 _ROOMS = (
-    "concentration", "datasets", "diagnostics", "engine", "families", "glm", "inference",
-    "interop", "io", "linalg", "mixed", "objective", "plots", "reference", "reproduction",
+    "datasets", "diagnostics", "engine", "families", "glm", "inference",
+    "interop", "io", "linalg", "mixed", "objective", "paper", "plots",
     "sequences", "solvers", "targets", "vae",
 )  # fmt: skip
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import curvi
-from curvi.concentration import network_lipschitz, reconstruction_lipschitz
 from curvi.inference import _fit as inference
+from curvi.paper.concentration import network_lipschitz, reconstruction_lipschitz
 from tests.adversarial.outcomes import handled, refused, warned
 from tests.solvers.problems import seed_of
 

@@ -16,7 +16,7 @@ from sklearn.model_selection import cross_val_score
 
 import curvi
 from curvi.engine import _drivers as drivers
-from curvi.reproduction import _runs as runs
+from curvi.paper.experiments import _runs as runs
 from tests.adversarial.outcomes import warned
 
 pytestmark = [

@@ -9,7 +9,7 @@ import pytest
 
 import curvi
 from curvi.glm import BayesianLogisticRegression
-from curvi.reproduction._runs import design
+from curvi.paper.experiments._runs import design
 
 pytestmark = [pytest.mark.data, pytest.mark.float64_only]
 

@@ -268,8 +268,8 @@ class FitCommand:
 
     def _write(self, done: _Done) -> None:
         """Write the report, and with --out everything else; say where it is."""
+        from curvi.paper.experiments._tables import write_files
         from curvi.report import write_report
-        from curvi.reproduction._tables import write_files
 
         if self.out is not None:
             write_files(self.out, {"config.json": self.config(), **done.files()})

@@ -44,11 +44,11 @@ class ReproduceCommand:
 
     def run(self) -> int:
         """Run the experiments one after the other."""
-        from curvi import reproduction as experiments
         from curvi._core import validation
         from curvi._core.errors import InputError
         from curvi.cli._fit import check_seed
         from curvi.engine import checkpointed
+        from curvi.paper import experiments
 
         if not self.names:
             raise InputError(f"name what to reproduce: {', '.join(experiments.REGISTRY)}, or all")

@@ -8,8 +8,8 @@ from typing import Any
 
 from curvi._core import validation
 from curvi._core.trees import precision_of
-from curvi.concentration import VarianceReport
 from curvi.diagnostics._evaluation import variance_of_draws
+from curvi.paper.concentration import VarianceReport
 
 
 class Exports:
@@ -79,7 +79,8 @@ class Exports:
         """Variance, over single independent draws, of the log density and of its gradient.
 
         Measured with ``num_draws`` draws, beside the inequalities of Theorem 2 where ``lipschitz``
-        is given, a proved constant of the log density in the noise (:mod:`curvi.concentration`).
+        is given, a proved constant of the log density in the noise
+        (:mod:`curvi.paper.concentration`).
         """
         validation.positive_integer(num_draws, "num_draws")
         with precision_of(self.target.dtype):

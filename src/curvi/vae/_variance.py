@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from curvi._core import validation
 from curvi._core.compilation import compiled
 from curvi._core.trees import precision_of
-from curvi.concentration import reconstruction_lipschitz
+from curvi.paper.concentration import reconstruction_lipschitz
 from curvi.vae._likelihoods import Bernoulli
 from curvi.vae._networks import MLPObjective, VAEParams
 from curvi.vae._objective import VAEObjective

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from curvi import concentration
+from curvi.paper import concentration
 
 Function = Callable[[np.ndarray], np.ndarray]
 ACTIVATIONS = {

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from curvi import concentration
 from curvi._core.errors import InputError
 from curvi.objective import Draws
-from tests.concentration.functions import random_function
+from curvi.paper import concentration
 from tests.conftest import SEED
+from tests.paper.concentration.functions import random_function
 
 pytestmark = pytest.mark.float64_only
 FUNCTIONS, DRAWS = 1000, 2000

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curvi import concentration
 from curvi._core.errors import InputError
+from curvi.paper import concentration
 
 pytestmark = pytest.mark.float64_only
 SEEDS = st.integers(0, 2**31 - 1)

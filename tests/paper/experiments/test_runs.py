@@ -12,11 +12,11 @@ from curvi.cli import main
 from curvi.families import MeanField, Params
 from curvi.glm._bound import SampledGLMProblem
 from curvi.glm._likelihoods import Bernoulli
-from curvi.reproduction import _concentration as concentration
-from curvi.reproduction import _conditions as conditions
-from curvi.reproduction import _regression as regression
-from curvi.reproduction._figures import plot_convergence
-from curvi.reproduction._methods import (
+from curvi.paper.experiments import _concentration as concentration
+from curvi.paper.experiments import _conditions as conditions
+from curvi.paper.experiments import _regression as regression
+from curvi.paper.experiments._figures import plot_convergence
+from curvi.paper.experiments._methods import (
     NEWTON,
     PAPER_METHODS,
     SMALL,
@@ -26,8 +26,8 @@ from curvi.reproduction._methods import (
     best_of,
     newton_run,
 )
-from curvi.reproduction._regression_figures import draw_convergence
-from curvi.reproduction._runs import (
+from curvi.paper.experiments._regression_figures import draw_convergence
+from curvi.paper.experiments._runs import (
     Run,
     Setting,
     errors,
@@ -35,7 +35,7 @@ from curvi.reproduction._runs import (
     run_setting,
     steps_to,
 )
-from curvi.reproduction._tables import median_and_range
+from curvi.paper.experiments._tables import median_and_range
 from curvi.solvers import HFSGVI, LBFGS
 
 pytestmark = pytest.mark.float64_only
@@ -351,7 +351,7 @@ def test_an_experiment_runs_end_to_end(data_dir, tmp_path, capsys, name):
 
 
 def test_table_1_differs_in_either_direction_and_four_test_rows_decide_nothing():
-    from curvi.reproduction._regression import PAPER, not_reproduced
+    from curvi.paper.experiments._regression import PAPER, not_reproduced
 
     same = {name: [[train], [test]] for name, (train, test) in PAPER.items()}
     assert "- no difference of that size" in not_reproduced(same)

@@ -5,8 +5,8 @@ import pytest
 
 import curvi
 from curvi._core.errors import Outcome
-from curvi.reproduction import _vae, _vae_runs
-from curvi.reproduction._vae_runs import CANDIDATES, Case, Finished, Images, Job, Model
+from curvi.paper.experiments import _vae, _vae_runs
+from curvi.paper.experiments._vae_runs import CANDIDATES, Case, Finished, Images, Job, Model
 
 pytestmark = pytest.mark.float64_only
 CASE, MODEL = Case("toy", 2, 4, "bernoulli", 1.0), Model(None, 1e-4, 4)

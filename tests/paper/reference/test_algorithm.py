@@ -11,7 +11,7 @@ import pytest
 
 import curvi
 from curvi.linalg import conjugate_gradient
-from curvi.reference import hfsgvi, hfsgvi_step
+from curvi.paper.reference import hfsgvi, hfsgvi_step
 from tests.solvers.problems import (
     WIDTH,
     generator,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from jax.flatten_util import ravel_pytree
 
-from curvi.reference import _location_scale as ls
-from curvi.reference import _parameters as parameters
-from tests.reference.sampled import (
+from curvi.paper.reference import _location_scale as ls
+from curvi.paper.reference import _parameters as parameters
+from tests.paper.reference.sampled import (
     BASES,
     SEEDS,
     assert_close,

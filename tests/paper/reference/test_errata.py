@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from curvi import concentration, reference
 from curvi.linalg import relative_error_bound
-from tests.reference.sampled import generator, vec
+from curvi.paper import concentration, reference
+from tests.paper.reference.sampled import generator, vec
 from tests.vae import appendix
 
 pytestmark = pytest.mark.float64_only
@@ -206,7 +206,7 @@ def test_7_tied_entries_of_a_covariance_double_the_derivative():
 
 
 def test_the_page_has_a_section_for_every_check():
-    page = (Path(__file__).parents[2] / "docs" / "errata.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "errata.md").read_text(encoding="utf-8")
     checks = [name for name in globals() if re.match(r"test_\d", name)]
     assert re.findall(r"`(test_\d\w*)`", page) == checks
     assert len(re.findall(r"^## \d", page, re.MULTILINE)) == len(checks) == 7

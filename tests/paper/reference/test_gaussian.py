@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from curvi.reference import _gaussian as gaussian
-from curvi.reference import _location_scale as ls
-from tests.reference.sampled import assert_close, assert_unbiased, generator, normal, refuse
+from curvi.paper.reference import _gaussian as gaussian
+from curvi.paper.reference import _location_scale as ls
+from tests.paper.reference.sampled import assert_close, assert_unbiased, generator, normal, refuse
 
 ESTIMATORS = (
     "mean_gradient",

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from curvi.reference import _location_scale as ls
-from curvi.reference import _parameters as parameters
-from tests.reference.sampled import (
+from curvi.paper.reference import _location_scale as ls
+from curvi.paper.reference import _parameters as parameters
+from tests.paper.reference.sampled import (
     BASES,
     SEEDS,
     SHAPES,

@@ -1,6 +1,6 @@
 """How many draws are enough: concentration inequalities and the Lipschitz constants they need."""
 
-from curvi.concentration._inequalities import (
+from curvi.paper.concentration._inequalities import (
     VarianceReport,
     draws_needed,
     error_bound,
@@ -10,7 +10,7 @@ from curvi.concentration._inequalities import (
     tail_bound,
     variance_bound,
 )
-from curvi.concentration._lipschitz import (
+from curvi.paper.concentration._lipschitz import (
     ACTIVATION_SLOPES,
     LipschitzEstimate,
     estimate_lipschitz,

@@ -9,7 +9,7 @@ from typing import Any
 
 from curvi._core import validation
 from curvi._core.errors import InputError
-from curvi.reproduction._provenance import provenance, write_provenance
+from curvi.paper.experiments._provenance import provenance, write_provenance
 
 # name -> module and its function of (out, *, seeds, quick, report), some also of seconds and steps
 REGISTRY = {

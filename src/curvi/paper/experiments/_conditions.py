@@ -9,10 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from curvi.reproduction._methods import LARGE, SMALL, Options, best_of, load_rows, pilots, tried
-from curvi.reproduction._regression import DATA, NEAR
-from curvi.reproduction._runs import Run, Setting, errors, run_setting
-from curvi.reproduction._tables import QUICK, Row, as_markdown, median_and_range, write_files
+from curvi.paper.experiments._methods import (
+    LARGE,
+    SMALL,
+    Options,
+    best_of,
+    load_rows,
+    pilots,
+    tried,
+)
+from curvi.paper.experiments._regression import DATA, NEAR
+from curvi.paper.experiments._runs import Run, Setting, errors, run_setting
+from curvi.paper.experiments._tables import QUICK, Row, as_markdown, median_and_range, write_files
 
 Rows = tuple[np.ndarray, np.ndarray]
 COUNTS = (3, 10, 30, 50)

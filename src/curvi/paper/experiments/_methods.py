@@ -16,7 +16,7 @@ import numpy as np
 
 from curvi import datasets
 from curvi.glm import BayesianLogisticRegression
-from curvi.reproduction._runs import Run, Setting, design, run_setting
+from curvi.paper.experiments._runs import Run, Setting, design, run_setting
 from curvi.solvers import DSVI, HFSGVI, LBFGS
 
 NEWTON = "Newton (curvi)"

@@ -9,7 +9,7 @@ import numpy as np
 
 from curvi import datasets
 from curvi.glm._design import is_selected
-from curvi.reproduction._methods import (
+from curvi.paper.experiments._methods import (
     NEWTON,
     Comparison,
     Options,
@@ -18,9 +18,9 @@ from curvi.reproduction._methods import (
     newton_run,
     newton_runs,
 )
-from curvi.reproduction._regression_figures import draw_coefficients, draw_convergence
-from curvi.reproduction._runs import errors, steps_to
-from curvi.reproduction._tables import QUICK, Row, as_markdown, median_and_range, write_files
+from curvi.paper.experiments._regression_figures import draw_coefficients, draw_convergence
+from curvi.paper.experiments._runs import errors, steps_to
+from curvi.paper.experiments._tables import QUICK, Row, as_markdown, median_and_range, write_files
 
 Report = Callable[[str], None]
 Errors = dict[tuple[str, str], list[list[int]]]  # training and test errors of every seed

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from curvi.paper.experiments._methods import NEWTON, Comparison
+from curvi.paper.experiments._runs import Run
 from curvi.plots import house_style, new_figure
 from curvi.plots._style import COLOURS, LINES
-from curvi.reproduction._methods import NEWTON, Comparison
-from curvi.reproduction._runs import Run
 
 _NUMBERS = {NEWTON: 0, "HFSGVI": 1, "L-BFGS-SGVI": 2, "DSVI": 6}
 _COLOURS = {method: COLOURS[number] for method, number in _NUMBERS.items()}

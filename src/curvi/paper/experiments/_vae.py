@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from curvi.plots import plot_images, plot_sheet
-from curvi.reproduction._figures import plot_convergence
-from curvi.reproduction._tables import Row, as_markdown, write_files
-from curvi.reproduction._vae_runs import (
+from curvi.paper.experiments._figures import plot_convergence
+from curvi.paper.experiments._tables import Row, as_markdown, write_files
+from curvi.paper.experiments._vae_runs import (
     CANDIDATES,
     CASES,
     PILOT,
@@ -36,6 +35,7 @@ from curvi.reproduction._vae_runs import (
     rebuilt_by,
     tuned,
 )
+from curvi.plots import plot_images, plot_sheet
 from curvi.vae import _use as use
 from curvi.vae._training import Trained
 

@@ -22,7 +22,7 @@ import optax
 from curvi import datasets
 from curvi._core.errors import NotConvergedWarning
 from curvi._core.files import write_atomically
-from curvi.reproduction._provenance import provenance
+from curvi.paper.experiments._provenance import provenance
 from curvi.solvers import HFSGVI, KFAC, LBFGS, FirstOrder, HessianFree, Method
 from curvi.vae import VAE, MLPObjective
 from curvi.vae import _use as use

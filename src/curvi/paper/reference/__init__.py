@@ -14,8 +14,8 @@ Algorithm 1           HFSGVI in plain JAX, line by line
 ====================  =============================================================
 """
 
-from curvi.reference._algorithm import hfsgvi, hfsgvi_step
-from curvi.reference._gaussian import (
+from curvi.paper.reference._algorithm import hfsgvi, hfsgvi_step
+from curvi.paper.reference._gaussian import (
     covariance_covariance_hessian,
     covariance_gradient,
     mean_covariance_hessian,
@@ -25,7 +25,7 @@ from curvi.reference._gaussian import (
     tie_covariance_gradient,
     tie_mean_covariance_hessian,
 )
-from curvi.reference._location_scale import (
+from curvi.paper.reference._location_scale import (
     diagonal_gradient,
     diagonal_hessian,
     diagonal_hessian_vector_product,
@@ -35,7 +35,7 @@ from curvi.reference._location_scale import (
     mean_scale_hessian,
     scale_scale_hessian,
 )
-from curvi.reference._parameters import (
+from curvi.paper.reference._parameters import (
     parameter_gradient,
     parameter_gradient_by_covariance,
     parameter_hessian,

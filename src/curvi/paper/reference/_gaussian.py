@@ -2,8 +2,8 @@
 
 The theorems of Bonnet and Price and their second-order form, equations (1)-(3): a derivative
 in C costs two derivatives of ``f``, so the Hessian in C needs four. They hold for the Gaussian
-only and suit small d; :func:`curvi.reference.hessian` needs at most two derivatives of ``f`` and
-takes any base distribution.
+only and suit small d; :func:`curvi.paper.reference.hessian` needs at most two derivatives of
+``f`` and takes any base distribution.
 
 The covariance is given by a factor, ``C = scale @ scale.T``, and ``draws`` are standard normal
 rows, (M, k). ``C_ij`` and ``C_ji`` are *separate* coordinates: the derivative is that of ``E[f]``
@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from curvi.reference._location_scale import (
+from curvi.paper.reference._location_scale import (
     Function,
     Noise,
     Scale,

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from curvi._core.errors import InputError
-from curvi.reference._gaussian import covariance_gradient, mean_gradient
-from curvi.reference._location_scale import (
+from curvi.paper.reference._gaussian import covariance_gradient, mean_gradient
+from curvi.paper.reference._location_scale import (
     Function,
     Noise,
     Weights,

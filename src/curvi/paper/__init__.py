@@ -1,0 +1,1 @@
+"""The paper: its formulas as references, its bounds on variances, its experiments."""
