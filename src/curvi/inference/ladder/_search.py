@@ -135,16 +135,17 @@ class Search:
         order = np.argsort(-values)
         places, values = places[order], values[order]
         found: list[End] = []
+        seen: list[End] = []  # the highest of every optimum comes first
         for place, value in zip(places, values, strict=True):
             if not np.isfinite(value) or len(found) >= self.most_ends:
                 break
-            if any((np.abs(place - one.place) < 0.5 * one.sds).all() for one in found):
+            if any((np.abs(place - one.place) < 0.5 * one.sds).all() for one in seen):
                 continue
             sds = _local_sds(density, place, sd)
             heavy = value + np.log(sds).sum() + 0.5 * len(sds) * np.log(2 * np.pi)
-            if heavy < mass - self.slightest or self.joined(density, place, draws):
-                continue
-            found.append(End(place, sds, float(heavy)))
+            seen.append(End(place, sds, float(heavy)))
+            if heavy >= mass - self.slightest and not self.joined(density, place, draws):
+                found.append(seen[-1])
         return sorted(found, key=lambda one: -one.mass)
 
     def joined(self, density: BatchedDensity, place: np.ndarray, draws: np.ndarray) -> bool:
