@@ -99,4 +99,4 @@ def test_locals_that_follow_a_weakly_known_scale_end_where_their_conditions_hold
     following = Following(BatchedDensity.of(target), curvature, start, rng)
     _, gained = following.run()
     assert gained > 0
-    assert following._step(0.0)[1] < 0.25  # sds of the corner, or relative curvature
+    assert following._step(0.0)[1] < 0.25  # sds of the dense block, or relative curvature

@@ -247,9 +247,9 @@ class Ladder:
         return fitted if better and fitted is not None else first
 
     def _following(self, first: Candidate) -> Candidate:
-        """Scales that follow the corner, where there is one and that fits better."""
+        """Scales that follow the dense block, where there is one and that fits better."""
         place = first.map
-        if not isinstance(place, SparseMap) or not place.structure.num_corner:
+        if not isinstance(place, SparseMap) or not place.structure.num_dense:
             return first
         curvature = Curvature(self.target.density, self.target.rows, place.structure)
         rng = host_generator(self.resources.key, _STREAM, 7)
