@@ -2,8 +2,9 @@
 
 Run ``python docs/regenerate.py`` after ``make bench``. With the argument ``results`` it only puts
 measured results into the pages, with ``reliability`` it only counts the hostile cases of the test
-suite again, with ``outputs`` it only runs the examples of the pages. Text between
-``<!-- begin NAME -->`` and ``<!-- end NAME -->`` is replaced; everything else is written by hand.
+suite again, with ``rooms`` it only draws the rooms of the source again, with ``outputs`` it only
+runs the examples of the pages. Text between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` is
+replaced; everything else is written by hand.
 """
 
 from __future__ import annotations
@@ -196,13 +197,20 @@ def move_figures() -> None:
             figure.replace(DOCS / "images" / own)
 
 
-def reliability() -> None:
-    """Count the cases of ``tests/adversarial``, in a process with the settings of the tests."""
-    command = [sys.executable, "-m", "tests.adversarial.census"]
-    counted = subprocess.run(  # noqa: S603, the command is ours
+def from_tests(module: str, page: Path, name: str) -> None:
+    """Put what a module of the tests prints into a block, in a process with their settings."""
+    command = [sys.executable, "-m", module]
+    done = subprocess.run(  # noqa: S603, the command is ours
         command, cwd=ROOT, check=True, capture_output=True, text=True
     )
-    replace_block(ROOT / "docs" / "reliability.md", "adversarial", counted.stdout.strip())
+    replace_block(page, name, done.stdout.strip())
+
+
+# What a page says of the tests and of the source: a module that prints it, the page, the block.
+COUNTED = {
+    "reliability": ("tests.adversarial.census", DOCS / "reliability.md", "adversarial"),
+    "rooms": ("tests.test_architecture", ROOT / "ARCHITECTURE.md", "rooms"),
+}
 
 
 def page_outputs() -> None:
@@ -229,9 +237,10 @@ def main() -> None:
     if wanted == ["outputs"]:
         page_outputs()
         return
-    if wanted != ["results"]:
-        reliability()
-    if wanted == ["reliability"]:
+    for name, counted in COUNTED.items():
+        if wanted in ([], [name]):
+            from_tests(*counted)
+    if wanted and wanted[0] in COUNTED:
         return
     move_figures()
     draw_benchmarks()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,8 @@ import pytest
 
 pytestmark = pytest.mark.float64_only
 
-SOURCE = Path(__file__).parents[1] / "src" / "curvi"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "curvi"
 
 # A room imports only itself and rooms that come before it: the kernel, then the slices, then the
 # edges.
@@ -33,6 +36,10 @@ NOT_AT_IMPORT = (
 )  # fmt: skip
 MAX_LINES = 400
 FACADE = "the facade"
+# Names that more than one class has. A name that is said twice needs its room to be understood.
+MOST_REPEATED_CLASS_NAMES = 43
+# Pages whose paths must exist, where a path without a root is below src/curvi.
+PAGES_WITH_PATHS = ("ARCHITECTURE.md", "CONTRIBUTING.md", "docs/decisions/*.md")
 
 
 def stage_of(parts: tuple[str, ...]) -> str:
@@ -160,8 +167,110 @@ def check_tree(root: Path) -> list[str]:
     return [problem for path in sorted(root.rglob("*.py")) for problem in check_file(path, root)]
 
 
+def imports_of(root: Path) -> dict[str, set[str]]:
+    """The rooms that each room imports, in the order of the rooms; inside functions too."""
+    rooms: dict[str, set[str]] = {stage: set() for stage in STAGES}
+    for path in sorted(root.rglob("*.py")):
+        inside = path.relative_to(root).with_suffix("").parts
+        here = stage_of(inside)
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for _, name in imported_modules(tree, ("curvi", *inside[:-1])):
+            there = stage_of(tuple(name.split(".")[1:])) if name.startswith("curvi.") else FACADE
+            if FACADE not in (here, there) and there != here:
+                rooms[here].add(there)
+    return rooms
+
+
+def table_of_rooms(root: Path = SOURCE) -> str:
+    """What every room holds, and the rooms that it builds on without a detour over another."""
+    imports = imports_of(root)
+    later = {room: {to for to in rooms if (room, to) in LATE} for room, rooms in imports.items()}
+    below: dict[str, set[str]] = {}  # all that a room can reach
+    lines = ["| room | holds | builds on |", "|---|---|---|"]
+    for room in STAGES:
+        direct = imports[room] - later[room]
+        below[room] = direct.union(*(below[other] for other in direct))
+        nearest = [to for to in STAGES if to in direct and all(to not in below[o] for o in direct)]
+        nearest += [f"{to} (inside methods)" for to in STAGES if to in later[room]]
+        package = (root / Path(*room.split(".")) / "__init__.py").read_text(encoding="utf-8")
+        holds = (ast.get_docstring(ast.parse(package)) or "").split("\n")[0].rstrip(".")
+        holds = holds.replace("``", "`")
+        lines.append(f"| `{room}` | {holds} | {', '.join(nearest)} |")
+    return "\n".join(lines)
+
+
+def repeated_class_names(root: Path) -> dict[str, list[str]]:
+    """The files of every name that several classes have; a leading underscore is no difference."""
+    places = defaultdict(list)
+    for path in sorted(root.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places[node.name.lstrip("_")].append(path.relative_to(root).as_posix())
+    return {name: files for name, files in sorted(places.items()) if len(files) > 1}
+
+
+def missing_paths(page: Path, root: Path) -> list[str]:
+    """Paths of Python files, pages and folders that a page names and the tree does not have."""
+    named = re.findall(r"`([\w.*-]+(?:/[\w.*-]+)*/?)`", page.read_text(encoding="utf-8"))
+    paths = [name for name in named if name.endswith((".py", ".md", ".html", "/"))]
+    own = [name for name in paths if "/" in name and "NAME" not in name and "NNNN" not in name]
+    return [
+        name
+        for name in own
+        if not any(
+            (folder / name).exists() for folder in (root, root / "src", root / "src" / "curvi")
+        )
+    ]
+
+
 def test_the_source_tree_keeps_its_rules():
     assert check_tree(SOURCE) == []
+
+
+def test_the_page_of_the_architecture_shows_the_rooms_as_they_are():
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    shown = re.search(r"<!-- begin rooms -->\n(.*?)\n<!-- end", page, re.DOTALL)[1]
+    assert shown == table_of_rooms(), "run python docs/regenerate.py rooms"
+
+
+def test_the_page_of_the_architecture_is_two_screens():
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    written = re.sub(r"<!-- begin rooms -->.*<!-- end rooms -->", "", page, flags=re.DOTALL)
+    assert len(written.split()) <= 1500
+
+
+@pytest.mark.parametrize(
+    "page", [path for pattern in PAGES_WITH_PATHS for path in sorted(ROOT.glob(pattern))],
+    ids=lambda path: path.stem,
+)  # fmt: skip
+def test_every_path_that_a_page_names_exists(page):
+    assert missing_paths(page, ROOT) == []
+
+
+def test_fewer_and_fewer_classes_share_a_name():
+    repeated = repeated_class_names(SOURCE)
+    assert len(repeated) <= MOST_REPEATED_CLASS_NAMES, repeated
+
+
+def test_rooms_names_and_paths_are_read_as_they_are(tmp_path):
+    for stage in STAGES:
+        folder = tmp_path / "src" / "curvi" / Path(*stage.split("."))
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text(f'"""Of {stage}."""\n', encoding="utf-8")
+    source = tmp_path / "src" / "curvi"
+    (source / "linalg" / "a.py").write_text("from curvi._core import x\nclass _A: ...\n")
+    (source / "mixed" / "a.py").write_text(
+        "from curvi._core import x\nfrom ..linalg import y\nclass A: ...\nclass B: ...\n"
+        "def f():\n    import curvi.interop\n"
+    )
+    assert "| `linalg` | Of linalg | _core |" in table_of_rooms(source)
+    assert "| `mixed` | Of mixed | linalg, interop (inside methods) |" in table_of_rooms(source)
+    assert repeated_class_names(source) == {"A": ["linalg/a.py", "mixed/a.py"]}
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`linalg/a.py`, `linalg/b.py`, `src/curvi/mixed/`, `tests/x/`, `solvers/_NAME.py`"
+    )
+    assert missing_paths(page, tmp_path) == ["linalg/b.py", "tests/x/"]
 
 
 def test_importing_curvi_stays_light():
@@ -268,3 +377,7 @@ def test_a_planted_violation_is_found(tmp_path, name, text, expected):
 @pytest.mark.parametrize(("name", "text"), ALLOWED.values(), ids=ALLOWED.keys())
 def test_what_the_rules_allow_is_left_alone(tmp_path, name, text):
     assert plant(tmp_path, name, text) == []
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table_of_rooms() + "\n")

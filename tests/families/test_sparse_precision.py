@@ -39,7 +39,7 @@ def positive_definite(rng, graph):
 def on_entries(matrix, structure):
     """A dense matrix as a sparse one."""
     ordered = matrix[np.ix_(structure.order, structure.order)]
-    c = structure.num_corner
+    c = structure.num_dense
     low = ordered[c:, c:][structure.rows, structure.columns]
     diagonal = np.diagonal(ordered)[c:]
     return SparseSymmetric(structure, ordered[:c, :c], ordered[c:, :c], low, diagonal)
@@ -48,15 +48,15 @@ def on_entries(matrix, structure):
 @pytest.mark.float64_only
 def test_everything_agrees_with_dense_algebra(key):
     rng = np.random.default_rng(int(jax.random.bits(key)))
-    graph, corner = chain_and_groups(rng)
+    graph, dense = chain_and_groups(rng)
     matrix, size = positive_definite(rng, graph), len(graph)
-    structure = eliminate(sparse.csr_matrix(graph), corner)
+    structure = eliminate(sparse.csr_matrix(graph), dense)
     assert structure is not None
     assert len(structure.rows) < 4 * size
     given = on_entries(matrix, structure)
     np.testing.assert_allclose(given.dense(), matrix, atol=1e-12)
     root, warp = given.inverse_root(0.1), np.zeros((size, 0))
-    parts = (root.corner, root.coupling, root.links, root.scale)
+    parts = (root.block, root.coupling, root.links, root.scale)
     place = SparseMap(structure, np.arange(size) * 1.0, *parts, warp)
     np.testing.assert_allclose(place.precision().dense(), matrix, atol=1e-10)
     family, params = SparsePrecision(elimination=structure), place.params(np.float64)
@@ -77,13 +77,13 @@ def test_everything_agrees_with_dense_algebra(key):
 
 
 @pytest.mark.float64_only
-def test_scales_that_follow_the_corner_keep_map_and_gradients_together(key):
+def test_scales_that_follow_the_dense_block_keep_map_and_gradients_together(key):
     rng = np.random.default_rng(int(jax.random.bits(key)))
-    graph, corner = chain_and_groups(rng, 5, 3)
-    structure = eliminate(sparse.csr_matrix(graph), corner)
+    graph, dense = chain_and_groups(rng, 5, 3)
+    structure = eliminate(sparse.csr_matrix(graph), dense)
     root = on_entries(positive_definite(rng, graph), structure).inverse_root(0.1)
-    warp = 0.3 * rng.normal(size=(structure.num_locals, structure.num_corner))
-    parts = (root.corner, root.coupling, root.links, root.scale)
+    warp = 0.3 * rng.normal(size=(structure.num_locals, structure.num_dense))
+    parts = (root.block, root.coupling, root.links, root.scale)
     place = SparseMap(structure, np.zeros(len(graph)), *parts, warp)
     family = SparsePrecision(elimination=structure, follows=True)
     params, noise = place.params(np.float64), jnp.asarray(rng.normal(size=len(graph)))
@@ -155,7 +155,7 @@ def test_the_structure_is_found_and_checked(key):
     rng = np.random.default_rng(int(jax.random.bits(key)))
     log_density, position = hierarchical(rng)
     found = find_curvature(curvi.Target(log_density, position), rng)
-    assert found.structure.num_corner == 1
+    assert found.structure.num_dense == 1
     assert found.num_products == 2
     assert list(found.structure.order[:1]) == [40]
     assert not len(found.structure.rows)
@@ -203,7 +203,7 @@ def test_a_smooth_chain_keeps_its_small_pivots():
     root = given.inverse_root(0.1, like=given)
     assert not root.raised
     exact = np.linalg.slogdet(matrix)[1]
-    found = -2 * (np.sum(np.log(root.scale)) + np.sum(np.log(np.diagonal(root.corner))))
+    found = -2 * (np.sum(np.log(root.scale)) + np.sum(np.log(np.diagonal(root.block))))
     assert found == pytest.approx(exact, rel=1e-9)
 
 
@@ -216,5 +216,5 @@ def test_hubs_may_share_any_number_of_neighbours():
     structure = eliminate(sparse.csr_matrix(matrix != 0), np.empty(0, int))
     root = on_entries(matrix, structure).inverse_root(0.1)
     exact = np.linalg.slogdet(matrix)[1]
-    found = -2 * (np.sum(np.log(root.scale)) + np.sum(np.log(np.diagonal(root.corner))))
+    found = -2 * (np.sum(np.log(root.scale)) + np.sum(np.log(np.diagonal(root.block))))
     assert found == pytest.approx(exact, abs=1e-9)

@@ -1,4 +1,4 @@
-"""Transitions: from a wrong q to the moments of the target, and an honest word where they fail."""
+"""HMC: from a wrong q to the moments of the target, and an honest word where they fail."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +7,8 @@ import pytest
 import curvi
 from curvi.families import FullRank
 from curvi.families._host import HostMap
-from curvi.inference.ladder._convergence import settling_of
-from curvi.inference.ladder._hamiltonian import Effort, run_transitions
+from curvi.inference.ladder._convergence import convergence_of
+from curvi.inference.ladder._hamiltonian import Effort, run_hmc
 from curvi.objective._batch import BatchedDensity
 from curvi.objective._draws import host_generator
 
@@ -24,14 +24,14 @@ def seeded(key):
     return host_generator(key)
 
 
-def test_transitions_find_the_moments_that_q_has_wrong(key):
+def test_hmc_finds_the_moments_that_q_has_wrong(key):
     covariance = np.array([[2.0, 0.9], [0.9, 0.7]])
     precision = jnp.asarray(np.linalg.inv(covariance))
     target = curvi.Target(lambda x: -0.5 * (x - 1.0) @ precision @ (x - 1.0), jnp.zeros(2))
     density, place = place_of(target, [0.0, 0.0], [0.5, 0.5])
-    found = run_transitions(density, place, seeded(key), Effort(), lambda z: z)
+    found = run_hmc(density, place, seeded(key), Effort(), lambda z: z)
     assert found.trusted
-    ess = found.settling.ess.min()
+    ess = found.convergence.ess.min()
     error = 6 / ess**0.5  # six standard errors of two means and three second moments
     sd = np.sqrt(np.diag(covariance))
     np.testing.assert_allclose((found.positions.mean(axis=0) - 1.0) / sd, 0.0, atol=error)
@@ -41,30 +41,30 @@ def test_transitions_find_the_moments_that_q_has_wrong(key):
 
 
 def test_chains_that_cannot_move_are_not_trusted(key):
-    """A wall of curvature that no step resolves: every trajectory flies off."""
+    """A wall of curvature that no step resolves: every trajectory diverges."""
     target = curvi.Target(lambda x: -0.5 * jnp.sum(x**2) - 1e12 * jnp.sum(x**4), jnp.zeros(2))
     density, place = place_of(target, [0.0, 0.0], [1.0, 1.0])
     effort = Effort(most_evaluations=20_000)
-    found = run_transitions(density, place, seeded(key), effort, lambda z: z)
+    found = run_hmc(density, place, seeded(key), effort, lambda z: z)
     assert not found.trusted
 
 
-def test_draws_that_drift_have_not_settled(key):
+def test_draws_that_drift_have_not_converged(key):
     rng = seeded(key)
     steady = rng.normal(size=(12, 256, 3))
-    assert settling_of(steady).settled
-    assert settling_of(steady).ess.min() > 1500
+    assert convergence_of(steady).converged
+    assert convergence_of(steady).ess.min() > 1500
     moving = steady + np.linspace(0, 1, 12)[:, None, None] * np.array([0.0, 1.0, 0.0])
-    found = settling_of(moving)
-    assert not found.settled
+    found = convergence_of(moving)
+    assert not found.converged
     assert (found.drift != 0).tolist() == [False, True, False]
     wider = steady * np.linspace(1, 2, 12)[:, None, None]
-    assert not settling_of(wider).settled
+    assert not convergence_of(wider).converged
 
 
 def test_stuck_chains_are_worth_one_draw_each(key):
     stuck = np.broadcast_to(seeded(key).normal(size=(1, 256, 2)), (12, 256, 2))
-    np.testing.assert_allclose(settling_of(stuck).ess, 256, rtol=1e-6)
+    np.testing.assert_allclose(convergence_of(stuck).ess, 256, rtol=1e-6)
 
 
 def test_chains_between_which_nothing_moves_are_not_trusted(key):
@@ -75,14 +75,14 @@ def test_chains_between_which_nothing_moves_are_not_trusted(key):
 
     density, place = place_of(curvi.Target(log_density, jnp.zeros(1)), [0.0], [12.0])
     effort = Effort(most_evaluations=20_000)
-    found = run_transitions(density, place, seeded(key), effort, lambda z: z)
+    found = run_hmc(density, place, seeded(key), effort, lambda z: z)
     assert not found.trusted
 
 
 def test_chains_without_time_to_move_are_not_trusted(key):
     target = curvi.Target(lambda x: -0.5 * jnp.sum((x / 9.0) ** 2), jnp.zeros(2))
     density, place = place_of(target, [0.0, 0.0], [1.0, 1.0])
-    found = run_transitions(density, place, seeded(key), Effort(time_left=lambda: 0.0), np.array)
+    found = run_hmc(density, place, seeded(key), Effort(time_left=lambda: 0.0), np.array)
     assert not found.trusted
 
 
@@ -91,7 +91,7 @@ def test_what_is_constant_is_known_exactly(key, dtype):
     """The corner of a Cholesky factor, or a deterministic site, holds nobody up."""
     kept = seeded(key).normal(size=(12, 256, 3)).astype(dtype)
     kept[..., 0], kept[..., 1] = 1 / 3, 0.0
-    found = settling_of(kept)
-    assert found.settled
+    found = convergence_of(kept)
+    assert found.converged
     assert found.ess[:2].tolist() == [12 * 256, 12 * 256]
     assert found.ess[2] > 1500

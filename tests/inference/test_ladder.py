@@ -57,7 +57,7 @@ def test_a_gaussian_is_answered_by_the_first_rung(key):
 
 
 def test_centred_and_not_centred_models_give_one_answer(key):
-    """The centred one is flagged at most seeds, for some trajectories fly off in its neck."""
+    """The centred one is flagged at most seeds, for some trajectories diverge in its neck."""
     one, other = (_quietly(schools(centred), seed_of(key)) for centred in (True, False))
     # Each is known to its Monte-Carlo error; five of them, for ten means and any seed.
     error = 5 * np.hypot(one.mc_error, other.mc_error) + 0.05
@@ -92,7 +92,7 @@ def test_tails_that_no_draw_of_q_reaches_are_not_weighted(key):
     """Weights of draws within 4 sds would miss a third of the sd of a t with 3 degrees."""
     target = curvi.Target(lambda x: -2.0 * jnp.sum(jnp.log1p(x**2 / 3.0)), jnp.zeros(2))
     result = _quietly(target, seed_of(key))
-    assert result.correction.kind == "transitions"
+    assert result.correction.kind == "hmc"
     assert (np.asarray(result.sd) > 0.7 * 3.0**0.5).all()
 
 
@@ -127,7 +127,7 @@ def test_the_same_seed_gives_the_same_bits():
     np.testing.assert_array_equal(one.correction.draws, other.correction.draws)
 
 
-def test_a_posterior_that_does_not_settle_is_never_silent(key):
+def test_a_posterior_that_does_not_converge_is_never_silent(key):
     """A funnel of nine locals whose neck no step resolves: flagged, or right."""
 
     def log_density(p):
@@ -164,12 +164,12 @@ def test_what_was_chosen_is_not_overridden():
 
 
 def test_one_interruption_ends_the_climb_and_keeps_what_it_has(monkeypatch):
-    from curvi.inference.ladder import _hmc as _corrections
+    from curvi.inference.ladder import _corrections
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_corrections, "run_transitions", interrupted)
+    monkeypatch.setattr(_corrections, "run_hmc", interrupted)
     with pytest.warns(curvi.NotConvergedWarning, match="INTERRUPTED: .*corrected"):
         result = curvi.fit(schools(True), progress=False)
     assert result.interrupted

@@ -8,8 +8,8 @@ import pytest
 
 import curvi
 from curvi.families._sparse_host import SparseMap
+from curvi.inference.ladder._corrections import with_own_moments
 from curvi.inference.ladder._dense_rows import Following
-from curvi.inference.ladder._hmc import with_own_moments
 from curvi.inference.ladder._sparsity import sparse_family, structure_holds
 from curvi.objective import normalise
 from curvi.objective._batch import BatchedDensity
@@ -99,4 +99,4 @@ def test_locals_that_follow_a_weakly_known_scale_end_where_their_conditions_hold
     following = Following(BatchedDensity.of(target), curvature, start, rng)
     _, gained = following.run()
     assert gained > 0
-    assert following._step(0.0)[1] < 0.25  # sds of the corner, or relative curvature
+    assert following._step(0.0)[1] < 0.25  # sds of the dense block, or relative curvature

@@ -58,8 +58,8 @@ class Correction(ArrayState):
 
     Attributes
     ----------
-    kind : {"transitions", "importance"}
-        Draws of the target by Hamiltonian transitions from draws of q, or draws of q with
+    kind : {"hmc", "importance"}
+        Draws of the target by HMC from draws of q, or draws of q with
         importance weights.
     draws : array, shape (draws, dimension)
         Flat, unconstrained positions.
@@ -68,7 +68,7 @@ class Correction(ArrayState):
     ess : float
         Effective number of draws for the worst coordinate.
     trusted : bool
-        Whether the moments of the draws have settled.
+        Whether the moments of the draws have converged.
     worst : str
         What q had wrong most, in words; empty where nothing was.
     joins : bool
@@ -135,10 +135,8 @@ class Correction(ArrayState):
         """Where the answer comes from."""
         if self.kind == "importance":
             return f"draws of q with importance weights, worth {self.ess:.0f} draws"
-        settled = "" if self.trusted else ", not settled"
-        return (
-            f"{len(self.draws)} draws by transitions from q, worth at least {self.ess:.0f}{settled}"
-        )
+        doubt = "" if self.trusted else ", not converged"
+        return f"{len(self.draws)} draws by HMC from q, worth at least {self.ess:.0f}{doubt}"
 
 
 def importance_moments(result: Any) -> Moments:

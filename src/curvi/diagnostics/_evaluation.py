@@ -174,7 +174,7 @@ def _evaluated(
     draws: np.ndarray,
     together: int = _TOGETHER,
 ) -> tuple[Any, Any, Any]:
-    if has_host_map(family):  # shares the compiled function of natural gradients and transitions
+    if has_host_map(family):  # shares the compiled function of natural gradients and HMC
         return _on_host(target, family, params, draws)
     noise = jnp.asarray(draws.reshape(-1, together, draws.shape[1]))
     work = draws.shape[0] * target.density.cost.numbers

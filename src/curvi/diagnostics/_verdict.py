@@ -86,8 +86,8 @@ def misfit_sentence(result: Any) -> str:
         return ""
     if result.correction is not None:
         return (
-            "The answer has not settled: transitions from draws of q still move its moments, or "
-            f"move too slowly (worth {result.correction.ess:.0f} draws; against them q has "
+            "The answer has not converged: HMC from draws of q still moves its moments, or "
+            f"mixes too slowly (worth {result.correction.ess:.0f} draws; against them q has "
             f"{result.correction.worst}). Means and sds may be wrong: give the scale of a group a "
             "prior that keeps it from zero, write group effects as mean + sd * noise, or sample "
             "with NUTS from result.to_blackjax()."

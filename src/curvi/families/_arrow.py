@@ -1,4 +1,4 @@
-"""R with the shape of an arrow: a dense corner, its rows below, and blocks along the diagonal."""
+"""R with the shape of an arrow: a dense block, its rows below, and blocks along the diagonal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from curvi.families._scales import LowerTriangular, Matrix, Scale, Vector, column_signs
 from curvi.linalg import FunctionMetric, Metric
 
-_BLOCK = LowerTriangular()  # the structure of the corner and of every block
+_BLOCK = LowerTriangular()  # the structure of the dense block and of every block
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Arrow(Scale):
     r"""R = [[G, 0], [C, L]] with G lower triangular, C dense and L block-diagonal.
 
     Coordinates stand in the order (globals, first kind of groups, second kind, ...), those of a
-    group together. The parameters are ``{"corner": G, "below": C, "blocks": [L_1, L_2, ...]}``,
+    group together. The parameters are ``{"globals": G, "below": C, "blocks": [L_1, L_2, ...]}``,
     L_i of shape (groups, width, width); G and the blocks are parameterised as by
     :class:`LowerTriangular`. Such matrices are closed under products, so that the Fisher
     information is diagonal in ``dR = R W`` as it is for a full triangle. Every operation is linear
@@ -59,14 +59,14 @@ class Arrow(Scale):
 
     def init(self, sd: Vector) -> dict[str, Any]:
         """Start from a diagonal R."""
-        corner, parts = self._split(sd)
+        factor, parts = self._split(sd)
         below = jnp.zeros((sd.shape[0] - self.num_globals, self.num_globals), sd.dtype)
         blocks = [jax.vmap(_BLOCK.init)(part) for part in parts]
-        return {"corner": _BLOCK.init(corner), "below": below, "blocks": blocks}
+        return {"globals": _BLOCK.init(factor), "below": below, "blocks": blocks}
 
     def _factors(self, params: dict[str, Any]) -> tuple[Matrix, Array, list[Array]]:
         blocks = [jax.vmap(_BLOCK.factor)(block) for block in params["blocks"]]
-        return _BLOCK.factor(params["corner"]), params["below"], blocks
+        return _BLOCK.factor(params["globals"]), params["below"], blocks
 
     def apply(self, params: dict[str, Any], noise: Vector) -> Vector:
         """``[G e_g, C e_g + L e_l]``."""
@@ -75,7 +75,7 @@ class Arrow(Scale):
     def log_det(self, params: dict[str, Any]) -> Float[Array, ""]:
         """Sum of the log diagonals."""
         diagonals = [jnp.diagonal(block, axis1=1, axis2=2) for block in params["blocks"]]
-        return jnp.trace(params["corner"]) + sum(jnp.sum(diagonal) for diagonal in diagonals)
+        return jnp.trace(params["globals"]) + sum(jnp.sum(diagonal) for diagonal in diagonals)
 
     def solve(self, params: dict[str, Any], centred: Vector) -> Vector:
         """Forward substitution."""
@@ -83,10 +83,10 @@ class Arrow(Scale):
 
     def diagonal_and_factor(self, params: Any, xp: Any = jnp) -> tuple[Any, Any]:
         """No diagonal of its own, and R as a dense matrix."""
-        corner, below, blocks = self._factors(jax.tree.map(jnp.asarray, params))
+        factor, below, blocks = self._factors(jax.tree.map(jnp.asarray, params))
         size = self.num_globals + below.shape[0]
         dense = jnp.zeros((size, size), below.dtype)
-        dense = dense.at[: self.num_globals, : self.num_globals].set(corner)
+        dense = dense.at[: self.num_globals, : self.num_globals].set(factor)
         dense = dense.at[self.num_globals :, : self.num_globals].set(below)
         dense = dense.at[self.num_globals :, self.num_globals :].set(
             linalg.block_diag(*[one for block in blocks for one in block])
@@ -95,10 +95,10 @@ class Arrow(Scale):
 
     def variance(self, params: dict[str, Any]) -> Vector:
         """Diagonal of R R', without R."""
-        corner, below, blocks = self._factors(params)
+        factor, below, blocks = self._factors(params)
         own = [jnp.sum(block**2, axis=2).reshape(-1) for block in blocks]
         local = jnp.sum(below**2, axis=1) + jnp.concatenate(own)
-        return jnp.concatenate([jnp.sum(corner**2, axis=1), local])
+        return jnp.concatenate([jnp.sum(factor**2, axis=1), local])
 
     def mean_metric(self, params: dict[str, Any]) -> Metric:
         """``(R R')^-1`` by two substitutions."""
@@ -114,19 +114,19 @@ class Arrow(Scale):
 
     def scale_metric(self, params: dict[str, Any]) -> Metric:
         """Fisher metric in ``dR = R W``: the squares of W, those of its diagonal twice."""
-        corner, below, blocks = self._factors(params)
-        in_corner = _BLOCK.scale_metric(params["corner"])
+        factor, below, blocks = self._factors(params)
+        of_globals = _BLOCK.scale_metric(params["globals"])
 
         def split(rows: Array) -> list[Array]:
-            return self._split(jnp.concatenate([jnp.zeros_like(corner), rows]))[1]
+            return self._split(jnp.concatenate([jnp.zeros_like(factor), rows]))[1]
 
-        # In W the rows below are L^-1 (dC - C G^-1 dG): the corner acts on them.
-        def corner_tangent(tangent: Array) -> Array:
-            diagonal = jnp.diagonal(tangent) * jnp.diagonal(corner)
+        # In W the rows below are L^-1 (dC - C G^-1 dG): the dense block acts on them.
+        def factor_tangent(tangent: Array) -> Array:
+            diagonal = jnp.diagonal(tangent) * jnp.diagonal(factor)
             return jnp.tril(tangent, -1) + jnp.diag(diagonal)
 
         def below_local(tangent: dict[str, Any]) -> list[Array]:
-            moved = linalg.solve_triangular(corner, corner_tangent(tangent["corner"]), lower=True)
+            moved = linalg.solve_triangular(factor, factor_tangent(tangent["globals"]), lower=True)
             rows = split(tangent["below"] - below @ moved)
             return [_each_solve(block, row) for block, row in zip(blocks, rows, strict=True)]
 
@@ -134,10 +134,10 @@ class Arrow(Scale):
             local = below_local(tangent)
             back = [_each_solve(b, w, trans="T") for b, w in zip(blocks, local, strict=True)]
             rows = self._join(back)
-            pulled = linalg.solve_triangular(corner, below.T @ rows, lower=True, trans="T")
-            pulled = jnp.tril(pulled, -1) + jnp.diag(jnp.diagonal(pulled) * jnp.diagonal(corner))
+            pulled = linalg.solve_triangular(factor, below.T @ rows, lower=True, trans="T")
+            pulled = jnp.tril(pulled, -1) + jnp.diag(jnp.diagonal(pulled) * jnp.diagonal(factor))
             return {
-                "corner": in_corner.apply(tangent["corner"]) - pulled,
+                "globals": of_globals.apply(tangent["globals"]) - pulled,
                 "below": rows,
                 "blocks": [
                     jax.vmap(lambda p, t: _BLOCK.scale_metric(p).apply(t))(p, t)
@@ -147,21 +147,21 @@ class Arrow(Scale):
 
         def solve(cotangent: dict[str, Any]) -> dict[str, Any]:
             rows = split(cotangent["below"])
-            # The transpose of the map to W, then of the way back: first the corner.
-            scaled = cotangent["corner"] * (
-                jnp.tril(jnp.ones_like(corner), -1) + jnp.diag(1 / jnp.diagonal(corner))
+            # The transpose of the map to W, then of the way back: first the dense block.
+            scaled = cotangent["globals"] * (
+                jnp.tril(jnp.ones_like(factor), -1) + jnp.diag(1 / jnp.diagonal(factor))
             )
-            inner = corner.T @ scaled + below.T @ cotangent["below"]
-            weight = jnp.tril(jnp.ones_like(corner)) + jnp.eye(len(corner), dtype=corner.dtype)
+            inner = factor.T @ scaled + below.T @ cotangent["below"]
+            weight = jnp.tril(jnp.ones_like(factor)) + jnp.eye(len(factor), dtype=factor.dtype)
             local = jnp.tril(inner) / jnp.where(weight > 0, weight, 1)
-            moved = corner @ local
+            moved = factor @ local
             shift = [
                 _each_product(b, _each_product(b, r, True))
                 for b, r in zip(blocks, rows, strict=True)
             ]
             return {
-                "corner": jnp.tril(moved, -1)
-                + jnp.diag(jnp.diagonal(moved) / jnp.diagonal(corner)),
+                "globals": jnp.tril(moved, -1)
+                + jnp.diag(jnp.diagonal(moved) / jnp.diagonal(factor)),
                 "below": self._join(shift) + below @ local,
                 "blocks": [
                     jax.vmap(lambda p, t: _BLOCK.scale_metric(p).solve(t))(p, t)
@@ -174,18 +174,18 @@ class Arrow(Scale):
     def project(self, params: dict[str, Any], tangent: dict[str, Any]) -> dict[str, Any]:
         """Drop the unused upper triangles."""
         blocks = [jnp.tril(block) for block in tangent["blocks"]]
-        return {**tangent, "corner": jnp.tril(tangent["corner"]), "blocks": blocks}
+        return {**tangent, "globals": jnp.tril(tangent["globals"]), "blocks": blocks}
 
     def to_raw(self, params: dict[str, Any]) -> dict[str, Any]:
         """R itself, by its parts."""
-        corner, below, blocks = self._factors(params)
-        return {"corner": corner, "below": below, "blocks": blocks}
+        factor, below, blocks = self._factors(params)
+        return {"globals": factor, "below": below, "blocks": blocks}
 
     def from_raw(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Logarithms on the diagonals."""
         blocks = [jax.vmap(_BLOCK.from_raw)(block) for block in raw["blocks"]]
-        below = raw["below"] * column_signs(raw["corner"])
-        return {"corner": _BLOCK.from_raw(raw["corner"]), "below": below, "blocks": blocks}
+        below = raw["below"] * column_signs(raw["globals"])
+        return {"globals": _BLOCK.from_raw(raw["globals"]), "below": below, "blocks": blocks}
 
 
 Factors = tuple[Matrix, Array, list[Array]]
@@ -202,32 +202,32 @@ def _each_solve(block: Array, rows: Array, trans: str = "N") -> Array:
 
 
 def _product(arrow: Arrow, factors: Factors, vector: Array) -> Array:
-    corner, below, blocks = factors
+    factor, below, blocks = factors
     top, parts = arrow._split(vector)
     own = [_each_product(block, part) for block, part in zip(blocks, parts, strict=True)]
-    return jnp.concatenate([corner @ top, below @ top + arrow._join(own)])
+    return jnp.concatenate([factor @ top, below @ top + arrow._join(own)])
 
 
 def _transposed_product(arrow: Arrow, factors: Factors, vector: Array) -> Array:
-    corner, below, blocks = factors
+    factor, below, blocks = factors
     top, parts = arrow._split(vector)
     own = [_each_product(block, part, True) for block, part in zip(blocks, parts, strict=True)]
     return jnp.concatenate(
-        [corner.T @ top + below.T @ vector[arrow.num_globals :], arrow._join(own)]
+        [factor.T @ top + below.T @ vector[arrow.num_globals :], arrow._join(own)]
     )
 
 
 def _solution(arrow: Arrow, factors: Factors, vector: Array) -> Array:
-    corner, below, blocks = factors
-    top = linalg.solve_triangular(corner, vector[: arrow.num_globals], lower=True)
+    factor, below, blocks = factors
+    top = linalg.solve_triangular(factor, vector[: arrow.num_globals], lower=True)
     rest = vector.at[arrow.num_globals :].add(-(below @ top))
     own = [_each_solve(b, p) for b, p in zip(blocks, arrow._split(rest)[1], strict=True)]
     return jnp.concatenate([top, arrow._join(own)])
 
 
 def _transposed_solution(arrow: Arrow, factors: Factors, vector: Array) -> Array:
-    corner, below, blocks = factors
+    factor, below, blocks = factors
     parts = arrow._split(vector)[1]
     own = arrow._join([_each_solve(b, p, "T") for b, p in zip(blocks, parts, strict=True)])
     top = vector[: arrow.num_globals] - below.T @ own
-    return jnp.concatenate([linalg.solve_triangular(corner, top, lower=True, trans="T"), own])
+    return jnp.concatenate([linalg.solve_triangular(factor, top, lower=True, trans="T"), own])

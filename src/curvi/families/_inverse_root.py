@@ -17,7 +17,7 @@ from curvi.families._scales import LowerTriangular, Matrix, Scale, Vector
 from curvi.linalg import FunctionMetric, Metric
 from curvi.linalg._elimination import Elimination
 
-_CORNER = LowerTriangular()
+_BLOCK = LowerTriangular()
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class InverseRoot(Scale):
 
     .. math:: x_c = G\,\epsilon_c, \qquad x_l = S\,\epsilon_l - K x_c - N x_l,
 
-    with N sparse and strictly lower triangular. The parameters are ``{"corner": G, "coupling": K,
+    with N sparse and strictly lower triangular. The parameters are ``{"block": G, "coupling": K,
     "links": the entries of N, "log_scale": log S}``, G as by :class:`LowerTriangular`. Every
     operation is linear in the number of entries.
 
@@ -50,9 +50,9 @@ class InverseRoot(Scale):
                 f"the position has {sd.shape[0]} coordinate(s) and the structure of "
                 f"SparsePrecision {found.dimension}; give it the structure of this position"
             )
-        count = found.num_corner
+        count = found.num_dense
         return {
-            "corner": _CORNER.init(sd[:count]),
+            "block": _BLOCK.init(sd[:count]),
             "coupling": jnp.zeros((found.num_locals, count), sd.dtype),
             "links": jnp.zeros(len(found.rows), sd.dtype),
             "log_scale": jnp.log(sd[count:]),
@@ -60,8 +60,8 @@ class InverseRoot(Scale):
 
     def apply(self, params: dict[str, Array], noise: Vector) -> Vector:
         """Substitution, round by round."""
-        found, count = self.elimination, self.elimination.num_corner
-        top = _CORNER.apply(params["corner"], noise[:count])
+        found, count = self.elimination, self.elimination.num_dense
+        top = _BLOCK.apply(params["block"], noise[:count])
         x = jnp.exp(params["log_scale"]) * noise[count:] - params["coupling"] @ top
         for one in found.rounds():
             if one.entries.stop > one.entries.start:
@@ -71,17 +71,17 @@ class InverseRoot(Scale):
 
     def log_det(self, params: dict[str, Array]) -> Float[Array, ""]:
         """Sum of the log diagonals."""
-        return jnp.trace(params["corner"]) + jnp.sum(params["log_scale"])
+        return jnp.trace(params["block"]) + jnp.sum(params["log_scale"])
 
     def solve(self, params: dict[str, Array], centred: Vector) -> Vector:
         """``R^-1 x``: one sparse product."""
-        found, count = self.elimination, self.elimination.num_corner
+        found, count = self.elimination, self.elimination.num_dense
         top, x = centred[:count], centred[count:]
         moved = (
             (x + params["coupling"] @ top).at[found.rows].add(params["links"] * x[found.columns])
         )
         own = jnp.exp(-params["log_scale"]) * moved
-        return jnp.concatenate([_CORNER.solve(params["corner"], top), own])
+        return jnp.concatenate([_BLOCK.solve(params["block"], top), own])
 
     def diagonal_and_factor(self, params: Any, xp: Any = jnp) -> tuple[Any, Any]:
         """No diagonal of its own, and R as a dense matrix; for diagnostics of few coordinates."""
@@ -95,11 +95,11 @@ class InverseRoot(Scale):
     def variance(self, params: dict[str, Array]) -> Vector:
         """Diagonal of R R' by Takahashi's recursion: entries of the inverse where N has them."""
         found, links, coupling = self.elimination, params["links"], params["coupling"]
-        factor = _CORNER.factor(params["corner"])
-        corner = factor @ factor.T
+        factor = _BLOCK.factor(params["block"])
+        block = factor @ factor.T
         one, other, slot = found.pairs
         own = jnp.exp(2 * params["log_scale"])  # becomes the diagonal of the inverse
-        beside = -coupling @ corner  # its columns of the corner
+        beside = -coupling @ block  # its columns of the dense block
         across = jnp.zeros_like(links)  # its entries where N has them
         for step in found.rounds():
             r, c = found.rows[step.entries], found.columns[step.entries]
@@ -113,7 +113,7 @@ class InverseRoot(Scale):
             rows = step.locals
             own = own.at[rows].add(-jnp.sum(coupling[rows] * beside[rows], axis=1))
             own = own.at[r].add(-n * across[step.entries])
-        return jnp.concatenate([jnp.diagonal(corner), own])
+        return jnp.concatenate([jnp.diagonal(block), own])
 
     def mean_metric(self, params: dict[str, Array]) -> Metric:
         """The precision, which needs no substitution, and its inverse, which needs two."""
@@ -132,14 +132,14 @@ class InverseRoot(Scale):
         return FunctionMetric(apply, solve)
 
     def scale_metric(self, params: dict[str, Array]) -> Metric:
-        """The part of the Fisher information that is diagonal, and that of the corner.
+        """The part of the Fisher information that is diagonal, and that of the dense block.
 
         Given those eliminated later, a local coordinate is a regression on its neighbours: its
         coefficients have the information of their variances, its log scale has two.
         """
         variance = self.variance(params)
-        corner = _CORNER.scale_metric(params["corner"])
-        count, found = self.elimination.num_corner, self.elimination
+        block = _BLOCK.scale_metric(params["block"])
+        count, found = self.elimination.num_dense, self.elimination
         own = jnp.exp(-2 * params["log_scale"])
         weights = {
             "coupling": own[:, None] * variance[:count],
@@ -152,13 +152,13 @@ class InverseRoot(Scale):
                 key: weight * tangent[key] if name == "apply" else tangent[key] / weight
                 for key, weight in weights.items()
             }
-            return {"corner": getattr(corner, name)(tangent["corner"]), **rest}
+            return {"block": getattr(block, name)(tangent["block"]), **rest}
 
         return FunctionMetric(lambda t: each("apply", t), lambda t: each("solve", t))
 
     def project(self, params: dict[str, Array], tangent: dict[str, Array]) -> dict[str, Array]:
-        """Drop the unused upper triangle of the corner."""
-        return {**tangent, "corner": jnp.tril(tangent["corner"])}
+        """Drop the unused upper triangle of the dense block."""
+        return {**tangent, "block": jnp.tril(tangent["block"])}
 
     def covariance(self, params: dict[str, Array]) -> Matrix:
         """R R', dense, a column at a time."""
@@ -168,9 +168,9 @@ class InverseRoot(Scale):
     def to_raw(self, params: dict[str, Array]) -> dict[str, Array]:
         """G, K, N and S themselves."""
         scale = jnp.exp(params["log_scale"])
-        return {**params, "corner": _CORNER.to_raw(params["corner"]), "log_scale": scale}
+        return {**params, "block": _BLOCK.to_raw(params["block"]), "log_scale": scale}
 
     def from_raw(self, raw: dict[str, Array]) -> dict[str, Array]:
         """Logarithms on the diagonals."""
         logs = jnp.log(jnp.maximum(jnp.abs(raw["log_scale"]), jnp.finfo(raw["links"].dtype).tiny))
-        return {**raw, "corner": _CORNER.from_raw(raw["corner"]), "log_scale": logs}
+        return {**raw, "block": _BLOCK.from_raw(raw["block"]), "log_scale": logs}

@@ -33,15 +33,15 @@ class SparseMap(WarpedMap):
         The order of the coordinates, and the entries of N.
     mean : array, shape (d,)
         mu, in the order of the elimination.
-    corner, coupling, links, scale : array
+    block, coupling, links, scale : array
         G, K, the entries of N, and the diagonal of S.
-    warp : array, shape (locals, corner) or (d, 0)
+    warp : array, shape (locals, dense) or (d, 0)
         B.
     """
 
     structure: Elimination
     mean: np.ndarray
-    corner: np.ndarray
+    block: np.ndarray
     coupling: np.ndarray
     links: np.ndarray
     scale: np.ndarray
@@ -54,7 +54,7 @@ class SparseMap(WarpedMap):
         assert found is not None  # noqa: S101  for the type checker
         raw, coupling, links, logs = (
             np.asarray(inner[name], np.float64)
-            for name in ("corner", "coupling", "links", "log_scale")
+            for name in ("block", "coupling", "links", "log_scale")
         )
         mean = np.asarray(params.mean, np.float64)[found.order]
         factor = LowerTriangular().factor(raw, np)
@@ -64,9 +64,9 @@ class SparseMap(WarpedMap):
     def params(self, dtype: Any) -> Params:
         """The parameters of the family whose map this is."""
         with np.errstate(over="ignore", divide="ignore"):
-            raw = np.tril(self.corner, -1) + np.diag(np.log(np.diagonal(self.corner)))
+            raw = np.tril(self.block, -1) + np.diag(np.log(np.diagonal(self.block)))
             inner = {
-                "corner": raw,
+                "block": raw,
                 "coupling": self.coupling,
                 "links": self.links,
                 "log_scale": np.log(self.scale),
@@ -84,7 +84,7 @@ class SparseMap(WarpedMap):
     @property
     def log_det(self) -> float:
         """``log det R``."""
-        return float(np.sum(np.log(self.scale)) + np.sum(np.log(np.diagonal(self.corner))))
+        return float(np.sum(np.log(self.scale)) + np.sum(np.log(np.diagonal(self.block))))
 
     @cached_property
     def _down(self) -> list[sparse.csr_matrix]:
@@ -111,7 +111,7 @@ class SparseMap(WarpedMap):
 
     def astype(self, dtype: Any) -> SparseMap:
         """The same map in another precision."""
-        names = ("mean", "corner", "coupling", "links", "scale", "warp")
+        names = ("mean", "block", "coupling", "links", "scale", "warp")
         return replace(self, **{name: getattr(self, name).astype(dtype) for name in names})
 
     def precision(self) -> SparseSymmetric:
@@ -127,11 +127,11 @@ class SparseMap(WarpedMap):
         low[slots] = product.data[below]
         diagonal = own.copy()
         np.add.at(diagonal, found.columns, own[found.rows] * self.links**2)
-        corner = np.empty_like(self.corner)
-        if len(corner):
-            inverse = linalg.solve_triangular(self.corner, np.eye(len(corner)), lower=True)
-            corner = inverse.T @ inverse + self.coupling.T @ (own[:, None] * self.coupling)
-        return SparseSymmetric(found, corner, weighted @ self.coupling, low, diagonal)
+        block = np.empty_like(self.block)
+        if len(block):
+            inverse = linalg.solve_triangular(self.block, np.eye(len(block)), lower=True)
+            block = inverse.T @ inverse + self.coupling.T @ (own[:, None] * self.coupling)
+        return SparseSymmetric(found, block, weighted @ self.coupling, low, diagonal)
 
     def links_dot(self, vectors: np.ndarray) -> np.ndarray:
         """``N x`` for columns of the locals."""
@@ -141,7 +141,7 @@ class SparseMap(WarpedMap):
     def with_root(self, root: InverseFactor) -> SparseMap:
         """The map with another R."""
         return replace(
-            self, corner=root.corner, coupling=root.coupling, links=root.links, scale=root.scale
+            self, block=root.block, coupling=root.coupling, links=root.links, scale=root.scale
         )
 
     @cached_property
@@ -152,10 +152,10 @@ class SparseMap(WarpedMap):
 
     def apply(self, noise: np.ndarray) -> np.ndarray:
         """``R v``, both with a column for every draw."""
-        count = self.structure.num_corner
+        count = self.structure.num_dense
         found = np.empty_like(noise)
         top, rest = found[:count], found[count:]
-        np.matmul(self.corner, noise[:count], out=top)
+        np.matmul(self.block, noise[:count], out=top)
         np.multiply(self.scale[:, None], noise[count:], out=rest)
         rest -= self.coupling @ top
         for one, block in zip(self.structure.rounds(), self._down, strict=True):
@@ -165,7 +165,7 @@ class SparseMap(WarpedMap):
 
     def transposed(self, vectors: np.ndarray) -> np.ndarray:
         """``R' g``, both with a column for every draw."""
-        count = self.structure.num_corner
+        count = self.structure.num_dense
         found = vectors.copy()
         top, rest = found[:count], found[count:]
         rounds = list(self.structure.rounds())
@@ -173,7 +173,7 @@ class SparseMap(WarpedMap):
             if block.nnz:
                 rest[: one.locals.start] -= block @ rest[one.locals]
         top -= self.coupling.T @ rest
-        found[:count] = self.corner.T @ top
+        found[:count] = self.block.T @ top
         rest *= self.scale[:, None]
         return found
 
@@ -187,11 +187,11 @@ class SparseMap(WarpedMap):
         return self.transposed(np.ascontiguousarray(gradients.T[self.order])).T
 
     def matched_to(self, positions: np.ndarray, weight: float) -> SparseMap:
-        """The map with its mean, the corner and the scales of locals moved to those of positions.
+        """The map with mean, dense block and scales of locals moved to those of positions.
 
         A whole covariance of the noise would not be sparse; the weight of one is of no use here.
         """
-        noise, count = self.noise_of(positions), self.structure.num_corner
+        noise, count = self.noise_of(positions), self.structure.num_dense
         draws = len(noise)
         v = self._linear_noise_of(positions).mean(axis=0)
         top = noise[:, :count] - noise[:, :count].mean(axis=0)
@@ -199,16 +199,16 @@ class SparseMap(WarpedMap):
         covariance = share * top.T @ top / draws + (1 - share) * np.eye(count)
         scale = self.scale * noise[:, count:].std(axis=0).astype(self.scale.dtype)
         mean = self.mean + self.apply(v[:, None])[:, 0]
-        corner = self.corner @ np.linalg.cholesky(covariance) if count else self.corner
-        corner = corner.astype(self.corner.dtype)
-        return replace(self, mean=mean.astype(self.mean.dtype), corner=corner, scale=scale)
+        block = self.block @ np.linalg.cholesky(covariance) if count else self.block
+        block = block.astype(self.block.dtype)
+        return replace(self, mean=mean.astype(self.mean.dtype), block=block, scale=scale)
 
     def _linear_noise_of(self, positions: np.ndarray) -> np.ndarray:
         """``v = R^-1 (z - mu)``."""
-        count = self.structure.num_corner
+        count = self.structure.num_dense
         centred = positions.T[self.order] - self.mean[:, None]
         top, rest = centred[:count], centred[count:]
         own = (rest + self.coupling @ top + self._links @ rest) / self.scale[:, None]
         if count:
-            top = linalg.solve_triangular(self.corner, top, lower=True, check_finite=False)
+            top = linalg.solve_triangular(self.block, top, lower=True, check_finite=False)
         return np.concatenate([top, own]).T

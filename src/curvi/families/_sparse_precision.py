@@ -27,11 +27,11 @@ class SparsePrecision(WarpedGaussian):
     The precision of a Gaussian approximation has the zeros of the Hessian of :math:`\log p`: two
     coordinates that meet in no term are independent given the rest. Groups, chains and trees have
     few other entries; coordinates that touch nearly all others, such as hyperparameters, are
-    dense rows, the *corner*. Draws, log densities and sds are by elimination in rounds of
+    dense rows, the *dense block*. Draws, log densities and sds are by elimination in rounds of
     coordinates that do not touch each other, in time and memory linear in the entries.
 
     On a linear-Gaussian model with sparse structure the best one *is* the posterior. As in
-    :class:`~curvi.Conditional`, scales of locals may follow the corner, log-linearly
+    :class:`~curvi.Conditional`, scales of locals may follow the dense block, log-linearly
     (``follows``).
 
     :func:`curvi.fit` finds the structure from Hessian-vector products, checks it on others, and
@@ -45,7 +45,7 @@ class SparsePrecision(WarpedGaussian):
     pairs : sequence of (int, int), optional
         Indices of the flat position that touch each other, beside the globals. Found by default.
     follows : bool
-        Whether the scales of the locals follow the corner.
+        Whether the scales of the locals follow the dense block.
     elimination : Elimination
         Left out; found, or from ``pairs``.
 
@@ -85,7 +85,7 @@ class SparsePrecision(WarpedGaussian):
             return self
         leaves = leaf_coordinates(position)
         dimension = sum(index.size for index in leaves.values())
-        corner = coordinates_of(self.globals_, leaves, dimension)
+        dense = coordinates_of(self.globals_, leaves, dimension)
         pairs = np.asarray(self.pairs, int).reshape(-1, 2)
         if pairs.size and not (pairs.min() >= 0 and pairs.max() < dimension):
             raise InputError(
@@ -94,7 +94,7 @@ class SparsePrecision(WarpedGaussian):
         ones = np.ones(2 * len(pairs))
         both = np.concatenate([pairs, pairs[:, ::-1]])
         pattern = sparse.csr_matrix((ones, (both[:, 0], both[:, 1])), (dimension, dimension))
-        found = eliminate(pattern, np.unique(corner))
+        found = eliminate(pattern, np.unique(dense))
         if found is None:
             raise InputError("the precision of these pairs is not sparse; use FullRank()")
         return self.with_structure(found)
@@ -105,11 +105,11 @@ class SparsePrecision(WarpedGaussian):
 
     @property
     def scale(self) -> Warped:
-        """R by elimination, and the scales that follow the corner."""
+        """R by elimination, and the scales that follow the dense block."""
         found = self.elimination
         if found is None:
             raise InputError(_UNKNOWN)
-        count = found.num_corner if self.follows else 0
+        count = found.num_dense if self.follows else 0
         return Warped(found.order, count, InverseRoot(found))
 
     _stored: ClassVar[dict[str, Any]] = {"structure": dict[str, np.ndarray] | None}
@@ -131,5 +131,5 @@ class SparsePrecision(WarpedGaussian):
         found = self.elimination
         if found is None:
             return "SparsePrecision()" if self.pairs is None else "SparsePrecision(pairs)"
-        entries = len(found.rows) + found.num_locals * found.num_corner
-        return f"SparsePrecision({found.num_corner} dense rows, {entries} entries beside them)"
+        entries = len(found.rows) + found.num_locals * found.num_dense
+        return f"SparsePrecision({found.num_dense} dense rows, {entries} entries beside them)"

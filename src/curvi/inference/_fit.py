@@ -111,7 +111,7 @@ def fit(
     family : Family or "auto"
         "auto" climbs a ladder until the answer is right: a full covariance, or above a thousand
         dimensions a sparse precision where the Hessian is sparse; a family that is conditional
-        on globals where there are groups; importance weights, transitions from draws of q;
+        on globals where there are groups; importance weights, HMC from draws of q;
         ``result.rungs`` tells what was tried. Above two thousand dimensions with a dense Hessian
         (fewer where it is expensive), on minibatches, with ``init="laplace"``, a mesh, compiled
         execution and with a method or draws of one's own it is MeanField.
@@ -124,7 +124,7 @@ def fit(
     mc_tolerance : float, optional
         Monte-Carlo error of the mean, in posterior sds, that is accepted. Where fixed draws have a
         larger one and their number was left out, or ``"auto"``, TrustRegion fits again on more of
-        them, starting from where it stands; the ladder takes more weighted draws, or transitions,
+        them, starting from where it stands; the ladder takes more weighted draws, or more of HMC,
         as far as their limit allows. None never does.
     num_starts : int or "auto"
         Starts: the position, and others one normal draw per coordinate away from it. The best bound

@@ -1,9 +1,9 @@
 r"""Elimination of a sparse symmetric matrix, many coordinates at a time.
 
-The matrix has a dense *corner*, coordinates that touch nearly all others, and sparse *locals*.
+The matrix has a *dense block*, coordinates that touch nearly all others, and sparse *locals*.
 Locals are eliminated in rounds. Those of a round do not touch each other, so that each round is a
 few array operations; on a chain that is cyclic reduction, on groups it is block elimination. The
-order is (corner, last round, ..., first round): in it the inverse root of the matrix,
+order is (dense block, last round, ..., first round): in it the inverse root of the matrix,
 
 .. math:: P^{-1} = R R^\top, \qquad
     R^{-1} = \begin{pmatrix} G^{-1} & 0 \\ S^{-1} K & S^{-1} (I + N) \end{pmatrix},
@@ -24,8 +24,8 @@ from scipy import sparse
 
 from curvi._core.errors import InputError
 
-MOST_CORNER = 256  # coordinates that may be dense
-_DENSE = 0.5  # share of entries from which what is left joins the corner
+MOST_DENSE_ROWS = 256  # coordinates that may be dense
+_DENSE = 0.5  # share of entries from which what is left joins the dense block
 _MOST_FILL = 40.0  # entries of N per local coordinate
 
 
@@ -36,9 +36,9 @@ class Elimination:
     Parameters
     ----------
     order : array of int
-        The coordinates: corner, last round, ..., first round.
-    num_corner : int
-        Coordinates of the corner.
+        The coordinates: dense block, last round, ..., first round.
+    num_dense : int
+        Coordinates of the dense block.
     bounds : array of int
         Where each round begins among the locals, in their order, and their number at the end.
     rows, columns : array of int
@@ -48,7 +48,7 @@ class Elimination:
     """
 
     order: np.ndarray
-    num_corner: int
+    num_dense: int
     bounds: np.ndarray
     rows: np.ndarray
     columns: np.ndarray
@@ -61,8 +61,8 @@ class Elimination:
 
     @property
     def num_locals(self) -> int:
-        """Coordinates outside of the corner."""
-        return len(self.order) - self.num_corner
+        """Coordinates outside of the dense block."""
+        return len(self.order) - self.num_dense
 
     @cached_property
     def places(self) -> np.ndarray:
@@ -156,19 +156,19 @@ class Round:
     pairs: slice
 
 
-def eliminate(pattern: sparse.spmatrix, corner: np.ndarray) -> Elimination | None:
+def eliminate(pattern: sparse.spmatrix, dense: np.ndarray) -> Elimination | None:
     """Choose rounds for a pattern; None where too much fills in.
 
     Parameters
     ----------
     pattern : sparse matrix, shape (d, d)
         Non-zero where two coordinates touch; symmetric. The diagonal does not matter.
-    corner : array of int
+    dense : array of int
         Coordinates that are dense.
     """
     dimension = pattern.shape[0]
     inside = np.zeros(dimension, bool)
-    inside[corner] = True
+    inside[dense] = True
     active = np.flatnonzero(~inside)
     graph = _cleaned(sparse.csr_matrix(pattern, dtype=np.int32)[active][:, active])
     rng, chosen, filled = np.random.default_rng(0), [], 0
@@ -188,7 +188,7 @@ def eliminate(pattern: sparse.spmatrix, corner: np.ndarray) -> Elimination | Non
         graph = _cleaned(graph[rest][:, rest] + link.T @ link)
         active = active[rest]
     first = np.concatenate([np.flatnonzero(inside), active])
-    if len(first) > MOST_CORNER:
+    if len(first) > MOST_DENSE_ROWS:
         return None
     blocks = chosen[::-1]
     order = np.concatenate([first, *blocks]).astype(int)

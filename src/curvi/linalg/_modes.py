@@ -9,7 +9,7 @@ import numpy as np
 Density = Callable[[np.ndarray], np.ndarray]
 _STEP = 2e-3  # of second differences: errors of h^2 and of rounding / h^2 are both small
 _LENGTHS = 2.0 ** -np.arange(8)
-_SETTLED = 1e-2  # nats that no step could gain, through rounding
+_CONVERGED = 1e-2  # nats that no step could gain, through rounding
 _LONGEST = 2.0  # of one Newton step, in any coordinate of log scales
 
 
@@ -57,6 +57,6 @@ def find_mode(
         values = np.where(np.isfinite(values), values, -np.inf)
         best = int(np.argmax(values))
         if values[best] <= value:
-            return at, hessian, bool(gradient @ step < _SETTLED)
+            return at, hessian, bool(gradient @ step < _CONVERGED)
         at = at + _LENGTHS[best] * step
     return at, differences(density, at, difference)[2], False

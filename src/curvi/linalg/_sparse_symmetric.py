@@ -10,13 +10,13 @@ from scipy import linalg, sparse
 
 from curvi.linalg._elimination import Elimination
 
-_LEAST_EIGENVALUE = 1e-3  # of a corner that is made positive, in units of its diagonal
+_LEAST_EIGENVALUE = 1e-3  # of a dense block that is made positive, in units of its diagonal
 
 
 class InverseFactor(NamedTuple):
     """G, K, the entries of N and the diagonal of S; whether pivots had to be raised."""
 
-    corner: np.ndarray
+    block: np.ndarray
     coupling: np.ndarray
     links: np.ndarray
     scale: np.ndarray
@@ -31,14 +31,14 @@ class SparseSymmetric:
     ----------
     structure : Elimination
         The order, and the entries.
-    corner, cross : array, shapes (c, c) and (locals, c)
-        The dense corner, and the rows of the locals in its columns.
+    block, cross : array, shapes (c, c) and (locals, c)
+        The dense block, and the rows of the locals in its columns.
     low, diagonal : array
         Entries of the locals below the diagonal, where N has them, and on it.
     """
 
     structure: Elimination
-    corner: np.ndarray
+    block: np.ndarray
     cross: np.ndarray
     low: np.ndarray
     diagonal: np.ndarray
@@ -48,10 +48,10 @@ class SparseSymmetric:
         pairs = zip(self._parts, other._parts, strict=True)
         return SparseSymmetric(self.structure, *((1 - share) * a + share * b for a, b in pairs))
 
-    def with_corner_of(self, other: SparseSymmetric) -> SparseSymmetric:
-        """The locals of this matrix, and the corner of another, which do not touch."""
+    def with_block_of(self, other: SparseSymmetric) -> SparseSymmetric:
+        """The locals of this matrix, and the dense block of another, which do not touch."""
         nothing = np.zeros_like(other.cross)
-        return SparseSymmetric(self.structure, other.corner, nothing, self.low, self.diagonal)
+        return SparseSymmetric(self.structure, other.block, nothing, self.low, self.diagonal)
 
     def magnitude(self) -> SparseSymmetric:
         """The absolute values of all entries."""
@@ -59,16 +59,16 @@ class SparseSymmetric:
 
     @property
     def _parts(self) -> tuple[np.ndarray, ...]:
-        return self.corner, self.cross, self.low, self.diagonal
+        return self.block, self.cross, self.low, self.diagonal
 
     def dot(self, vectors: np.ndarray) -> np.ndarray:
         """The product with vectors, a column each."""
         found = self.structure
-        size, count = found.num_locals, found.num_corner
+        size, count = found.num_locals, found.num_dense
         low = sparse.csr_matrix((self.low, found.columns, found.starts), (size, size))
         top, rest = vectors[:count], vectors[count:]
         own = self.diagonal[:, None] * rest + low @ rest + low.T @ rest + self.cross @ top
-        return np.concatenate([self.corner @ top + self.cross.T @ rest, own])
+        return np.concatenate([self.block @ top + self.cross.T @ rest, own])
 
     def dense(self) -> np.ndarray:
         """The matrix in the order of the coordinates, for tests and few of them."""
@@ -98,7 +98,7 @@ class SparseSymmetric:
     def _eliminated(self, floor: float, like: SparseSymmetric | None) -> InverseFactor:
         """R, with pivots raised where there is something to raise them to."""
         found = self.structure
-        corner, cross = self.corner.copy(), self.cross.copy()
+        block, cross = self.block.copy(), self.cross.copy()
         low, diagonal = self.low.copy(), self.diagonal.copy()
         one, other, slot = found.pairs
         least = np.zeros_like(diagonal) if like is None else floor * like.diagonal
@@ -119,20 +119,20 @@ class SparseSymmetric:
             np.subtract.at(diagonal, columns, entries * part)
             np.subtract.at(low, slot[step.pairs], low[p] * low[q] / diagonal[found.rows[p]])
             beside = cross[step.locals] / pivots[:, None]
-            corner -= cross[step.locals].T @ beside
+            block -= cross[step.locals].T @ beside
             if len(part):
                 begin, end = step.locals.start, step.locals.stop
-                block = sparse.csr_matrix(
+                below = sparse.csr_matrix(
                     (entries, columns, found.starts[begin : end + 1] - found.starts[begin]),
                     (end - begin, begin),
                 )
-                cross[:begin] -= block.T @ beside
+                cross[:begin] -= below.T @ beside
         try:
-            root = inverse_root(corner) if len(corner) else corner
+            root = inverse_root(block) if len(block) else block
         except np.linalg.LinAlgError:
             if like is None:
                 raise
-            root, raised = inverse_root(_lifted(corner, floor * np.diagonal(like.corner))), True
+            root, raised = inverse_root(_lifted(block, floor * np.diagonal(like.block))), True
         coupling, links = cross / diagonal[:, None], low / diagonal[found.rows]
         return InverseFactor(root, coupling, links, diagonal**-0.5, raised)
 

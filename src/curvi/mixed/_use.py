@@ -97,8 +97,8 @@ class FittedUse:
 
         Above it a fit warns, unless more than half of the points are effective: the largest weights
         then carry little, whatever the shape of their tail. None where there are no weights:
-        a small design of points carries the hyperparameters (more than 80 remaining effects, or
-        more than three per group).
+        a small design of points carries the hyperparameters (more than 80 fixed and crossed
+        effects, or more than three per group).
         """
         check_is_fitted(self, "posterior_")
         return report.khat_of(self._log_ratios)

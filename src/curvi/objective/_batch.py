@@ -52,7 +52,7 @@ class BatchedDensity:
 
     Positions are evaluated in batches of one size, so that a single function is compiled whatever
     their number. Everything that needs nothing but values and gradients can share it: natural
-    gradients, the search for a start, importance ratios and transitions.
+    gradients, the search for a start, importance ratios and HMC.
 
     Parameters
     ----------

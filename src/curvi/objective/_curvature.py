@@ -1,10 +1,10 @@
 r"""The sparse Hessian of a log density, from a few Hessian-vector products.
 
 Columns that share no row can share a product: with a colour for every local coordinate and one for
-each coordinate of the corner, as many products as colours give all entries. Where the zeros are is
-found by products, too: coordinates are put into random groups, and a row that a group does not
-touch has no entry in any of its columns. A few such partitions leave the entries, and hardly any
-others. Products at fresh positions then check what was found; nothing is taken on trust.
+each coordinate of the dense block, as many products as colours give all entries. Where the zeros
+are is found by products, too: coordinates are put into random groups, and a row that a group does
+not touch has no entry in any of its columns. A few such partitions leave the entries, and hardly
+any others. Products at fresh positions then check what was found; nothing is taken on trust.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from scipy import sparse
 
 from curvi._core.compilation import SizedJit
 from curvi._core.deadline import check_deadline
-from curvi.linalg._elimination import MOST_CORNER, Elimination, eliminate
+from curvi.linalg._elimination import MOST_DENSE_ROWS, Elimination, eliminate
 from curvi.linalg._sparse_symmetric import SparseSymmetric
 from curvi.targets import AbstractTarget, Density
 
 _GROUPS, _PARTITIONS = 128, 4
 _COLUMNS = 128  # single columns that show which rows are dense
-_DENSE_HITS = 13  # of them, from which a row belongs to the corner
+_DENSE_HITS = 13  # of them, from which a row belongs to the dense block
 _FEW = 16  # columns at which one sees that a Hessian is dense
 _MOST_DENSE = 0.2  # share of entries in the columns of such a one
 _MOST_COLOURS = 96
@@ -87,18 +87,18 @@ class Curvature:
         rows, columns = found.rows[found.own], found.columns[found.own]
         where = np.concatenate([rows, columns]), np.concatenate([columns, rows])
         ones = sparse.csr_matrix((np.ones(len(where[0]), np.int8), where), (size, size))
-        along = np.argsort(found.order[found.num_corner :])  # a chain as it stands needs least
+        along = np.argsort(found.order[found.num_dense :])  # a chain as it stands needs least
         return colouring(ones + sparse.identity(size, np.int8), along)
 
     @property
     def num_products(self) -> int:
         """Products that give one Hessian."""
-        return int(self.colours.max(initial=-1)) + 1 + self.structure.num_corner
+        return int(self.colours.max(initial=-1)) + 1 + self.structure.num_dense
 
     @cached_property
     def _tangents(self) -> np.ndarray:
         found = self.structure
-        count, colours = found.num_corner, int(self.colours.max(initial=-1)) + 1
+        count, colours = found.num_dense, int(self.colours.max(initial=-1)) + 1
         seeds = np.zeros((colours + count, found.dimension))
         seeds[self.colours, found.order[count:]] = 1.0
         seeds[colours + np.arange(count), found.order[:count]] = 1.0
@@ -117,9 +117,9 @@ class Curvature:
     def negative_mean(self, positions: np.ndarray, locals_only: bool = False) -> SparseSymmetric:
         """The average of ``-Hessian`` over positions, one per row.
 
-        With ``locals_only`` the corner and its columns are left zero, and cost nothing.
+        With ``locals_only`` the dense block and its columns are left zero, and cost nothing.
         """
-        colours = len(self._tangents) - self.structure.num_corner
+        colours = len(self._tangents) - self.structure.num_dense
         tangents = self._tangents[:colours] if locals_only else self._tangents
         total = np.zeros(self._tangents.shape)
         batch = self._batch(tangents)
@@ -131,7 +131,7 @@ class Curvature:
     def _read(self, found: np.ndarray) -> tuple[np.ndarray, ...]:
         """The parts of a matrix from its products with all colours."""
         found = found[:, self.structure.order]
-        count = self.structure.num_corner
+        count = self.structure.num_dense
         colours = len(found) - count
         rest = found[:colours, count:]
         own = self.structure.own
@@ -139,8 +139,8 @@ class Curvature:
         low = np.zeros(len(own))
         low[own] = 0.5 * (rest[self.colours[columns], rows] + rest[self.colours[rows], columns])
         diagonal = rest[self.colours, np.arange(self.structure.num_locals)]
-        corner = found[colours:, :count]
-        return 0.5 * (corner + corner.T), found[colours:, count:].T, low, diagonal
+        block = found[colours:, :count]
+        return 0.5 * (block + block.T), found[colours:, count:].T, low, diagonal
 
     def verified(self, positions: np.ndarray, rng: np.random.Generator) -> bool:
         """Whether products along dense vectors agree with the sparse Hessian at the positions."""
@@ -198,8 +198,7 @@ def find_curvature(target: AbstractTarget, rng: np.random.Generator) -> Curvatur
     pattern = _found_pattern(target, place, rng)
     if pattern is None:
         return None
-    corner = _dense_rows(pattern)
-    structure = eliminate(pattern, corner)
+    structure = eliminate(pattern, _dense_rows(pattern))
     if structure is None:
         return None
     found = Curvature(target.density, target.rows, structure)
@@ -232,14 +231,14 @@ def _found_pattern(
     tangents = np.zeros((_COLUMNS, dimension))
     tangents[np.arange(count), chosen] = 1.0
     columns = products(target.density, target.rows, place[None], tangents)[0, :count] != 0
-    if np.median(columns.sum(axis=1)) > max(_FEW, _MOST_DENSE * dimension) + MOST_CORNER:
+    if np.median(columns.sum(axis=1)) > max(_FEW, _MOST_DENSE * dimension) + MOST_DENSE_ROWS:
         return None
     hits = columns.sum(axis=0)
-    corner = np.flatnonzero(hits >= min(_DENSE_HITS, count))
-    if len(corner) > MOST_CORNER:
+    dense = np.flatnonzero(hits >= min(_DENSE_HITS, count))
+    if len(dense) > MOST_DENSE_ROWS:
         return None
     inside = np.ones(dimension, bool)
-    inside[corner] = False
+    inside[dense] = False
     touched, groups = [], []
     for _ in range(_PARTITIONS):
         group = rng.integers(_GROUPS, size=dimension)
@@ -252,9 +251,9 @@ def _found_pattern(
     if local is None:
         return None
     both = local.multiply(local.T)
-    dense = sparse.lil_matrix((dimension, dimension), dtype=np.int8)
-    dense[corner] = 1
-    joined = both + dense.tocsr() + dense.T.tocsr() + sparse.identity(dimension, np.int8)
+    rows = sparse.lil_matrix((dimension, dimension), dtype=np.int8)
+    rows[dense] = 1
+    joined = both + rows.tocsr() + rows.T.tocsr() + sparse.identity(dimension, np.int8)
     return sparse.csr_matrix(joined != 0, dtype=np.int8)
 
 
@@ -295,7 +294,7 @@ def _dense_rows(pattern: sparse.csr_matrix) -> np.ndarray:
     """
     degree = np.diff(pattern.indptr)
     order = np.argsort(-degree, kind="stable")
-    removed = np.arange(min(len(order), MOST_CORNER) + 1)
+    removed = np.arange(min(len(order), MOST_DENSE_ROWS) + 1)
     left = degree[order][np.minimum(removed, len(order) - 1)] - removed
     best = int(np.argmin(removed + np.maximum(left, 1)))
     return np.sort(order[:best])

@@ -235,20 +235,20 @@ class HessianFree(StochasticMethod):
             layered_steps.iterations(count, self.cg_steps),
         )  # fmt: skip
 
-        def at(share: Array) -> Array:
-            moved = jax.tree.map(lambda p, x: p + share * x, state.params, found.step)
+        def at(step_size: Array) -> Array:
+            moved = jax.tree.map(lambda p, x: p + step_size * x, state.params, found.step)
             return problem.value(moved, second)
 
-        share, value, retries = shortened(at, jnp.ones((), found.value.dtype), found.value)
-        gain = share * (found.slope - 0.5 * share * found.curvature)
-        trial = jax.tree.map(lambda p, x: p + share * x, state.params, found.step)
+        step_size, value, retries = shortened(at, jnp.ones((), found.value.dtype), found.value)
+        gain = step_size * (found.slope - 0.5 * step_size * found.curvature)
+        trial = jax.tree.map(lambda p, x: p + step_size * x, state.params, found.step)
         ratio = agreement(found.value, value, gain)
         finite = layered_steps.finite_step(system, found) & all_finite(value, trial)
         move = Move(found.step, found.length, found.signal, gain, value, retries)
         begun = state._replace(damping=damping, kept=sides)
         after, accepted = self._judged(begun, move, ratio, finite, layered_steps.FIXED_COST)
         after = after._replace(batches=state.batches + count + 1)
-        moved = after._replace(params=trial, direction=optax.tree.scale(share, found.direction))
+        moved = after._replace(params=trial, direction=optax.tree.scale(step_size, found.direction))
         stay = after._replace(direction=optax.tree.zeros_like(last))
         info = make_info(
             system.value,

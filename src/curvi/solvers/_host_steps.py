@@ -13,12 +13,12 @@ from curvi._core.threads import one_blas_thread
 from curvi.objective._batch import BatchedDensity
 from curvi.solvers._method import Info
 
-_SHORTER, _LONGER = 0.4, 1.5  # of the share of a step, after a rejection and after a success
+_SHORTER, _LONGER = 0.4, 1.5  # of the step size, after a rejection and after a success
 _WINDOW = 5  # steps over which progress is judged
 _MOST_ROUNDING = 1.0  # nats of the bound: an improper target is followed to where it has no digits
 # Sds of the new q per coordinate, root mean square, that a step may move the mean. Far from the
 # data q is so narrow that a whole Newton step is a million of them: the limit grows with success.
-_LEAST_REACH, _FARTHER = 3.0, 4.0
+_LEAST_RADIUS, _FARTHER = 3.0, 4.0
 
 
 class Point(NamedTuple):
@@ -42,7 +42,7 @@ class Point(NamedTuple):
 
 
 class HostSteps(abc.ABC):
-    """A run: where it stands, the share of a full step that it dares to take, and how far it goes.
+    """A run: its map, the step size as a fraction of a full step, and the trust radius.
 
     Parameters
     ----------
@@ -55,9 +55,9 @@ class HostSteps(abc.ABC):
     """
 
     def __init__(self, problem: Any, resources: Any, start: Any, least: float) -> None:
-        self.problem, self.share, self.least, self.start = problem, 1.0, least, start
+        self.problem, self.step_size, self.least, self.start = problem, 1.0, least, start
         self.values: list[float] = []
-        self.reach, self.cut = _LEAST_REACH, False
+        self.radius, self.cut = _LEAST_RADIUS, False
         self.density = BatchedDensity(problem.density, resources.rows)
         self.noise = np.asarray(resources.noise, np.float64)
         self.constant = float(problem.family.base.entropy(problem.dimension))
@@ -70,7 +70,7 @@ class HostSteps(abc.ABC):
 
     @abc.abstractmethod
     def _trial(self, here: Point, direction: Any) -> tuple[Point, bool]:
-        """The point after a share of a step, and whether its precision was made positive."""
+        """The point after a step of the step size, and whether its precision was made positive."""
 
     @abc.abstractmethod
     def _verdict(self, here: Point, there: Point, rounding: float) -> tuple[bool, bool]:
@@ -91,13 +91,13 @@ class HostSteps(abc.ABC):
         return self._params_of(self.place)
 
     def state(self) -> list[Any]:
-        """Arrays of the map and what the next step dares; its direction is computed again."""
+        """Arrays of the map, step size and trust radius; the direction is computed again."""
         parts = {n: part for n, part in vars(self.place).items() if isinstance(part, np.ndarray)}
-        return [parts, self.share, self.reach, list(self.values)]
+        return [parts, self.step_size, self.radius, list(self.values)]
 
     def restore(self, state: list[Any]) -> None:
         """Go on from there."""
-        parts, self.share, self.reach, self.values = state
+        parts, self.step_size, self.radius, self.values = state
         self.start, self.here, self.direction = replace(self.place, **parts), None, None
 
     @property
@@ -137,20 +137,20 @@ class HostSteps(abc.ABC):
                 self.values[-1 - _WINDOW] - self.values[-1] < _WINDOW * self.least
             )
             self.here, self.direction = there, None
-            self.share = min(1.0, _LONGER * self.share)
-            self.reach = self.reach * _FARTHER if self.cut else _LEAST_REACH
-        elif self.reach > _LEAST_REACH:
-            self.reach = max(_LEAST_REACH, self.reach / _FARTHER**2)
+            self.step_size = min(1.0, _LONGER * self.step_size)
+            self.radius = self.radius * _FARTHER if self.cut else _LEAST_RADIUS
+        elif self.radius > _LEAST_RADIUS:
+            self.radius = max(_LEAST_RADIUS, self.radius / _FARTHER**2)
         else:
-            self.share *= _SHORTER
+            self.step_size *= _SHORTER
         ended = _end(rounding) if spent else Outcome.RUNNING
         return _info(here, gain, accepted or spent, there.finite, ended, raised)
 
-    def _within_reach(self, way: np.ndarray) -> np.ndarray:
+    def _within_radius(self, way: np.ndarray) -> np.ndarray:
         """A move of the mean in sds of the new q, cut to what is allowed."""
         length = float(np.sqrt(np.mean(way**2)))
-        self.cut = length > self.reach
-        return way * (self.reach / length) if self.cut else way
+        self.cut = length > self.radius
+        return way * (self.radius / length) if self.cut else way
 
     def _at(self, place: Any) -> Point:
         moved = place.forward(self.noise)

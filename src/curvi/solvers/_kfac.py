@@ -190,8 +190,8 @@ class KFAC(CheapSteps):
             matrix, past = matrices[index], state.momentum[index]
             clip = self._clipped(updates[index], norms[index], rows)
             update = self._decayed(layer, roots[index], matrix, updates[index], (step, rate, clip))
-            share = (1 - self.momentum) * clip
-            mixed = jnp.where(finite, self.momentum * past + share * update, past)
+            weight = (1 - self.momentum) * clip
+            mixed = jnp.where(finite, self.momentum * past + weight * update, past)
             momentum.append(mixed)
             moved.append(jnp.where(finite, matrix - rate * mixed, matrix))
         params = objective.assemble(state.params, tuple(moved))

@@ -92,9 +92,9 @@ class LBFGS(Method):
         if problem.fixed:
             # Near a saddle the guess is small but the line search finds a way down: go on.
             enough = jnp.maximum(tolerance, rounding_of(value))
-            settled = here & (self._remaining(problem, state, gradient, gain) < enough)
-            settled &= value - found.value <= jnp.maximum(tolerance, 10 * rounding_of(value))
-            outcome = jnp.where(settled, Outcome.CONVERGED.value, Outcome.RUNNING.value)
+            converged = here & (self._remaining(problem, state, gradient, gain) < enough)
+            converged &= value - found.value <= jnp.maximum(tolerance, 10 * rounding_of(value))
+            outcome = jnp.where(converged, Outcome.CONVERGED.value, Outcome.RUNNING.value)
         info = make_info(
             value,
             grad_norm=optax.tree.norm(gradient),

@@ -36,7 +36,7 @@ class NaturalGradient(Method):
     .. math:: \delta = \frac1M \sum_m s_m, \qquad
         H = -\frac1M \,\mathrm{sym} \sum_m s_m v_m^\top \approx -E[R^\top \nabla^2 \log p\, R],
 
-    and a step of share :math:`\rho` goes to the precision
+    and a step of size :math:`\rho` goes to the precision
     :math:`P = (1 - \rho) I + \rho H` and the mean :math:`\mu + \rho R P^{-1} \delta`. On a Gaussian
     target the full step is exact. A step that does not improve the bound on the same draws is
     shortened. For :class:`~curvi.Conditional` B moves along its own natural gradient. The run
@@ -133,14 +133,14 @@ class _Steps(HostSteps):
 
     def _trial(self, here: Point, direction: _Direction) -> tuple[Point, bool]:
         """The step goes to the mean last, whose length is in sds of the new q."""
-        root, indefinite = _new_root(direction.excess, self.share)
-        way = self._within_reach(self.share * (root.T @ direction.mean))
-        return self._at(_moved_map(here.map, direction, self.share, root, way)), indefinite
+        root, indefinite = _new_root(direction.excess, self.step_size)
+        way = self._within_radius(self.step_size * (root.T @ direction.mean))
+        return self._at(_moved_map(here.map, direction, self.step_size, root, way)), indefinite
 
     def _verdict(self, here: Point, there: Point, rounding: float) -> tuple[bool, bool]:
         """Where rounding decides between the two ends, there is nothing left to gain."""
         accepted = bool(there.finite and there.neg_elbo < here.neg_elbo)
-        gain = self.share * self.direction.gain
+        gain = self.step_size * self.direction.gain
         return accepted, bool(not accepted and there.finite and gain < 4 * rounding)
 
 
@@ -168,9 +168,9 @@ def _direction(here: Point, noise: np.ndarray) -> _Direction:
     return _Direction(mean, excess, 0.5 * warp, float(gain))
 
 
-def _new_root(excess: np.ndarray, share: float) -> tuple[np.ndarray, bool]:
+def _new_root(excess: np.ndarray, step_size: float) -> tuple[np.ndarray, bool]:
     """The root of the covariance after a step, and whether the precision was made positive."""
-    precision = np.eye(len(excess)) + share * excess
+    precision = np.eye(len(excess)) + step_size * excess
     try:
         return inverse_root(precision), False
     except np.linalg.LinAlgError:
@@ -178,11 +178,11 @@ def _new_root(excess: np.ndarray, share: float) -> tuple[np.ndarray, bool]:
 
 
 def _moved_map(
-    place: HostMap, direction: _Direction, share: float, root: np.ndarray, way: np.ndarray
+    place: HostMap, direction: _Direction, step_size: float, root: np.ndarray, way: np.ndarray
 ) -> HostMap:
     """The map after a step whose mean goes ``way``, in sds of the new one."""
     factor = place.factor @ root
-    warp = place.warp + share * np.clip(direction.warp, -_LARGEST_WARP, _LARGEST_WARP)
+    warp = place.warp + step_size * np.clip(direction.warp, -_LARGEST_WARP, _LARGEST_WARP)
     return replace(place, mean=place.mean + factor @ way, factor=factor, warp=warp)
 
 

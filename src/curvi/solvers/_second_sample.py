@@ -48,8 +48,8 @@ def mean_of_batches(
         return optax.tree.add(total, jax.value_and_grad(problem.value)(params, batch))
 
     value, gradient = jax.lax.fori_loop(1, count, add, start)
-    share = 1 / count.astype(value.dtype)
-    return share * value, optax.tree.scale(share, gradient)
+    weight = 1 / count.astype(value.dtype)
+    return weight * value, optax.tree.scale(weight, gradient)
 
 
 def mean_value(problem: Problem, params: Any, resources: Any, first: Array, count: Array) -> Array:
@@ -84,12 +84,12 @@ def measured(
     promised = -vdot(iterate, mine.gradient)
     signal = jnp.clip(slope / jnp.where(promised > 0, promised, 1.0), 0.0, 1.0)
 
-    def at(share: Array) -> Array:
-        return value_of(jax.tree.map(lambda p, x: p + share * x, params, iterate))
+    def at(step_size: Array) -> Array:
+        return value_of(jax.tree.map(lambda p, x: p + step_size * x, params, iterate))
 
-    share, value, retries = shortened(at, length, other.value)
-    gain = share * (slope - 0.5 * share * curvature)
-    return Move(optax.tree.scale(share, iterate), length, signal, gain, value, retries)
+    step_size, value, retries = shortened(at, length, other.value)
+    gain = step_size * (slope - 0.5 * step_size * curvature)
+    return Move(optax.tree.scale(step_size, iterate), length, signal, gain, value, retries)
 
 
 def shortened(
@@ -103,8 +103,8 @@ def shortened(
         return ~(value < ceiling) & (retries < _RETRIES)
 
     def tried(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        share, _, retries = carry
-        shorter = jnp.where(retries < 0, 1.0, _SHORTER) * share
+        step_size, _, retries = carry
+        shorter = jnp.where(retries < 0, 1.0, _SHORTER) * step_size
         return shorter, at(shorter), retries + 1
 
     # The first try is the first round of the loop: the objective is compiled once.

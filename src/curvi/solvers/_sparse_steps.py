@@ -24,7 +24,7 @@ from curvi.solvers._host_steps import HostSteps, Point
 
 _LEAST_PIVOT = 0.1  # of the old diagonal, where the new precision would be indefinite
 _ERRORS = 2.0  # standard errors by which a bound must be worse for a step to be rejected
-_SHORTEST = 1e-6  # share of a step below which nothing is left to try
+_SHORTEST = 1e-6  # step size below which nothing is left to try
 
 
 class _Direction(NamedTuple):
@@ -51,7 +51,7 @@ class SparseSteps(HostSteps):
         change = there.terms - here.terms
         slack = _ERRORS * float(np.std(change)) / len(change) ** 0.5 + rounding
         accepted = bool(there.finite and np.mean(change) > -slack)
-        return accepted, bool(not accepted and self.share < _SHORTEST)
+        return accepted, bool(not accepted and self.step_size < _SHORTEST)
 
     def _direction_at(self, here: Point) -> _Direction:
         place = here.map
@@ -67,12 +67,13 @@ class SparseSteps(HostSteps):
         """The point after a step, and whether its precision had to be made positive."""
         old = here.map.precision()
         try:
-            root = old.blend(direction.curvature, self.share).inverse_root(_LEAST_PIVOT, like=old)
+            new = old.blend(direction.curvature, self.step_size)
+            root = new.inverse_root(_LEAST_PIVOT, like=old)
         except np.linalg.LinAlgError:  # beyond rounding: a shorter step is not
             return here._replace(terms=np.full_like(here.terms, np.nan)), True
         moved = here.map.with_root(root)
         gradient = here.gradients.mean(axis=0)[here.map.order]
-        way = self.share * moved.transposed(gradient[:, None])
-        way = self._within_reach(way)
+        way = self.step_size * moved.transposed(gradient[:, None])
+        way = self._within_radius(way)
         mean = here.map.mean + moved.apply(way)[:, 0]
         return self._at(replace(moved, mean=mean)), root.raised

@@ -299,17 +299,17 @@ def _averaged(
     moves = state.moves.astype(gain.dtype)
     weight = 1 / jnp.maximum(moves / 3, 1.0)
     average = jax.tree.map(lambda a, p: a + weight * (p - a), state.average, state.params)
-    share = 1 / jnp.clip(moves, 1.0, jnp.maximum(_WINDOW, moves / 2))
-    mean = state.gain_mean + share * (gain - state.gain_mean)
-    square = state.gain_square + share * (gain**2 - state.gain_square)
+    weight = 1 / jnp.clip(moves, 1.0, jnp.maximum(_WINDOW, moves / 2))
+    mean = state.gain_mean + weight * (gain - state.gain_mean)
+    square = state.gain_square + weight * (gain**2 - state.gain_square)
     kept = state._replace(
         average=select(accepted, average, state.average),
         gain_mean=mean,
         gain_square=square,
-        noise=state.noise + share * (noise - state.noise),
+        noise=state.noise + weight * (noise - state.noise),
     )
     # An exponential window of weight w has 2/w - 1 effective terms.
-    error = jnp.sqrt(jnp.maximum(square - mean**2, 0.0) / jnp.maximum(2 / share - 1, 1.0))
+    error = jnp.sqrt(jnp.maximum(square - mean**2, 0.0) / jnp.maximum(2 / weight - 1, 1.0))
     cost = 0.5 * kept.noise / jnp.maximum(2 / weight - 1, 1.0)
     size = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     return kept, (state.moves >= 2 * _WINDOW) & (mean < error) & (cost < _NOISE * size**0.5)

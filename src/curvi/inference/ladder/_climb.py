@@ -2,8 +2,8 @@
 
 Rungs, by what they cost: a full covariance, or a sparse precision where there are many coordinates;
 a family that is conditional on globals, where some
-coordinates govern the spread of others; importance weights, where q is close; transitions from
-draws of q, which judge the answer and correct it. The first that fits answers.
+coordinates govern the spread of others; importance weights, where q is close; HMC from draws of q,
+which judges the answer and corrects it. The first that fits answers.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ from curvi.families import Conditional, Family, FullRank, Params, SparsePrecisio
 from curvi.families._host import HostMap
 from curvi.families._sparse_host import SparseMap
 from curvi.inference._initial import around
+from curvi.inference.ladder._corrections import (
+    effort_of,
+    moved,
+    number_to_weight,
+    weighted,
+    with_own_moments,
+)
 from curvi.inference.ladder._dense_rows import Following
 from curvi.inference.ladder._first import (
     FEW_DIMENSIONS,
@@ -37,13 +44,6 @@ from curvi.inference.ladder._first import (
     number_of_draws,
 )
 from curvi.inference.ladder._globals import conditional_start, find_globals
-from curvi.inference.ladder._hmc import (
-    effort_of,
-    moved,
-    number_to_weight,
-    weighted,
-    with_own_moments,
-)
 from curvi.inference.ladder._recentre import Recentred
 from curvi.inference.ladder._search import End, Mixture, Search
 from curvi.inference.ladder._sparsity import sparse_family, structure_holds
@@ -170,7 +170,7 @@ class Ladder:
         """A sparse q whose precision has the entries of the Hessian at its own draws, too.
 
         They were found around the start. What is missing makes q worse, not the answer wrong:
-        weights and transitions know nothing of it.
+        weights and HMC know nothing of it.
         """
         place, rng = first.map, host_generator(self.resources.key, _STREAM, 8)
         if not isinstance(place, SparseMap) or structure_holds(self.target, place, rng):
@@ -247,9 +247,9 @@ class Ladder:
         return fitted if better and fitted is not None else first
 
     def _following(self, first: Candidate) -> Candidate:
-        """Scales that follow the corner, where there is one and that fits better."""
+        """Scales that follow the dense block, where there is one and that fits better."""
         place = first.map
-        if not isinstance(place, SparseMap) or not place.structure.num_corner:
+        if not isinstance(place, SparseMap) or not place.structure.num_dense:
             return first
         curvature = Curvature(self.target.density, self.target.rows, place.structure)
         rng = host_generator(self.resources.key, _STREAM, 7)
@@ -301,15 +301,15 @@ class Ladder:
         return found
 
     def _moved(self, best: Candidate) -> Correction:
-        """Draws of the target by transitions from draws of q."""
+        """Draws of the target by HMC from draws of q."""
         rng = host_generator(self.resources.key, _STREAM, 3)
         effort = effort_of(self.target, self.mc_tolerance, self.budget.left)
         found, note = moved(self.target, self.density, best, rng, effort)
-        self._note("transitions", best, note)
+        self._note("HMC", best, note)
         return found
 
     def _elsewhere(self) -> None:
-        """Start again from other places, where the chains have not settled."""
+        """Start again from other places, where the chains have not converged."""
         rng = host_generator(self.resources.key, _STREAM, 4)
         start = np.asarray(self.target.start, np.float64)
         others = []
@@ -329,8 +329,8 @@ class Ladder:
     def _look_around(self, first: Candidate) -> None:
         """Look for modes that no draw is near, where that is cheap, and let the answer hold them.
 
-        Chains then jump between the modes. Where they do not settle, the answer is the old one, and
-        the modes that it leaves out are named.
+        Chains then jump between the modes. Where they do not converge, the answer is the old one,
+        and the modes that it leaves out are named.
         """
         cheap = self.target.density.cost.numbers <= _MOST_NUMBERS_AROUND
         if not cheap or self.target.dimension > FEW_DIMENSIONS or self._correction is None:
@@ -376,7 +376,7 @@ class Ladder:
     def _joined(
         self, found: list[Candidate], draws: np.ndarray, density: BatchedDensity, top: Candidate
     ) -> None:
-        """Transitions that jump between modes, and the answer where they have settled."""
+        """HMC that jumps between modes, and the answer where it has converged."""
         rng = host_generator(self.resources.key, _STREAM, 9)
         others = [HostMap.of(one.family, one.params) for one in found[1:]]
         mixture = Mixture.around(draws, others, density, rng)
@@ -384,7 +384,7 @@ class Ladder:
             return
         effort = effort_of(self.target, self.mc_tolerance, self.budget.left)
         correction, note = moved(self.target, density, top, rng, effort, mixture)
-        self._note("transitions between modes", top, note)
+        self._note("HMC between modes", top, note)
         if correction.trusted or not self._trusted:
             self.density, self._recentred = density, None
             self._best, self._correction = top, correction

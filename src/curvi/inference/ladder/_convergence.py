@@ -6,11 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-_DRIFT_ERRORS, _DRIFT_SDS = 4.5, 0.05  # both must be exceeded to call the moments unsettled
+_DRIFT_ERRORS, _DRIFT_SDS = (
+    4.5,
+    0.05,
+)  # the moments still move where both are exceeded
 _ROUNDING = 1e-12  # relative range of draws that do not differ
 
 
-class Settling(NamedTuple):
+class Convergence(NamedTuple):
     """What the kept draws of all chains say about themselves.
 
     Attributes
@@ -24,12 +27,12 @@ class Settling(NamedTuple):
     drift: np.ndarray
 
     @property
-    def settled(self) -> bool:
+    def converged(self) -> bool:
         """Whether no mean is still moving."""
         return bool((self.drift == 0).all())
 
 
-def settling_of(kept: np.ndarray) -> Settling:
+def convergence_of(kept: np.ndarray) -> Convergence:
     """Effective numbers and drifts of draws, shape (times, chains, dimension)."""
     times, chains, _ = kept.shape
     # Around a value of their own, so that squares keep their digits.
@@ -44,13 +47,13 @@ def settling_of(kept: np.ndarray) -> Settling:
     between = np.where(constant, 0.0, (sums.first / times).var(axis=0))
     ess = np.minimum(chains * total / np.maximum(between, 1e-300), float(chains * times))
     if times < 2:
-        return Settling(ess, np.zeros_like(ess))
+        return Convergence(ess, np.zeros_like(ess))
     # Of the values and of their squares: a spread that still grows is no spread of the target.
     before, after = halves
     first = (after.first / after.times - before.first / before.times) / np.sqrt(total)
     second = after.around(mean) / after.times - before.around(mean) / before.times
     drifts = [_drift(first), _drift(0.5 * second / total)]
-    return Settling(ess, max(drifts, key=lambda drift: float(np.abs(drift).max(initial=0.0))))
+    return Convergence(ess, max(drifts, key=lambda drift: float(np.abs(drift).max(initial=0.0))))
 
 
 class _Sums(NamedTuple):

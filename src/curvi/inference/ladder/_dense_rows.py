@@ -1,15 +1,16 @@
-r"""Locals that follow the corner: the conditional version of a sparse precision.
+r"""Locals that follow the dense block: the conditional version of a sparse precision.
 
-A Gaussian that is fitted as a whole takes the corner (hyperparameters) for better known than it is,
-because in it the locals do not follow: given them, a group sd is known all but exactly. Here q is
+A Gaussian that is fitted as a whole takes the dense block (hyperparameters) for better known than
+it is, because in it the locals do not follow: given them, a group sd is known all but exactly. Here
+q is
 
 .. math:: q(z_c)\, q(z_l \mid z_c), \qquad z_l = m(z_c) + R_l\,e^{B \epsilon_c - |B|^2} \epsilon_l,
 
-and each part has its own condition. With the corner at its mean, the locals have expected gradient
-zero and the expected Hessian as precision. One sd to either side along each coordinate of the
-corner they still have expected gradient zero, which gives the slope of m, and the pivots of their
-Hessian give B. What is left is the corner: its gradient and curvature in the noise, all locals
-following.
+and each part has its own condition. With the dense block at its mean, the locals have expected
+gradient zero and the expected Hessian as precision. One sd to either side along each coordinate of
+the dense block they still have expected gradient zero, which gives the slope of m, and the pivots
+of their Hessian give B. What is left is the dense block: its gradient and curvature in the noise,
+all locals following.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ _DRAWS, _JUDGED = 16, 64  # of the locals, and of q, all fixed
 _COMPARED = 4  # draws of the locals at which pivots are compared
 _MOST_STEPS = 15
 _SHORTER, _LONGER = 0.5, 1.4  # of the share of a step, after a failure and after a success
-_SETTLED = 0.05  # sds of the corner, and relative curvature
+_CONVERGED = 0.05  # sds of the dense block, and relative curvature
 _LARGEST_WARP = 1.0
 _FLOOR = 0.1  # of old curvature, where the new one is not positive
-_NARROWEST, _WIDEST = 0.1, 10.0  # curvature of the corner in the noise, by which one step goes
-_LONGEST = 2.0  # sds of the corner in one step
+_NARROWEST, _WIDEST = 0.1, 10.0  # curvature of the dense block in the noise, by which one step goes
+_LONGEST = 2.0  # sds of the dense block in one step
 _ERRORS = 2.0  # standard errors by which a bound must be worse for a step to be rejected
 _SHORTEST = 0.05  # share of a step
 
 
 class _Sides(NamedTuple):
-    """The corner at its mean and one sd to either side of it, locals drawn around their path."""
+    """The dense block at its mean and one sd to either side, locals drawn around their path."""
 
-    score: np.ndarray  # of the corner in the noise, its mean
+    score: np.ndarray  # of the dense block in the noise, its mean
     curvature: np.ndarray  # and minus the mean of its derivative
-    slope: np.ndarray  # of the expected gradient of the locals, per sd of the corner
+    slope: np.ndarray  # of the expected gradient of the locals, per sd of the dense block
     warp: np.ndarray
 
 
 class Following:
-    """The fit of a map whose locals follow the corner.
+    """The fit of a map whose locals follow the dense block.
 
     Parameters
     ----------
@@ -70,7 +71,7 @@ class Following:
     ) -> None:
         self.density, self.curvature = density, curvature
         found = place.structure
-        self.count = found.num_corner
+        self.count = found.num_dense
         half = rng.normal(size=(_DRAWS // 2, found.dimension))
         self.noise = normalise(np.concatenate([half, -half]))
         self.noise[:, : self.count] = 0.0
@@ -93,7 +94,7 @@ class Following:
                 self.place, before, terms = trial, left, new
             else:
                 share *= _SHORTER
-            if left < _SETTLED or share < _SHORTEST:
+            if left < _CONVERGED or share < _SHORTEST:
                 break
         return self.place, float(np.mean(terms - first))
 
@@ -108,9 +109,9 @@ class Following:
         centre, gradients = self._locals(place, share)
         sides = self._sides(place, gradients)
         unit = np.eye(len(place.mean), count)
-        path = place.apply(unit)[count:]  # of the locals, per sd of the corner
+        path = place.apply(unit)[count:]  # of the locals, per sd of the dense block
         path += share * _local_solve(centre, sides.slope)
-        inverse = linalg.solve_triangular(place.corner, np.eye(count), lower=True)
+        inverse = linalg.solve_triangular(place.block, np.eye(count), lower=True)
         coupling = -(path + centre.links_dot(path)) @ inverse
         wanted = (1 - share) * np.eye(count) + share * sides.curvature
         values, vectors = np.linalg.eigh(wanted)
@@ -119,14 +120,12 @@ class Following:
         way = share * (root @ (root.T @ sides.score))
         way *= min(1.0, _LONGEST / max(float(np.linalg.norm(way)), 1e-300))
         warp = place.warp + share * (sides.warp - place.warp)
-        scale = centre.scale * np.exp(warp @ way)  # locals follow the mean of the corner, too
+        scale = centre.scale * np.exp(warp @ way)  # locals follow the mean of the dense block, too
         warp = np.clip(warp @ root, -_LARGEST_WARP, _LARGEST_WARP)
         scale *= np.exp(np.sum(warp**2, axis=1))
-        moved = replace(
-            centre, coupling=coupling, corner=place.corner @ root, warp=warp, scale=scale
-        )
+        moved = replace(centre, coupling=coupling, block=place.block @ root, warp=warp, scale=scale)
         along = np.concatenate([way, np.zeros(len(scale))])
-        mean = moved.mean + replace(moved, corner=place.corner).apply(along[:, None])[:, 0]
+        mean = moved.mean + replace(moved, block=place.block).apply(along[:, None])[:, 0]
         off = np.abs(sides.curvature - np.eye(count)).max(initial=0.0)
         left = max(float(np.linalg.norm(sides.score)), float(off))
         return replace(moved, mean=mean), left
@@ -166,7 +165,7 @@ class Following:
                 pulls.append(there.mean(axis=0)[place.order][count:])
                 few = moved.positions[:: len(noise) // _COMPARED]
                 local = self.curvature.negative_mean(few, locals_only=True)
-                logs.append(np.log(local.with_corner_of(like).inverse_root(_FLOOR, like).scale))
+                logs.append(np.log(local.with_block_of(like).inverse_root(_FLOOR, like).scale))
             score += 0.5 * (scores[0] + scores[1]) - middle
             curvature[k] = -0.5 * (scores[0] - scores[1])
             slope[:, k] = 0.5 * (pulls[0] - pulls[1])
@@ -175,8 +174,8 @@ class Following:
 
 
 def _local_solve(place: SparseMap, vectors: np.ndarray) -> np.ndarray:
-    """``R_l R_l' g`` for columns of the locals, the corner held."""
-    count = place.structure.num_corner
+    """``R_l R_l' g`` for columns of the locals, the dense block held."""
+    count = place.structure.num_dense
     whole = np.concatenate([np.zeros((count, vectors.shape[1])), vectors])
     noise = place.transposed(whole)
     noise[:count] = 0.0

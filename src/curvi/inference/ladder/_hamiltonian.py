@@ -1,4 +1,4 @@
-r"""Hamiltonian transitions from draws of q: the judge of a fit, and its correction.
+r"""Hamiltonian Monte Carlo from draws of q: the judge of a fit, and its correction.
 
 Many chains start at draws of q and move in the coordinates of its noise, where the target is
 
@@ -7,7 +7,7 @@ Many chains start at draws of q and move in the coordinates of its noise, where 
 a standard normal if q is right. Moments that move say that q is wrong, and by how much; when they
 have stopped moving they are those of the target. In these coordinates a step of the leapfrog is
 long and a trajectory of a quarter of a period, :math:`\pi / 2`, all but independent of its start,
-so that a few transitions do what a sampler without q needs hundreds for.
+so that a few of them do what a sampler without q needs hundreds for.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from curvi._core.threads import one_blas_thread
 from curvi.families._host import HostMap
 from curvi.families._sparse_host import SparseMap
 from curvi.families._warp import Moved
-from curvi.inference.ladder._convergence import Settling, settling_of
+from curvi.inference.ladder._convergence import Convergence, convergence_of
 from curvi.objective._batch import BatchedDensity
 
-_BLOCK = 8  # transitions between two looks at the moments, or this share of those before
-_WARM = 8  # transitions that choose the step
+_BLOCK = 8  # trajectories between two looks at the moments, or this share of those before
+_WARM = 8  # trajectories that choose the step size
 _LENGTH, _JITTER = np.pi / 2, 0.3  # of a trajectory, and its relative spread
 _WANTED_ACCEPTANCE = 0.8
 _SHORTEST_STEP, _LONGEST_STEP = 0.01, 1.0
@@ -34,23 +34,23 @@ _MOST_LEAPS = 64
 _OFF = 1.4  # variance in the noise, or its inverse, from which the map is matched to the chains
 _LEAST_ACCEPTANCE = 0.3
 _LEAST_PER_CHAIN = 3.0  # effective draws: a chain that never leaves its start is worth one
-_FLOWN, _MOST_DIVERGING = 50.0, 0.01  # nats of energy, and the share of trajectories
-_RARELY_DIVERGING, _SHORTER, _SHORTEST_AGAIN = 0.002, 0.7, 0.05
+_DIVERGENT, _MOST_DIVERGENCES = 50.0, 0.01  # nats of energy, and a fraction of trajectories
+_FEW_DIVERGENCES, _SHORTER, _SHORTEST_AGAIN = 0.002, 0.7, 0.05
 _SHORT_SHARE = 0.15  # of chains whose next steps are shorter
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long transitions go on.
+    """How long HMC goes on.
 
     Parameters
     ----------
     wanted_ess : float
-        Effective draws of the worst coordinate at which they end.
+        Effective draws of the worst coordinate at which it ends.
     most_evaluations : int
-        Gradients that they may take.
+        Gradients that it may take.
     patience : int
-        Gradients from which on they go on only where what is left promises to be enough.
+        Gradients from which on it continues only where what is left promises to be enough.
     chains : int
         Number of chains.
     time_left : callable
@@ -65,20 +65,20 @@ class Effort:
 
 
 @dataclass(frozen=True, eq=False)
-class Transitions:
+class HMCDraws:
     """Draws of the target, and how far they can be trusted.
 
     Attributes
     ----------
     positions : array, shape (draws, dimension)
         Flat positions, those of one time together.
-    settling : Settling
+    convergence : Convergence
         Effective numbers, and means that still move.
     acceptance : float
         Share of accepted trajectories.
-    diverging : float
-        Share of trajectories that flew off, their energy off by more than 50: there are places
-        with a curvature that the steps do not resolve.
+    divergences : float
+        Fraction of divergent trajectories, those whose energy error is above 50 nats: the
+        curvature somewhere is too high for the step size.
     evaluations : int
         Gradients that were taken.
     chains : int
@@ -86,18 +86,18 @@ class Transitions:
     """
 
     positions: np.ndarray
-    settling: Settling
+    convergence: Convergence
     acceptance: float
-    diverging: float
+    divergences: float
     evaluations: int
     chains: int = 256
 
     @property
     def trusted(self) -> bool:
         """Whether the chains move freely, and their moments have stopped moving."""
-        enough = float(self.settling.ess.min(initial=np.inf)) >= _LEAST_PER_CHAIN * self.chains
-        free = self.acceptance >= _LEAST_ACCEPTANCE and self.diverging <= _MOST_DIVERGING
-        return self.settling.settled and enough and free
+        enough = float(self.convergence.ess.min(initial=np.inf)) >= _LEAST_PER_CHAIN * self.chains
+        free = self.acceptance >= _LEAST_ACCEPTANCE and self.divergences <= _MOST_DIVERGENCES
+        return self.convergence.converged and enough and free
 
 
 class _State(NamedTuple):
@@ -132,17 +132,17 @@ class Jumps(Protocol):
         """Log density up to a constant."""
 
 
-def run_transitions(
+def run_hmc(
     density: BatchedDensity,
     place: HostMap | SparseMap,
     rng: np.random.Generator,
     effort: Effort,
     outputs: Outputs,
     jumps: Jumps | None = None,
-) -> Transitions:
-    """Move draws of q until their moments have settled and are known well, or the effort is spent.
+) -> HMCDraws:
+    """Move draws of q until their moments converge and are known well, or the effort is spent.
 
-    The first transitions choose the length of a step. Where the chains then turn out wider or
+    The first trajectories choose the step size. Where the chains then turn out wider or
     narrower than q, the map is matched to them. Of what follows the first third is dropped.
 
     Parameters
@@ -189,9 +189,9 @@ class _Chains:
         self.kept: list[np.ndarray] = []
         self.seen: list[np.ndarray] = []
         self.rates: list[float] = []
-        self.flown: list[float] = []
+        self.divergences: list[float] = []
 
-    def run(self) -> Transitions:
+    def run(self) -> HMCDraws:
         """Warm up, match the map, and go on block by block."""
         self._advance(_WARM, adapt=True)
         if self._match():
@@ -205,26 +205,26 @@ class _Chains:
                 continue
             self.seen += [self.outputs(places) for places in self.kept[len(self.seen) :]]
             dropped = len(self.kept) // 3
-            found = settling_of(np.stack(self.seen[dropped:]))
-            done = found.settled and found.ess.min() >= self.effort.wanted_ess
+            found = convergence_of(np.stack(self.seen[dropped:]))
+            done = found.converged and found.ess.min() >= self.effort.wanted_ess
             if done or self._spent() or self._impatient(found):
-                return Transitions(
+                return HMCDraws(
                     np.concatenate(self.kept[dropped:]),
                     found,
                     float(np.mean(self.rates)),
-                    float(np.mean(self.flown)),
+                    float(np.mean(self.divergences)),
                     self._used(),
                     self.effort.chains,
                 )
 
     def _forget(self) -> None:
-        self.kept, self.seen, self.rates, self.flown = [], [], [], []
+        self.kept, self.seen, self.rates, self.divergences = [], [], [], []
 
     def _shortened(self) -> bool:
-        """Begin again with shorter steps where trajectories fly off: a place is not resolved."""
-        flies = float(np.mean(self.flown)) > _RARELY_DIVERGING
+        """Begin again with a smaller step size where trajectories diverge."""
+        divergent = float(np.mean(self.divergences)) > _FEW_DIVERGENCES
         late = self._used() > 0.4 * self.effort.patience  # what follows is the answer
-        if not flies or late or self.step <= _SHORTEST_AGAIN or self._spent():
+        if not divergent or late or self.step <= _SHORTEST_AGAIN or self._spent():
             return False
         self.step *= _SHORTER
         self._forget()
@@ -236,13 +236,13 @@ class _Chains:
     def _spent(self) -> bool:
         return self._used() >= self.effort.most_evaluations or self.effort.time_left() <= 0
 
-    def _impatient(self, found: Settling) -> bool:
+    def _impatient(self, found: Convergence) -> bool:
         """Whether, past the usual effort, more is not needed, or all that is left is too little."""
         used, enough = self._used(), _LEAST_PER_CHAIN * self.effort.chains
         if used < self.effort.patience:
             return False
         least = float(found.ess.min())
-        return (found.settled and least >= enough) or (
+        return (found.converged and least >= enough) or (
             least * self.effort.most_evaluations < enough * used
         )
 
@@ -288,17 +288,17 @@ class _Chains:
 
     def _advance(self, count: int, adapt: bool) -> None:
         for _ in range(count):
-            rate = self._transition()
+            rate = self._trajectory()
             self.rates.append(rate)
             self.kept.append(self.state.positions)
             if adapt:
-                flies = self.flown[-1] > 0.5 * _MOST_DIVERGING
-                longer = self.step * np.exp(rate - _WANTED_ACCEPTANCE) * (0.8 if flies else 1.0)
+                divergent = self.divergences[-1] > 0.5 * _MOST_DIVERGENCES
+                longer = self.step * np.exp(rate - _WANTED_ACCEPTANCE) * (0.8 if divergent else 1.0)
                 self.step = float(np.clip(longer, _SHORTEST_STEP, _LONGEST_STEP))
             if self._spent():
                 return
 
-    def _transition(self) -> float:
+    def _trajectory(self) -> float:
         """One trajectory of every chain; the share that was accepted, on average."""
         state, rng = self.state, self.rng
         length = _LENGTH * rng.uniform(1 - _JITTER, 1 + _JITTER)
@@ -316,7 +316,7 @@ class _Chains:
             gained = there.values - state.values
             gained -= 0.5 * (np.sum(moving**2, axis=1) - np.sum(momentum**2, axis=1))
         chance = np.where(np.isfinite(gained), np.exp(np.minimum(gained, 0.0)), 0.0)
-        self.flown.append(float(np.mean(~(gained > -_FLOWN))))
+        self.divergences.append(float(np.mean(~(gained > -_DIVERGENT))))
         accepted = rng.random(len(chance)) < chance
         self.state = state.replaced(accepted, there)
         self._jump()

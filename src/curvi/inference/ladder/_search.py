@@ -2,11 +2,12 @@ r"""Where else the target may have mass: many short ascents around an answer, al
 
 A density says nothing of a mode outside its basin, so that a search is as good as the places it
 starts from: along every coordinate and along all together at many radii, around the answer at
-several widths, the answer seen in mirrors, and what stands out of shells of random directions.
-These are as many as it takes to meet a basin of a given angle, which up to some five dimensions is
-affordable and soon after is not: a narrow mode off the coordinates is then met by chance alone. An
-ascent takes one gradient per step; ends that a path without a valley joins to draws of the answer
-are known already, and those whose height and curvature give them no mass do not matter.
+several widths, distant starts on the far side of the start and of zero, and what stands out of
+shells of random directions. These are as many as it takes to meet a basin of a given angle, which
+up to some five dimensions is affordable and soon after is not: a narrow mode off the coordinates is
+then met by chance alone. An ascent takes one gradient per step; ends that a path without a valley
+joins to draws of the answer are known already, and those whose height and curvature give them no
+mass do not matter.
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ class Search:
         ways = np.unique(np.concatenate([ways, -ways]), axis=0)  # one coordinate is all of them
         lines = np.concatenate([radius * ways for radius in self.radii])
         cloud = [rng.normal(size=(self.cloud, len(mean))) * width for width in self.widths]
-        mirrors = np.stack([-mean, 2 * start - mean, start, 0 * start])
+        distant = np.stack([-mean, 2 * start - mean, start, 0 * start])
         around = mean + np.concatenate([lines, *cloud]) * sd
-        return np.concatenate([around, mirrors])
+        return np.concatenate([around, distant])
 
     def num_directions(self, dimension: int, numbers: float) -> int:
         """How many random directions there are, where one evaluation computes so many numbers.

@@ -1,4 +1,4 @@
-"""The rung with sparse precision: its structure, and scales that follow the corner."""
+"""The rung with sparse precision: its structure, and scales that follow the dense block."""
 
 from __future__ import annotations
 

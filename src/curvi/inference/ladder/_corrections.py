@@ -1,4 +1,4 @@
-"""What makes up for the rest where q is not the target: weights, or transitions from its draws."""
+"""Corrections where q is not the target: importance weights, or HMC from its draws."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from curvi._core.trees import coordinate_names, precision_of
 from curvi.diagnostics._correction import Correction
 from curvi.diagnostics._moments import user_columns, user_space
 from curvi.families._sparse_host import SparseMap
-from curvi.inference.ladder._hamiltonian import Effort, Transitions, run_transitions
+from curvi.inference.ladder._hamiltonian import Effort, HMCDraws, run_hmc
 from curvi.inference.ladder._search import Mixture
 from curvi.inference.ladder._state import CLOSE, Candidate
 from curvi.objective._batch import BatchedDensity
@@ -19,13 +19,13 @@ from curvi.targets import AbstractTarget
 _FEWEST_WEIGHTED, _MOST_WEIGHTED = 1024, 4096  # draws, unless mc_tolerance asks for more
 _MOST_DRAWS = 2**16  # that are weighted, whatever mc_tolerance asks for
 _NUMBERS_WEIGHTED = 1e8  # that the log density at weighted draws computes
-_PATIENCE, _MOST_EVALUATIONS = 400_000, 1_600_000  # gradients of transitions
-# Numbers that they compute, and that all positions hold, up to which they go on for want of draws.
+_PATIENCE, _MOST_EVALUATIONS = 400_000, 1_600_000  # gradients of HMC
+# Numbers that it computes, and that all positions hold, up to which it continues for want of draws.
 _CHEAP_NUMBERS, _HELD_NUMBERS = 4e9, 1e8
-_MOST_NUMBERS = 8e10  # that transitions compute
+_MOST_NUMBERS = 8e10  # that HMC computes
 _CHAINS, _FEWEST_CHAINS = 256, 32
 _CHAIN_NUMBERS = 400_000  # in the positions of all chains, as far as so many chains allow it
-# Effective draws of transitions: the more the cheaper they are, and what mc_tolerance asks for.
+# Effective draws of HMC: the more the cheaper it is, and what mc_tolerance asks for.
 _LEAST_ESS, _MOST_ESS, _NUMBERS_FOR_ESS = 1000.0, 2500.0, 1e7
 
 
@@ -71,7 +71,7 @@ def weighted(density: BatchedDensity, best: Candidate, noise: np.ndarray) -> Cor
 def effort_of(
     target: AbstractTarget, mc_tolerance: float | None, time_left: Callable[[], float]
 ) -> Effort:
-    """How long transitions go on."""
+    """How long HMC goes on."""
     numbers = max(target.density.cost.numbers, 1.0)
     wanted = float(np.clip(_NUMBERS_FOR_ESS / numbers, _LEAST_ESS, _MOST_ESS))
     patience = int(min(_PATIENCE, _MOST_NUMBERS / numbers))
@@ -94,28 +94,28 @@ def moved(
     effort: Effort,
     mixture: Mixture | None = None,
 ) -> tuple[Correction, str]:
-    """Draws of the target by transitions from draws of q, and what came of them.
+    """Draws of the target by HMC from draws of q, and what came of it.
 
     With a mixture, from draws of that, and with jumps between its parts.
     """
     with precision_of(target.dtype):
         outputs = user_columns(user_space(target, best.family))
         place = best.map if mixture is None else mixture.within
-        found = run_transitions(density, place, rng, effort, outputs, mixture)
-    settled = "settled" if found.trusted else "not settled"
+        found = run_hmc(density, place, rng, effort, outputs, mixture)
+    verdict = "converged" if found.trusted else "not converged"
     correction = Correction(
-        "transitions",
+        "hmc",
         found.positions.astype(target.dtype),
         None,
-        float(found.settling.ess.min()),
+        float(found.convergence.ess.min()),
         trusted=found.trusted,
         worst=_worst(target, best, found),
         joins=mixture is not None,
     )
-    return correction, f"{settled}, {found.diverging:.1%} flew off"
+    return correction, f"{verdict}, {found.divergences:.1%} divergences"
 
 
-def _worst(target: AbstractTarget, best: Candidate, found: Transitions) -> str:
+def _worst(target: AbstractTarget, best: Candidate, found: HMCDraws) -> str:
     """What q had wrong most."""
     place, names = best.map, coordinate_names(target.position)
     mean = found.positions.mean(axis=0)
