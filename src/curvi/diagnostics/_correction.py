@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from curvi._core import validation
-from curvi._core.trees import ArrayState, on_device, precision_of
+from curvi._core.trees import ArrayState, flat_numbers, on_device, precision_of
 from curvi.diagnostics._evaluation import Moments, evaluation_noise, weighted_moments
 from curvi.diagnostics._moments import (
     UserMoments,
@@ -20,6 +20,7 @@ from curvi.diagnostics._moments import (
     positions,
     positions_in_blocks,
 )
+from curvi.diagnostics._tails import continued_sd
 
 _SAME_ORDER = 0xC0
 
@@ -83,14 +84,29 @@ class Correction(ArrayState):
     worst: str = ""
     joins: bool = False
 
-    def moments(self, space: UserSpace) -> UserMoments:
-        """Mean and sd in the user's space, and why not to trust them."""
+    def moments(self, space: UserSpace, orders: np.ndarray) -> UserMoments:
+        """Mean and sd in the user's space, and why not to trust them.
+
+        Where ``orders`` has the lowest order of an infinite moment and that is above two, the tail
+        of transitions is continued beyond their draws.
+        """
         found = self._numbers(space)
         weights = self.weights
         if weights is None:
             weights = np.full(len(self.draws), 1 / len(self.draws))
         mean, sd = weighted_moments(found, weights)
-        return UserMoments(mean, sd, doubt_of(found))
+        heavy = np.isfinite(orders) & (orders > 2)
+        if self.weights is not None or not heavy.any():
+            return UserMoments(mean, sd, doubt_of(found))
+        leaves, tree = jax.tree.flatten(found)
+        columns = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
+        flat, errors = flat_numbers(sd).astype(np.float64), np.full(len(heavy), np.nan)
+        for j in np.flatnonzero(heavy):
+            flat[j], errors[j] = continued_sd(columns[:, j], orders[j], self.ess)
+        ends = np.cumsum([leaf[0].size for leaf in leaves])[:-1]
+        parts = zip(np.split(flat, ends), leaves, strict=True)
+        sds = [part.reshape(leaf[0].shape).astype(leaf.dtype) for part, leaf in parts]
+        return UserMoments(mean, jax.tree.unflatten(tree, sds), doubt_of(found), errors)
 
     def positions(self, space: UserSpace, index: np.ndarray | None = None) -> PyTree:
         """The draws, or those with the given numbers, as the user sees them."""

@@ -118,11 +118,15 @@ def user_space(target: AbstractTarget, family: Family) -> UserSpace:
 
 
 class UserMoments(NamedTuple):
-    """Mean and sd in the user's space, and why not to trust them (empty where nothing is amiss)."""
+    """Mean and sd in the user's space, and why not to trust them (empty where nothing is amiss).
+
+    Where sds continue a tail beyond the draws, the relative errors of these, NaN for all others.
+    """
 
     mean: PyTree
     sd: PyTree
     doubt: str = ""
+    errors: np.ndarray | None = None
 
 
 def user_moments(target: AbstractTarget, family: Family, params: Params) -> UserMoments:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from curvi._core import validation
 from curvi._core.errors import InputError, Outcome
 from curvi._core.memory import require_matrix
-from curvi._core.trees import flat_numbers, precision_of
+from curvi._core.trees import coordinate_names, flat_numbers, precision_of
 from curvi.diagnostics import _linear_response as response
 from curvi.diagnostics import _verdict as verdict
 from curvi.diagnostics._correction import Correction, Rung, importance_moments
@@ -42,7 +42,7 @@ from curvi.diagnostics._pictures import Shown
 from curvi.diagnostics._record import Portable
 from curvi.diagnostics._stored import StoredResult, stored_draws
 from curvi.diagnostics._summary import EARLY, summary_of
-from curvi.diagnostics._tails import tail_sentence
+from curvi.diagnostics._tails import tail_orders, tail_sentence
 from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
 from curvi.objective import Draws, plan_draws
@@ -51,10 +51,6 @@ from curvi.targets import AbstractTarget
 from curvi.targets._stored import StoredTarget
 
 _CLOSE_ESS = 0.99  # from here on q has the target's tails, too, as far as draws can tell
-
-
-def _first_key() -> np.ndarray:
-    return np.asarray(jax.random.key_data(jax.random.key(0)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -123,7 +119,9 @@ class FitResult(Shown, Exports, StoredResult, Portable):
     seconds: float
     batch_size: int | None = field(default=None, repr=False)
     execution: Execution = field(default_factory=Execution, repr=False)
-    key_data: np.ndarray = field(default_factory=_first_key, repr=False)
+    key_data: np.ndarray = field(
+        default_factory=lambda: np.asarray(jax.random.key_data(jax.random.key(0))), repr=False
+    )
     noise: Float[Array, "draws noise"] | None = field(default=None, repr=False)
     replicates: Replicates | None = field(default=None, repr=False)
     log_ratio: np.ndarray | None = field(default=None, repr=False)
@@ -147,7 +145,7 @@ class FitResult(Shown, Exports, StoredResult, Portable):
     def _moments(self) -> UserMoments:
         if self.correction is not None:
             with precision_of(self.target.dtype):
-                return self.correction.moments(self._space)
+                return self.correction.moments(self._space, self._orders)
         return user_moments(self.target, self.family, self.params)
 
     @property
@@ -335,8 +333,7 @@ class FitResult(Shown, Exports, StoredResult, Portable):
             cliff = verdict.cliff_sentence(
                 self.trace["elbo"], self.elbo, self.log_ratio, self.noise
             )
-            found += [verdict.misfit_sentence(self), cliff, self._left_out, tails]
-            found.append(self._unresolved)
+            found += [verdict.misfit_sentence(self), cliff, self._left_out, tails, self._unresolved]
         return tuple(sentence for sentence in found if sentence)
 
     @property
@@ -355,12 +352,15 @@ class FitResult(Shown, Exports, StoredResult, Portable):
         return "" if whole else modes_sentence(self.modes)
 
     @cached_property
-    def _tails(self) -> str:
-        """What has no mean or sd under the target."""
-        if not self.converged:
-            return ""
+    def _orders(self) -> np.ndarray:
         with precision_of(self.target.dtype):
-            return tail_sentence(self.target, self.family, self.params, self._space, self._key)
+            return tail_orders(self.target, self.family, self.params, self._space, self._key)
+
+    @cached_property
+    def _tails(self) -> str:
+        """What has no mean or sd under the target, or one that is not known."""
+        names = coordinate_names(self.mean)
+        return tail_sentence(self._orders, names, self._moments.errors) if self.converged else ""
 
     @property
     def _early(self) -> bool:

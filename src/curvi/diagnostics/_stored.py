@@ -75,7 +75,7 @@ class StoredResult(Saved):
         }  # fmt: skip
         derived = {name: vars(self)[name] for name in _DERIVED if name in vars(self)}
         moments = self._moments
-        derived["_moments"] = UserMoments(_plain(moments.mean), _plain(moments.sd), moments.doubt)
+        derived["_moments"] = moments._replace(mean=_plain(moments.mean), sd=_plain(moments.sd))
         if DRAWS in derived:
             derived[DRAWS] = _plain(derived[DRAWS])
         state["derived"] = derived
@@ -139,7 +139,8 @@ class StoredResult(Saved):
         mean, drawn = self._moments.mean, vars(self).get(DRAWS)
         if finite and self.target.constrained and size(mean) <= _MOST_NUMBERS and drawn is None:
             raise InputError(f"its derived.{DRAWS} is missing")
-        sizes = dict.fromkeys(("derived._errors", "derived.responses"), "number? numbers")
+        each = ("derived._errors", "derived._moments.errors", "derived.responses")
+        sizes = dict.fromkeys(each, "number? numbers")
         around = {"numbers": size(mean), "derived": vars(self), "num_rows": self.target.stored_rows}
         require_claims(around, {"numbers": "whole numbers", "num_rows": "whole rows", **sizes})
         if drawn is not None:

@@ -64,6 +64,7 @@ def summary_of(
     facts = {
         **({"answer": result.correction.sentence()} if corrected else {}),
         **({"tried": "; ".join(_tried(rung) for rung in result.rungs)} if result.rungs else {}),
+        **_tail_fact(result),
         "ELBO": f"{result.elbo:.4f} (se {result.elbo_se:.4f})",
         "fit of q": f"Pareto k {result.khat:.2f}, relative ESS {result.relative_ess:.3f}",
         "mc error": _mc_fact(result, unsolved),
@@ -79,6 +80,20 @@ def summary_of(
         names=labels,
         columns=columns,
     )
+
+
+def _tail_fact(result: Any) -> dict[str, str]:
+    """Which sds continue a tail, where any does."""
+    errors = result._moments.errors
+    if errors is None:
+        return {}
+    worst, count = np.nanmax(errors), int(np.isfinite(errors).sum())
+    name = coordinate_names(result.mean)[int(np.nanargmax(errors))]
+    more = "" if count < 2 else f" and {count - 1} more"
+    return {
+        "tails": f"too heavy for draws: the sd of {name}{more} continues them, and is uncertain"
+        f" by {worst:.1g} of itself; quantiles are not concerned"
+    }
 
 
 def _tried(rung: Any) -> str:

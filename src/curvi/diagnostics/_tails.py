@@ -8,7 +8,9 @@ centre show it, with :math:`r^{d - 1}` for the volume at r.
 
 From an infinite third moment on the sd exists, but any number of draws makes it too small: with
 :math:`p \sim r^{-\nu - 1}`, n of them miss about :math:`n^{-(1 - 2/\nu)}` of the variance, a
-fifth of it for 2.5 degrees of freedom and n = 4,000.
+fifth of it for 2.5 degrees of freedom and n = 4,000. The log density gives :math:`\nu` itself, the
+lowest order of an infinite moment, and draws of the target the scale of a generalised Pareto tail
+of shape :math:`1/\nu`, which then has the share that no draw has.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
-from curvi._core.trees import coordinate_names
 from curvi.diagnostics._evaluation import energies_at, evaluation_count, evaluation_noise
 from curvi.diagnostics._moments import UserSpace, positions_in_blocks
 from curvi.families import Family, Params
@@ -33,25 +34,28 @@ _SCREENED, _MOST_SCREENED = 8.0, 2000  # sds at which many coordinates are compa
 _MOST_PASSES = 3  # over as many draws as the bound was evaluated on
 _MOST_NUMBERS = 2e7
 _SLOPE = -1.05  # of log |g|^m p over log r: at or above -1 the integral diverges
-# Orders of moments that are missed, what is wrong then, and the log of a tail, relative to the bulk
-# of the integral, that is too thin to matter: of what is infinite, or slows draws down.
-_ORDERS = ((1, "mean", -15.0), (2, "sd", -15.0), (3, "", -3.0))
+# Orders of moments that are missed, and the log of a tail, relative to the bulk of the integral,
+# that is too thin to matter: of what is infinite, or slows draws down.
+_ORDERS = ((1, -15.0), (2, -15.0), (3, -3.0))
 _MOST_NAMES = 4
+_TAIL_SHARE, _MOST_FIXED_POINTS = 0.1, 100  # of draws that are the tail, and steps to its scale
+_UNSURE = 0.1  # relative error of an sd that is worth a warning
 
 
-def tail_sentence(
+def tail_orders(
     target: AbstractTarget, family: Family, params: Params, space: UserSpace, key: PRNGKeyArray
-) -> str:
-    """Name what has no mean or no sd under the target; empty where nothing was found.
+) -> np.ndarray:
+    """The lowest order, up to three, of an infinite moment of every output; infinity where none is.
 
-    All lines together take no more than three evaluations of the bound: of many coordinates those
-    are looked along whose conditional density falls least on its way out.
+    It is empty where nothing was looked at. All lines together take no more than three evaluations
+    of the bound: of many coordinates those are looked along whose conditional density falls least
+    on its way out.
     """
     width = family.num_noise(target.dimension)
     each = _LINES * 2 * (1 + len(_RADII))
     most = _MOST_PASSES * evaluation_count(target, family) // each - _RAYS
     if most < 1 or (width > most and not (has_host_map(family) and width <= _MOST_SCREENED)):
-        return ""
+        return np.empty(0)
     axes = _axes(family, params, width)
     if width > most:
         far = np.concatenate([_SCREENED * axes, -_SCREENED * axes])
@@ -66,36 +70,82 @@ def tail_sentence(
     with np.errstate(over="ignore"):  # far out is as far as numbers go
         given = positions_in_blocks(space, np.asarray(flat, target.dtype))
     outputs = _columns(given)
-    names = coordinate_names(jax.tree.map(lambda leaf: leaf[0], given))
     if outputs.size > _MOST_NUMBERS:
-        return ""
+        return np.empty(0)
+    orders = np.full(outputs.shape[1], np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_g = np.log(np.abs(outputs.astype(np.float64))).reshape(*shape, -1)
         most = np.log(float(jnp.finfo(outputs.dtype).max))  # what overflows is larger than this
         log_g, over = np.minimum(log_g, most), log_g > most
-        for order, what, thinnest in _ORDERS:
-            found = _diverges(log_p[..., None] + order * log_g, over, thinnest)
-            if found.any():
-                listed = [name for name, bad in zip(names, found, strict=True) if bad]
-                return _sentence(listed, what)
-    return ""
+        for order, thinnest in _ORDERS:
+            found = _infinite_from(log_p[..., None], log_g, over, order, thinnest)
+            orders = np.minimum(
+                orders, np.where(np.isfinite(found), np.maximum(found, order - 1), np.inf)
+            )
+    return orders
 
 
-def _sentence(names: list[str], what: str) -> str:
-    """What is wrong with the moments of some outputs."""
-    listed = ", ".join(names[:_MOST_NAMES])
-    listed += "" if len(names) <= _MOST_NAMES else f" and {len(names) - _MOST_NAMES} more"
-    verb = "has" if len(names) == 1 else "have"
+def tail_sentence(orders: np.ndarray, names: list[str], errors: np.ndarray | None) -> str:
+    """Name what has no mean, no sd, or one that draws do not find; empty where nothing was found.
+
+    Parameters
+    ----------
+    orders : array
+        The lowest order of an infinite moment of every output.
+    names : list of str
+        Of the outputs.
+    errors : array or None
+        Relative errors of sds that continue a tail beyond the draws, NaN where there is no such
+        tail; None where none is continued.
+    """
+    errors = np.full(orders.shape, np.inf) if errors is None else errors
+    cases = {"mean": orders <= 1, "sd": orders <= 2, "": np.isfinite(orders) & (errors > _UNSURE)}
+    what, bad = next(((what, bad) for what, bad in cases.items() if bad.any()), ("", None))
+    if bad is None:
+        return ""
+    some = [name for name, one in zip(names, bad, strict=True) if one]
+    listed = ", ".join(some[:_MOST_NAMES])
+    listed += "" if len(some) <= _MOST_NAMES else f" and {len(some) - _MOST_NAMES} more"
+    verb = "has" if len(some) == 1 else "have"
     instead = "use quantiles of sample(), or a prior with lighter tails."
     if what:
         return (
             f"Under the target {listed} {verb} no {what}, for the tail is too heavy; the {what} of "
             f"q says nothing about it: {instead}"
         )
+    if np.isfinite(errors[bad]).all():
+        return (
+            f"The sd of {listed} is uncertain by {errors[bad].max():.0%}: the tail is so heavy that"
+            f" much of it lies beyond the draws; {instead}"
+        )
     return (
         f"The sd of {listed} is probably too small: the tail is so heavy that no number of draws "
         f"has its share of it; {instead}"
     )
+
+
+def continued_sd(draws: np.ndarray, order: float, ess: float) -> tuple[float, float]:
+    r"""The sd of draws whose tail goes on as its order says, and the relative error of that.
+
+    What :math:`|g - \mathrm{median}|` exceeds its upper tenth by follows a generalised Pareto
+    distribution of shape :math:`k = 1/\nu`, whose scale is that of maximum likelihood.
+    """
+    draws = draws.astype(np.float64)
+    centre, k = np.median(draws), 1 / order
+    far = np.sort(np.abs(draws - centre))
+    tail = max(int(_TAIL_SHARE * len(far)), 1)
+    edge, share = far[-tail - 1], tail / len(far)
+    beyond = far[-tail:] - edge
+    scale = float(np.mean(beyond)) * (1 - k)
+    for _ in range(_MOST_FIXED_POINTS):  # the root of the likelihood equation, a contraction
+        scale *= float(np.mean((1 + k) * beyond / (scale + k * beyond)))
+    first, second = scale / (1 - k), 2 * scale**2 / ((1 - k) * (1 - 2 * k))
+    outer = share * (edge**2 + 2 * edge * first + second)
+    variance = np.sum(far[:-tail] ** 2) / len(far) + outer - (draws.mean() - centre) ** 2
+    # Of the share of the tail, which is counted, and of its scale, by the Fisher information.
+    slope = share * (2 * edge * first + 2 * second)
+    error = np.hypot(outer, slope * (1 + 2 * k) ** 0.5) / (_TAIL_SHARE * ess) ** 0.5
+    return float(variance**0.5), float(0.5 * error / variance)
 
 
 def _axes(family: Family, params: Params, width: int) -> np.ndarray:
@@ -145,15 +195,19 @@ def _columns(draws: PyTree) -> np.ndarray:
     return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
 
 
-def _diverges(log_integrand: np.ndarray, over: np.ndarray, thinnest: float) -> np.ndarray:
-    """Which outputs have a divergent integral on some line through every base.
+def _infinite_from(
+    log_p: np.ndarray, log_g: np.ndarray, over: np.ndarray, order: int, thinnest: float
+) -> np.ndarray:
+    """From which order on moments are infinite, on some line through every base.
 
-    The arrays have the axes of lines, directions, radii and outputs. The slope is taken at the last
-    two radii at which all is finite. At the first radius where the output overflows the integrand
-    is a lower bound; it counts where even that is no smaller than further in. A tail that is
-    thinner than ``thinnest``, the logarithm of its share, does not count.
+    Infinity where that of the given order is finite. The arrays have the axes of lines, directions,
+    radii and outputs. The slope is taken at the last two radii at which all is finite. At the first
+    radius where the output overflows the integrand is a lower bound; it counts where even that is
+    no smaller than further in. A tail that is thinner than ``thinnest``, the logarithm of its
+    share, does not count.
     """
-    middle, tail, over = log_integrand[..., 0, :], log_integrand[..., 1:, :], over[..., 1:, :]
+    integrand = log_p + order * log_g
+    middle, tail, over = integrand[..., 0, :], integrand[..., 1:, :], over[..., 1:, :]
     finite = np.isfinite(tail)
     exact = np.cumprod(finite & ~over, axis=-2).sum(axis=-2)  # leading radii without overflow
     bound = np.minimum(exact + 1, len(_RADII))
@@ -161,15 +215,21 @@ def _diverges(log_integrand: np.ndarray, over: np.ndarray, thinnest: float) -> n
     bulk = np.maximum(middle, np.where(finite, tail + volume, -np.inf).max(axis=-2))
     here = np.take_along_axis(finite, bound[..., None, :] - 1, axis=-2)[..., 0, :]
 
-    def heavy(usable: np.ndarray) -> np.ndarray:
+    def critical(usable: np.ndarray) -> np.ndarray:
         last = np.maximum(usable - 1, 1)
-        outer, inner = (
-            np.take_along_axis(tail, k[..., None, :], axis=-2)[..., 0, :] for k in (last, last - 1)
-        )
-        slope = (outer - inner) / np.log(_RADII[last] / _RADII[last - 1])
-        mass = outer + np.log(_RADII[last]) - bulk
-        found: np.ndarray = (usable >= 2) & (slope > _SLOPE) & (mass > thinnest)
-        return found
 
-    found: np.ndarray = (heavy(exact) | (here & heavy(bound))).any(axis=(1, 2)).all(axis=0)
-    return found
+        def slope_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            outer, inner = (
+                np.take_along_axis(values, k[..., None, :], axis=-2)[..., 0, :]
+                for k in (last, last - 1)
+            )
+            return outer, (outer - inner) / np.log(_RADII[last] / _RADII[last - 1])
+
+        outer, slope = slope_of(tail)
+        mass = outer + np.log(_RADII[last]) - bulk
+        heavy = (usable >= 2) & (slope > _SLOPE) & (mass > thinnest)
+        return np.where(heavy, order - (1 + slope) / slope_of(log_g[..., 1:, :])[1], np.inf)
+
+    found = np.minimum(critical(exact), np.where(here, critical(bound), np.inf))
+    lowest: np.ndarray = found.min(axis=(1, 2)).max(axis=0)
+    return lowest

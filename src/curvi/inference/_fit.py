@@ -176,9 +176,9 @@ def fit(
     Warns
     -----
     MisfitWarning
-        If the fit converged but importance ratios say that q misses the target, if starts ended
-        in different optima, if the target has no mean or sd of something, if a few draws decide
-        those of a constrained quantity, or if ``constrain`` makes the answer not finite.
+        If the fit converged but q misses the target, if the answer leaves out one of the optima
+        that starts or the search around it found, if the target has no mean or sd of something, if
+        a few draws decide those of a constrained quantity, or if the answer is not finite.
     NotConvergedWarning
         If a budget ran out, or at Ctrl-C. Both warnings carry ``.result``, which is not lost where
         warnings are errors.

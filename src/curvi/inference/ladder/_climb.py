@@ -332,58 +332,58 @@ class Ladder:
         Chains then jump between the modes. Where they do not converge, the answer is the old one,
         and the modes that it leaves out are named.
         """
-        cheap = self.target.density.cost.numbers <= _MOST_NUMBERS_AROUND
-        if not cheap or self.target.dimension > FEW_DIMENSIONS or self._correction is None:
+        dear = self.target.density.cost.numbers > _MOST_NUMBERS_AROUND
+        if dear or self.target.dimension > FEW_DIMENSIONS or self._correction is None:
             return
         draws = np.asarray(self._correction.draws, np.float64)
         if self._recentred is not None:  # the modes of a result are places of its own target
             draws, self.target = self._recentred.back(draws), self._recentred.plain
         density = self.density if self._recentred is None else BatchedDensity.of(self.target)
-        rng = host_generator(self.resources.key, _STREAM, 6)
+        found, rng = [first], host_generator(self.resources.key, _STREAM, 6)
         search, start = Search(), np.asarray(self.target.start, np.float64)
-        found = [first]
-        for end in search.ends(density, start, draws, self._best.elbo, rng):
+        ends = search.ends(density, start, draws, self._best.elbo, rng)
+        for end in ends[: search.most_normals]:
             if self._exhausted:
                 break
             fitted = self._fitted_at(end)
             if fitted is not None and fitted.elbo > self._best.elbo - search.slightest:
                 found.append(fitted)
         if len(found) == 1:
-            where = search.extent(len(start), density)
-            self._note("search for other modes", first, f"none found {where}")
-            near = (
-                search.joined(density, flat_numbers(one.position).astype(np.float64), draws)
-                for one in self._modes
-            )
-            self._correction = replace(self._correction, joins=bool(self._modes) and all(near))
+            extent = f"none found {search.extent(draws, density)}"
+            self._note("search for other modes", first, extent)
+            places = [flat_numbers(one.position).astype(np.float64) for one in self._modes]
+            near = all(search.joined(density, place, draws) for place in places)
+            self._correction = replace(self._correction, joins=bool(places) and near)
             return
-        ends, bounds = [one.params for one in found], np.asarray([one.elbo for one in found])
-        # Those that the starts of the fit have found stay, with the first run among them.
-        skipped = 1 if self._modes else 0
-        others = modes_of(self.target, FullRank(), ends[skipped:], bounds[skipped:])
+        params, bounds = [one.params for one in found], np.asarray([one.elbo for one in found])
+        new = 1 if self._modes else 0  # what the starts have found stays, the first run among it
+        others = modes_of(self.target, FullRank(), params[new:], bounds[new:])
         self._modes = joined_modes((*self._modes, *others))
         top = found[int(np.argmax(bounds))]
         self._note("search for other modes", top, f"{len(self._modes)} modes")
-        self._joined(found, draws, density, top)
+        normals = [HostMap.of(one.family, one.params) for one in found[1:]]
+        ways = search.ways(density, ends, draws)
+        mixture = Mixture.around(draws, normals, ways, density, rng)
+        if mixture is not None and not self._exhausted:
+            self._joined(mixture, ends, density, top)
 
     def _fitted_at(self, end: End) -> Candidate | None:
         """A normal at an optimum, with the sds of its curvature to begin with."""
-        sds = on_device(end.sds, self.target.dtype)
-        params = FullRank().init(on_device(end.place, self.target.dtype), sds)
+        place, sds = (on_device(part, self.target.dtype) for part in (end.place, end.sds))
+        params = FullRank().init(place, sds)
         ended = self._run(FullRank(), params, _STEPS_AROUND)
         return None if ended.outcome.is_failure else self._judged(FullRank(), ended.params)
 
     def _joined(
-        self, found: list[Candidate], draws: np.ndarray, density: BatchedDensity, top: Candidate
+        self, mixture: Mixture, ends: list[End], density: BatchedDensity, top: Candidate
     ) -> None:
         """HMC that jumps between modes, and the answer where it has converged."""
         rng = host_generator(self.resources.key, _STREAM, 9)
-        others = [HostMap.of(one.family, one.params) for one in found[1:]]
-        mixture = Mixture.around(draws, others, density, rng)
-        if mixture is None or self._exhausted:
-            return
         effort = effort_of(self.target, self.mc_tolerance, self.budget.left)
         correction, note = moved(self.target, density, top, rng, effort, mixture)
+        draws = np.asarray(correction.draws, np.float64)
+        near = (Search().joined(density, end.place, draws) for end in ends)
+        correction = replace(correction, joins=all(near))
         self._note("HMC between modes", top, note)
         if correction.trusted or not self._trusted:
             self.density, self._recentred = density, None

@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-_DRIFT_ERRORS, _DRIFT_SDS = (
-    4.5,
-    0.05,
-)  # the moments still move where both are exceeded
+# Moments still move where both are exceeded.
+_DRIFT_ERRORS, _DRIFT_SDS = 4.5, 0.05
 _ROUNDING = 1e-12  # relative range of draws that do not differ
 
 
@@ -21,10 +19,13 @@ class Convergence(NamedTuple):
     ess : effective draws of every coordinate, from the scatter of the chains' means
     drift : change of the mean, or of half the variance, between their halves, in posterior sds;
         zero where chance explains it
+    scale_ess : effective draws for the worst distance from the centre: a chain that never leaves a
+        spike has the mean of all others
     """
 
     ess: np.ndarray
     drift: np.ndarray
+    scale_ess: float = np.inf
 
     @property
     def converged(self) -> bool:
@@ -45,32 +46,41 @@ def convergence_of(kept: np.ndarray) -> Convergence:
     constant = total <= (_ROUNDING * np.maximum(np.abs(centre), np.abs(mean + centre))) ** 2
     total = np.where(constant, 1.0, total)
     between = np.where(constant, 0.0, (sums.first / times).var(axis=0))
-    ess = np.minimum(chains * total / np.maximum(between, 1e-300), float(chains * times))
+    most = float(chains * times)
+    ess = np.minimum(chains * total / np.maximum(between, 1e-300), most)
+    far = sums.far / times
+    spread = np.where(constant, 1.0, total + mean**2 - far.mean(axis=0) ** 2)
+    scattered = np.where(constant, 0.0, far.var(axis=0))
+    scale_ess = float(np.min(chains * spread / np.maximum(scattered, 1e-300), initial=most))
     if times < 2:
-        return Convergence(ess, np.zeros_like(ess))
+        return Convergence(ess, np.zeros_like(ess), scale_ess)
     # Of the values and of their squares: a spread that still grows is no spread of the target.
     before, after = halves
     first = (after.first / after.times - before.first / before.times) / np.sqrt(total)
     second = after.around(mean) / after.times - before.around(mean) / before.times
     drifts = [_drift(first), _drift(0.5 * second / total)]
-    return Convergence(ess, max(drifts, key=lambda drift: float(np.abs(drift).max(initial=0.0))))
+    worst = max(drifts, key=lambda drift: float(np.abs(drift).max(initial=0.0)))
+    return Convergence(ess, worst, scale_ess)
 
 
 class _Sums(NamedTuple):
-    """Number of times, and sums over them of the values of every chain and of their squares."""
+    """Number of times, and sums over them of every chain's values, their squares and sizes."""
 
     times: int
     first: np.ndarray
     second: np.ndarray
+    far: np.ndarray
 
     @classmethod
     def of(cls, values: np.ndarray) -> _Sums:
         """Those of values, shape (times, chains, dimension)."""
-        return cls(len(values), values.sum(axis=0), np.einsum("tcd,tcd->cd", values, values))
+        squares = np.einsum("tcd,tcd->cd", values, values)
+        return cls(len(values), values.sum(axis=0), squares, np.abs(values).sum(axis=0))
 
     def plus(self, other: _Sums) -> _Sums:
         """Those of both."""
-        return _Sums(self.times + other.times, self.first + other.first, self.second + other.second)
+        first, second = self.first + other.first, self.second + other.second
+        return _Sums(self.times + other.times, first, second, self.far + other.far)
 
     def around(self, mean: np.ndarray) -> np.ndarray:
         """The sum of squares of what is left without a mean."""

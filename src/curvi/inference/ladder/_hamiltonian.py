@@ -36,6 +36,7 @@ _LEAST_ACCEPTANCE = 0.3
 _LEAST_PER_CHAIN = 3.0  # effective draws: a chain that never leaves its start is worth one
 _DIVERGENT, _MOST_DIVERGENCES = 50.0, 0.01  # nats of energy, and a fraction of trajectories
 _FEW_DIVERGENCES, _SHORTER, _SHORTEST_AGAIN = 0.002, 0.7, 0.05
+_MOST_WAYS = 4  # that are tried after a trajectory
 _SHORT_SHARE = 0.15  # of chains whose next steps are shorter
 
 
@@ -95,9 +96,9 @@ class HMCDraws:
     @property
     def trusted(self) -> bool:
         """Whether the chains move freely, and their moments have stopped moving."""
-        enough = float(self.convergence.ess.min(initial=np.inf)) >= _LEAST_PER_CHAIN * self.chains
+        least = min(self.convergence.ess.min(initial=np.inf), self.convergence.scale_ess)
         free = self.acceptance >= _LEAST_ACCEPTANCE and self.divergences <= _MOST_DIVERGENCES
-        return self.convergence.converged and enough and free
+        return self.convergence.converged and least >= _LEAST_PER_CHAIN * self.chains and free
 
 
 class _State(NamedTuple):
@@ -123,7 +124,14 @@ Outputs = Callable[[np.ndarray], np.ndarray]
 
 @runtime_checkable
 class Jumps(Protocol):
-    """A distribution near the target, from which chains take proposals now and then."""
+    """A distribution near the target, from which chains take proposals now and then.
+
+    Between times they also try to go along one of its ``ways``, or back.
+    """
+
+    @property
+    def ways(self) -> np.ndarray:
+        """Vectors from one optimum to another, one per row."""
 
     def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
         """Positions, one per row."""
@@ -207,6 +215,7 @@ class _Chains:
             dropped = len(self.kept) // 3
             found = convergence_of(np.stack(self.seen[dropped:]))
             done = found.converged and found.ess.min() >= self.effort.wanted_ess
+            done = done and found.scale_ess >= _LEAST_PER_CHAIN * self.effort.chains
             if done or self._spent() or self._impatient(found):
                 return HMCDraws(
                     np.concatenate(self.kept[dropped:]),
@@ -268,13 +277,22 @@ class _Chains:
         return found
 
     def _jump(self) -> None:
-        """Propose a draw of ``jumps`` to every chain."""
+        """Propose a draw of ``jumps`` to every chain, and steps along its ways."""
         if self.jumps is None:
             return
-        there = self._at(self.place.noise_of(self.jumps.draw(self.rng, len(self.state.noise))))
+        count, rng = len(self.state.noise), self.rng
+        there = self._at(self.place.noise_of(self.jumps.draw(rng, count)))
+        self._propose(there, self._log_q(self.state) - self._log_q(there))
+        ways = self.jumps.ways
+        for _ in range(min(len(ways), _MOST_WAYS)):
+            signs = rng.choice([-1.0, 1.0], (count, 1))
+            moved = self.state.positions + signs * ways[rng.integers(len(ways), size=count)]
+            self._propose(self._at(self.place.noise_of(moved)), 0.0)
+
+    def _propose(self, there: _State, correction: np.ndarray | float) -> None:
+        """Metropolis, with the log ratio of what proposes there and back."""
         with np.errstate(invalid="ignore"):
-            gained = there.values - self.state.values
-            gained += self._log_q(self.state) - self._log_q(there)
+            gained = there.values - self.state.values + correction
         usable = np.isfinite(gained) & np.isfinite(there.scores).all(axis=1)
         chance = np.where(usable, np.exp(np.minimum(gained, 0.0)), 0.0)
         self.state = self.state.replaced(self.rng.random(len(chance)) < chance, there)

@@ -12,7 +12,7 @@ mass do not matter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +51,8 @@ class Search:
         Nats by which the mass of an end may be below that of the answer.
     most_ends : int
         Ends that are returned.
+    most_normals : int
+        Of these, the heaviest, beside which a normal is fitted.
     """
 
     radii: tuple[float, ...] = (3, 4, 5, 6, 7.5, 9, 12, 16, 25, 50)
@@ -65,7 +67,8 @@ class Search:
     steps: int = 40
     valley: float = 2.0
     slightest: float = 5.0
-    most_ends: int = 6
+    most_ends: int = 40
+    most_normals: int = 6
 
     def places(self, start: np.ndarray, draws: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Where ascents begin."""
@@ -89,10 +92,13 @@ class Search:
         affordable = min(self.most_places, self.most_numbers / max(numbers, 1.0))
         return int(wanted) if wanted * len(self.shells) <= affordable else 0
 
-    def extent(self, dimension: int, density: BatchedDensity) -> str:
+    def extent(self, draws: np.ndarray, density: BatchedDensity) -> str:
         """Where is looked, in words."""
-        everywhere = dimension == 1 or self.num_directions(dimension, density.density.cost.numbers)
-        return "in any direction" if everywhere else "along coordinates"
+        dimension = draws.shape[1]
+        count = self.num_directions(dimension, density.density.cost.numbers)
+        if dimension == 1 or (count and HostMap.matching(draws) is not None):
+            return "in any direction"
+        return "along coordinates; a narrow one elsewhere would be missed"
 
     def standing_out(
         self, density: BatchedDensity, draws: np.ndarray, rng: np.random.Generator
@@ -148,6 +154,13 @@ class Search:
             if heavy >= mass - self.slightest and not self.joined(density, place, draws):
                 found.append(seen[-1])
         return sorted(found, key=lambda one: -one.mass)
+
+    def ways(self, density: BatchedDensity, ends: list[End], draws: np.ndarray) -> np.ndarray:
+        """From the optimum among draws to each of the others."""
+        values, _ = density(draws[:: max(len(draws) // 256, 1)])
+        best = draws[:: max(len(draws) // 256, 1)][[np.nanargmax(values)]]
+        here, _ = self._ascended(density, best, np.maximum(draws.std(axis=0), 1e-300))
+        return np.stack([one.place for one in ends]) - here
 
     def joined(self, density: BatchedDensity, place: np.ndarray, draws: np.ndarray) -> bool:
         """Whether a path without a valley joins a place to the nearest of the draws."""
@@ -215,14 +228,18 @@ class Mixture:
         The normals.
     weights : array
         Their shares, which sum to one.
+    ways : array
+        From one optimum to others, one per row. What combines optima of several coordinates has
+        more of them than can be listed, and the ways between them are the same everywhere.
     """
 
     parts: list[HostMap]
-    weights: np.ndarray = field(default_factory=lambda: np.ones(1))
+    weights: np.ndarray
+    ways: np.ndarray
 
     @classmethod
     def around(
-        cls, draws: np.ndarray, others: list[HostMap], density: BatchedDensity,
+        cls, draws: np.ndarray, others: list[HostMap], ways: np.ndarray, density: BatchedDensity,
         rng: np.random.Generator,
     ) -> Mixture | None:  # fmt: skip
         """The normal that matches draws and others beside it, weighed; None where none matches."""
@@ -230,7 +247,7 @@ class Mixture:
         if here is None:
             return None
         parts = [here, *others]
-        return cls(parts, np.full(len(parts), 1 / len(parts))).weighed(density, rng)
+        return cls(parts, np.full(len(parts), 1 / len(parts)), ways).weighed(density, rng)
 
     def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
         """Positions, one per row."""
@@ -268,7 +285,7 @@ class Mixture:
             shares = np.exp(parts - logsumexp(parts, axis=1, keepdims=True))
             found = weights @ shares / weights.sum()
             found = np.maximum(found, 0.02)  # a part that a few draws missed is not gone
-            mixture = Mixture(self.parts, found / found.sum())
+            mixture = replace(self, weights=found / found.sum())
         return mixture
 
     @property
