@@ -23,7 +23,7 @@ from curvi.datasets import DataFormatError, read_table
 from curvi.datasets._golub import parse_intensities, parse_labels
 from curvi.datasets._images import parse_idx, parse_mat
 from curvi.datasets._libsvm import parse_libsvm
-from curvi.diagnostics._correction import Rung
+from curvi.diagnostics._correction import Attempt
 from curvi.io._claims import NotStored
 from tests.adversarial.commands import Refusal, command
 from tests.adversarial.outcomes import handled, refused, warned
@@ -306,7 +306,7 @@ def one_screen(text):
 
 def test_the_sentences_of_a_file_cannot_command_a_terminal(tmp_path):
     result = curvi.fit(lambda x: -0.5 * (x**2).sum(), np.zeros(2), progress=False)
-    rung = Rung(HOSTILE, 0.0, 1.0, 1, 0.0, HOSTILE + "\nconverged")
+    rung = Attempt(HOSTILE, 0.0, 1.0, 1, 0.0, HOSTILE + "\nconverged")
     forged = dataclasses.replace(result, message=HOSTILE, rungs=(rung,))
     object.__setattr__(forged, "warnings", (HOSTILE,))
     object.__setattr__(forged, "alarms", (HOSTILE,))

@@ -1,12 +1,15 @@
 """family="auto": right where a Gaussian is not, the same in any form, and never silent."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import curvi
-from curvi.inference.ladder._climb import Ladder
+from curvi.diagnostics._correction import Correction
+from curvi.inference import HMC, LADDER
 from curvi.inference.ladder._search import Search
 
 pytestmark = pytest.mark.float64_only
@@ -109,13 +112,13 @@ def test_a_mode_that_no_draw_came_near_is_part_of_the_answer(key):
 
 
 def test_a_time_budget_that_ends_during_the_correction_is_no_convergence(monkeypatch):
-    moved = Ladder._moved
+    climb = HMC.climb
 
-    def late(self, best):
-        monkeypatch.setattr(type(self.budget), "left", lambda self: 0.0)
-        return moved(self, best)
+    def late(self, state):
+        monkeypatch.setattr(type(state.budget), "left", lambda self: 0.0)
+        return climb(self, state)
 
-    monkeypatch.setattr(Ladder, "_moved", late)
+    monkeypatch.setattr(HMC, "climb", late)
     with pytest.warns(curvi.NotConvergedWarning, match="time budget ended"):
         result = curvi.fit(schools(False), progress=False, time_budget=1e6)
     assert result.outcome is curvi.Outcome.BUDGET
@@ -217,3 +220,30 @@ def test_weights_without_a_variance_are_not_enough(key):
     assert one.close
     assert other.tail_shape > 0.5
     assert not other.close
+
+
+def test_a_rung_of_ones_own_is_climbed_where_it_applies(key):
+    @dataclasses.dataclass(frozen=True)
+    class Shifted:
+        """A note, and a mean that is off by one."""
+
+        def applies(self, state):
+            return state.correction is None
+
+        def climb(self, state):
+            draws = np.random.default_rng(0).normal(size=(1000, 2)) + 1.0
+            correction = Correction("hmc", draws, None, 1000.0, trusted=True)
+            return dataclasses.replace(state, correction=correction).noted("shifted", "corrected")
+
+    def log_density(x):
+        return -0.5 * jnp.sum(x**2)
+
+    options = {"progress": False, "seed": seed_of(key)}
+    result = curvi.fit(log_density, jnp.ones(2), ladder=(Shifted(), *LADDER), **options)
+    assert [rung.name for rung in result.rungs][:2] == ["full rank", "shifted"]
+    np.testing.assert_allclose(result.mean, 1.0, atol=0.2)
+    plain = curvi.fit(log_density, jnp.ones(2), ladder=(), **options)
+    assert plain.correction is None
+    assert [rung.name for rung in plain.rungs] == ["full rank"]
+    with pytest.raises(curvi.InputError, match="ladder"):
+        curvi.fit(log_density, jnp.ones(2), ladder=("HMC",), **options)

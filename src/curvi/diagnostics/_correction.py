@@ -26,7 +26,7 @@ _SAME_ORDER = 0xC0
 
 
 @dataclass(frozen=True, eq=False)
-class Rung:
+class Attempt:
     """One attempt of ``family="auto"``, and what it cost.
 
     Attributes

@@ -17,7 +17,7 @@ from curvi._core.memory import require_matrix
 from curvi._core.trees import coordinate_names, flat_numbers, precision_of
 from curvi.diagnostics import _linear_response as response
 from curvi.diagnostics import _verdict as verdict
-from curvi.diagnostics._correction import Correction, Rung, importance_moments
+from curvi.diagnostics._correction import Attempt, Correction, importance_moments
 from curvi.diagnostics._evaluation import (
     ENOUGH_ESS,
     ImportanceWeights,
@@ -94,7 +94,7 @@ class FitResult(Shown, Exports, StoredResult, Portable):
         Monte-Carlo error that was accepted.
     correction : Correction or None
         Weighted draws from which mean, sd, covariance and sample come where q alone is not right.
-    rungs : tuple of Rung
+    rungs : tuple of Attempt
         What ``family="auto"`` has tried, in order, and what each attempt cost.
     interrupted : bool
         Whether Ctrl-C cut the fit short; the message says what was left undone.
@@ -129,7 +129,7 @@ class FitResult(Shown, Exports, StoredResult, Portable):
     modes: tuple[Mode, ...] = field(default=(), repr=False)
     mc_tolerance: float | None = field(default=verdict.LARGEST_MC_ERROR, repr=False)
     correction: Correction | None = field(default=None, repr=False)
-    rungs: tuple[Rung, ...] = field(default=(), repr=False)
+    rungs: tuple[Attempt, ...] = field(default=(), repr=False)
     interrupted: bool = field(default=False, repr=False)
 
     @property

@@ -4,11 +4,34 @@ from curvi.inference._calibrate import Calibration, calibrate
 from curvi.inference._fit import fit
 from curvi.inference._laplace import LaplaceResult, laplace
 from curvi.inference._minimise import OptimiseResult, minimise
+from curvi.inference.ladder._climb import LADDER
+from curvi.inference.ladder._other_modes import OtherModes, Restarts
+from curvi.inference.ladder._rungs import (
+    HMC,
+    AllEntries,
+    ConditionalOnGlobals,
+    FollowDenseRows,
+    ImportanceWeights,
+    Recentre,
+)
+from curvi.inference.ladder._state import Candidate, Rung, State
 
 __all__ = [
+    "HMC",
+    "LADDER",
+    "AllEntries",
     "Calibration",
+    "Candidate",
+    "ConditionalOnGlobals",
+    "FollowDenseRows",
+    "ImportanceWeights",
     "LaplaceResult",
     "OptimiseResult",
+    "OtherModes",
+    "Recentre",
+    "Restarts",
+    "Rung",
+    "State",
     "calibrate",
     "fit",
     "laplace",

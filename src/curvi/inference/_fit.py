@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -62,9 +63,10 @@ from curvi.inference._inputs import (
 )
 from curvi.inference._laplace import laplace_params, laplace_within
 from curvi.inference._plan import is_automatic, planned_draws
-from curvi.inference.ladder._climb import Ladder
+from curvi.inference.ladder._climb import LADDER, check_ladder, climb
 from curvi.inference.ladder._first import FEW_DIMENSIONS, first_rung, has_more_draws
 from curvi.inference.ladder._sparsity import with_found_structure
+from curvi.inference.ladder._state import Rung
 from curvi.objective import Draws
 from curvi.solvers import Method, TrustRegion
 from curvi.targets import AbstractTarget
@@ -99,6 +101,7 @@ def fit(
     progress: bool = True,
     on_failure: str = "raise",
     on_step: Callable[[StepInfo], Any] | None = None,
+    ladder: Sequence[Rung] = LADDER,
 ) -> FitResult:
     """Fit a variational posterior.
 
@@ -158,6 +161,9 @@ def fit(
         the result as ``.result``. A budget that ran out and Ctrl-C warn in any case.
     on_step : callable, optional
         Called with a :class:`~curvi.engine.StepInfo` for every step, for logging.
+    ladder : tuple of Rung
+        What ``family="auto"`` tries after its first run, in this order; rungs of one's own are
+        objects with ``applies(state)`` and ``climb(state)`` (:class:`curvi.inference.Rung`).
 
     Returns
     -------
@@ -204,6 +210,7 @@ def fit(
     """
     began = time.perf_counter()
     check_options(on_failure, tolerance, time_budget)
+    check_ladder(ladder)
     chosen = (family, method, draws, num_draws, batch_size, init)
     method, execution = as_method(method, family), as_execution(execution)
     check_batch(target, batch_size)
@@ -258,8 +265,9 @@ def fit(
         except Exception as error:
             call.keep(error, problem, resources)
             raise
-        climbing = Ladder(target, resources, budget, execution, mc_tolerance) if automatic else None
-        result = _judged(call._replace(method=first.method), grown, first, climbing)
+        climbing = partial(climb, ladder, target, resources, budget, execution, mc_tolerance)
+        call = call._replace(method=first.method)
+        result = _judged(call, grown, first, climbing if automatic else None)
     announce(result, on_failure, stops=method.stops(problem))
     if not result.outcome.is_failure and result.outcome is not Outcome.INTERRUPTED:
         for sentence in result.alarms:
@@ -334,7 +342,9 @@ class _Call(NamedTuple):
             keep_result(error, self.result(kept, Outcome.INTERRUPTED, cut_short_by(error)))
 
 
-def _judged(call: _Call, grown: Grown, first: FirstRun, ladder: Ladder | None) -> FitResult:
+def _judged(
+    call: _Call, grown: Grown, first: FirstRun, climbing: Callable[[FitResult], FitResult] | None
+) -> FitResult:
     """The result, judged on fresh draws, and corrected by a ladder.
 
     A first Ctrl-C leaves that out, a second one raises.
@@ -351,8 +361,8 @@ def _judged(call: _Call, grown: Grown, first: FirstRun, ladder: Ladder | None) -
             start_elbos=first.elbos,
             modes=first.modes,
         )
-        if ladder is not None and outcome is Outcome.CONVERGED and not grown.interrupted:
-            result = ladder.climb(result)
+        if climbing is not None and outcome is Outcome.CONVERGED and not grown.interrupted:
+            result = climbing(result)
         if not outcome.is_failure:
             _ = result.alarms  # computed here, where Ctrl-C loses nothing
     except KeyboardInterrupt:

@@ -25,7 +25,7 @@ _NAMES = {
     "curvi.families._bases": "Normal Laplace Logistic StudentTBase MultivariateTBase",
     "curvi.solvers": "TrustRegion HFSGVI LBFGS KFAC HessianFree DSVI Averaged NaturalGradient",
     "curvi.diagnostics": "FitResult Replicates Mode ImportanceWeights",
-    "curvi.diagnostics._correction": "Correction Rung",
+    "curvi.diagnostics._correction": "Attempt Correction",
     "curvi.diagnostics._moments": "UserMoments",
     "curvi.inference": "OptimiseResult",
     "curvi.glm": "BayesianLogisticRegression BayesianPoissonRegression BayesianLinearRegression",

@@ -1,18 +1,33 @@
-"""A fitted q among the rungs of the ladder, and how it compares with the target."""
+"""What a climb knows: the target, the best q so far, what corrects it, and what was tried."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import time
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from curvi.diagnostics._evaluation import raw_relative_ess
-from curvi.families import Family, Params
+from curvi._core.errors import Outcome
+from curvi._core.trees import on_device
+from curvi.diagnostics import FitResult
+from curvi.diagnostics._correction import Attempt, Correction
+from curvi.diagnostics._evaluation import evaluate, raw_relative_ess
+from curvi.diagnostics._modes import Mode
+from curvi.engine import Budget, Execution, Resources, VariationalProblem, run
+from curvi.families import Family, Params, SparsePrecision
 from curvi.families._host import HostMap, host_map
 from curvi.families._sparse_host import SparseMap
+from curvi.inference.ladder._first import FEWEST_DRAWS, draws_for, method_for
+from curvi.inference.ladder._recentre import Recentred
+from curvi.objective import normalise, whiten
+from curvi.objective._batch import BatchedDensity
+from curvi.objective._draws import host_generator
+from curvi.targets import AbstractTarget
 
 CLOSE = 0.8  # relative ESS from which weights are enough
-_HEAVIEST, _TAIL = 0.5, 64  # shape of the tail of weights, and the share of draws that are it
+_HEAVIEST, _TAIL = 0.5, 64  # shape of the tail of weights, and one in so many draws that are it
+_STREAM = 0x1AD
 
 
 class Candidate(NamedTuple):
@@ -23,6 +38,12 @@ class Candidate(NamedTuple):
     elbo: float
     elbo_se: float
     log_ratio: np.ndarray
+
+    @classmethod
+    def of(cls, result: FitResult) -> Candidate:
+        """The q of a result."""
+        ratios = np.asarray(result.log_ratio)
+        return cls(result.family, result.params, result.elbo, result.elbo_se, ratios)
 
     @property
     def relative_ess(self) -> float:
@@ -45,3 +66,163 @@ class Candidate(NamedTuple):
     def map(self) -> HostMap | SparseMap:
         """On the host."""
         return host_map(self.family, self.params)
+
+
+@runtime_checkable
+class Rung(Protocol):
+    """One thing to try on the way to an answer that is right; its options are its fields."""
+
+    def applies(self, state: State) -> bool:
+        """Whether it can help, and can be afforded."""
+
+    def climb(self, state: State) -> State:
+        """The state after it was tried, with a note of what came of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Where a climb stands. Rungs return new ones; the old one is what Ctrl-C leaves.
+
+    Parameters
+    ----------
+    target : AbstractTarget
+        What is inferred, in the form in which the climb goes on.
+    density : BatchedDensity
+        Its log density at many positions.
+    given, candidate : Candidate
+        The q of the first run, and the best one so far.
+    resources, budget, execution, mc_tolerance
+        Those of the fit.
+    correction : Correction or None
+        What makes up for the rest of ``candidate``.
+    modes : tuple of Mode
+        Optima that were found.
+    recentred : Recentred or None
+        How ``target`` differs from the user's, where it does.
+    tried : tuple of Attempt
+        What was tried.
+    spent : int
+        Steps of all runs.
+    noted_at : tuple of float and int
+        Clock and evaluations at the last note.
+    """
+
+    target: AbstractTarget
+    density: BatchedDensity
+    given: Candidate
+    candidate: Candidate
+    resources: Resources
+    budget: Budget
+    execution: Execution
+    mc_tolerance: float | None = None
+    correction: Correction | None = None
+    modes: tuple[Mode, ...] = ()
+    recentred: Recentred | None = None
+    tried: tuple[Attempt, ...] = ()
+    spent: int = 0
+    noted_at: tuple[float, int] = (0.0, 0)
+
+    @classmethod
+    def of(
+        cls, target: AbstractTarget, result: FitResult, resources: Resources, budget: Budget,
+        execution: Execution, mc_tolerance: float | None,
+    ) -> State:  # fmt: skip
+        """At the foot of the ladder, with the q of a first run."""
+        first = Candidate.of(result)
+        spent = result.steps if result.steps <= budget.max_steps else 0  # or had steps of its own
+        state = cls(
+            target, BatchedDensity.of(target), first, first, resources, budget, execution,
+            mc_tolerance, modes=result.modes, spent=spent, noted_at=(budget.began, 0),
+        )  # fmt: skip
+        return state.noted(state.first_name, "fits" if first.close else "does not fit")
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the first q had a sparse precision."""
+        return isinstance(self.given.family, SparsePrecision)
+
+    @property
+    def first_name(self) -> str:
+        """What the first q is called."""
+        return "sparse precision" if self.sparse else "full rank"
+
+    @property
+    def trusted(self) -> bool:
+        """Whether there is a correction that can be used."""
+        return self.correction is not None and self.correction.trusted
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no further run may begin."""
+        return self.budget.left() <= 0 or self.spent >= self.budget.max_steps
+
+    def generator(self, stream: int) -> np.random.Generator:
+        """Chance of its own for every stream."""
+        return host_generator(self.resources.key, _STREAM, stream)
+
+    def noise(self, count: int, stream: int) -> np.ndarray:
+        """Standard normal rows."""
+        return self.generator(stream).normal(size=(count, self.target.dimension))
+
+    def fitted(
+        self, family: Family, params: Params, *, max_steps: int | None = None
+    ) -> tuple[State, Candidate | None]:
+        """A run from ``params``, judged on fresh draws; None where it has no finite bound."""
+        dimension = self.target.dimension
+        plan = draws_for(family, dimension)
+        if plan.kind == "whitened":
+            plan = replace(plan, num_draws=max(plan.num_draws, 2 * FEWEST_DRAWS))
+        problem = VariationalProblem(self.target.density, family, plan, dimension, None)
+        noise = (normalise if self.sparse else whiten)(self.noise(plan.num_draws, 1))
+        resources = self.resources._replace(noise=on_device(noise, self.target.dtype))
+        budget = self.budget
+        if max_steps is not None:
+            budget = replace(budget, max_steps=min(self.spent + max_steps, budget.max_steps))
+        ended = run(
+            problem, method_for(dimension), params, resources, budget,
+            execution=self.execution, spent=self.spent,
+        )  # fmt: skip
+        if ended.outcome is Outcome.INTERRUPTED:  # Ctrl-C ends the fit, not this run alone
+            raise KeyboardInterrupt
+        after = replace(self, spent=self.spent + ended.steps)
+        if ended.outcome.is_failure and max_steps is not None:
+            return after, None
+        return after, self.judged(family, ended.params)
+
+    def judged(self, family: Family, params: Params) -> Candidate | None:
+        """A q with its bound on fresh draws."""
+        found = evaluate(self.target, family, params, self.resources.key, self.budget.left)
+        if not np.isfinite(found.elbo):
+            return None
+        return Candidate(family, params, found.elbo, found.elbo_se, found.log_ratio)
+
+    def noted(self, name: str, note: str, of: Candidate | None = None) -> State:
+        """The state with a line in ``result.rungs``, about its own q or another one."""
+        about, now, count = of or self.candidate, time.perf_counter(), self.density.evaluations
+        began, counted = self.noted_at
+        attempt = Attempt(
+            name, about.elbo, about.relative_ess, max(count - counted, 0), now - began, note
+        )
+        return replace(self, tried=(*self.tried, attempt), noted_at=(now, count))
+
+    def in_own_coordinates(self) -> State:
+        """The same in the coordinates of the user's target, to which draws are moved back."""
+        if self.recentred is None:
+            return self
+        target, correction = self.recentred.plain, self.correction
+        if correction is not None:
+            correction = replace(correction, draws=self.recentred.back(correction.draws))
+        return replace(
+            self, target=target, density=BatchedDensity.of(target), candidate=self.given,
+            correction=correction, recentred=None, noted_at=(self.noted_at[0], 0),
+        )  # fmt: skip
+
+    def result(self, first: FitResult) -> FitResult:
+        """The first result with the answer of the climb."""
+        here = self.in_own_coordinates()
+        best = here.candidate
+        return replace(
+            first, family=best.family, params=best.params, elbo=best.elbo, elbo_se=best.elbo_se,
+            log_ratio=best.log_ratio, correction=here.correction, rungs=here.tried,
+            modes=here.modes, seconds=time.perf_counter() - here.budget.began,
+        )  # fmt: skip

@@ -1,0 +1,210 @@
+"""The rungs between a first q and an answer that is right: richer families, weights, HMC."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from curvi._core.deadline import OutOfTime, deadline
+from curvi._core.trees import coordinate_names
+from curvi.families import Conditional, FullRank
+from curvi.families._host import HostMap
+from curvi.families._sparse_host import SparseMap
+from curvi.inference._initial import around
+from curvi.inference.ladder._corrections import (
+    effort_of,
+    moved,
+    number_to_weight,
+    weighted,
+    with_own_moments,
+)
+from curvi.inference.ladder._dense_rows import Following
+from curvi.inference.ladder._first import number_of_draws
+from curvi.inference.ladder._globals import conditional_start, find_globals
+from curvi.inference.ladder._recentre import Recentred
+from curvi.inference.ladder._sparsity import sparse_family, structure_holds
+from curvi.inference.ladder._state import Candidate, State
+from curvi.inference.ladder._tails import has_light_tails
+from curvi.objective import normalise, whiten
+from curvi.objective._batch import BatchedDensity
+from curvi.objective._curvature import Curvature
+
+
+def _with_better(state: State, name: str, fitted: Candidate | None, *, better: bool) -> State:
+    """The state with a q that is better, and a note in any case."""
+    state = state.noted(name, "better" if better else "no better", fitted)
+    return replace(state, candidate=fitted) if better and fitted is not None else state
+
+
+@dataclass(frozen=True)
+class AllEntries:
+    """A sparse q whose precision has the entries of the Hessian at its own draws, too.
+
+    They were found around the start. What is missing makes q worse, not the answer wrong: weights
+    and HMC know nothing of it.
+    """
+
+    width: float = 0.1
+
+    def applies(self, state: State) -> bool:
+        """Whether the Hessian has other entries at draws of q."""
+        place = state.candidate.map
+        return isinstance(place, SparseMap) and not structure_holds(
+            state.target, place, state.generator(8)
+        )
+
+    def climb(self, state: State) -> State:
+        """Find the entries again around the mean of q, and fit once more."""
+        state = state.noted("entries of the Hessian", "others at draws of q")
+        there, family = state.candidate.params.mean, None
+        with suppress(OutOfTime), deadline(state.budget.left()):
+            family = sparse_family(state.target.started_at(state.target.density.unravel(there)))
+        if family is None or state.exhausted:
+            return state
+        state, fitted = state.fitted(family, around(family, there, self.width))
+        better = fitted is not None and fitted.elbo > state.candidate.elbo
+        return _with_better(state, "sparse precision once more", fitted, better=better)
+
+
+@dataclass(frozen=True)
+class Recentre:
+    """A q with group effects in the form that suits them, where it fits better.
+
+    The climb goes on in the coordinates of that form; the answer is moved back.
+    """
+
+    def applies(self, state: State) -> bool:
+        """Whether a dense q does not fit."""
+        first = state.candidate
+        return not (first.close or state.sparse or state.exhausted)
+
+    def climb(self, state: State) -> State:
+        """Fit in the form whose degrees of centring follow from q."""
+        place = HostMap.of(state.candidate.family, state.candidate.params)
+        other = Recentred.by(state.target, place)
+        if other is None:
+            return state
+        noise = whiten(state.noise(number_of_draws(state.target.dimension), 7))
+        start = HostMap.matching(other.there(place.forward(noise).positions))
+        if start is None:
+            return state
+        there = replace(state, target=other.target, density=BatchedDensity.of(other.target))
+        params = start.params(FullRank(), state.target.dtype)
+        there, fitted = there.fitted(FullRank(), params)
+        name = "full rank, centred by degrees"
+        if fitted is None or fitted.elbo <= state.candidate.elbo:
+            state = replace(state, spent=there.spent)
+            return _with_better(state, name, fitted, better=False)
+        there = replace(there, recentred=other, noted_at=(state.noted_at[0], 0))
+        return _with_better(there, name, fitted, better=True)
+
+
+@dataclass(frozen=True)
+class ConditionalOnGlobals:
+    """A family that is conditional on globals, where some coordinates govern the spread of others.
+
+    Parameters
+    ----------
+    draws : int
+        That show who governs whom.
+    gain : float
+        Nats that make a richer family worth its name.
+    """
+
+    draws: int = 1024
+    gain: float = 0.2
+
+    def applies(self, state: State) -> bool:
+        """Whether a dense q does not fit."""
+        return not (state.candidate.close or state.sparse)
+
+    def climb(self, state: State) -> State:
+        """Find the globals from scores at draws of q, and fit given them."""
+        first, dimension = state.candidate, state.target.dimension
+        place = HostMap.of(first.family, first.params)
+        positions = place.forward(state.noise(self.draws, 0)).positions
+        _, gradients = state.density(positions)
+        governing, _ = find_globals(place, positions, gradients)
+        if not governing or len(governing) >= dimension or state.spent >= state.budget.max_steps:
+            return state
+        family = Conditional(governing).on(state.target.position)
+        start = conditional_start(place, np.asarray(family.order), len(governing))
+        state, fitted = state.fitted(family, start.params(family, state.target.dtype))
+        gain = -np.inf if fitted is None else fitted.elbo - first.elbo
+        better = gain > self.gain or (fitted is not None and fitted.close and gain > 0)
+        names = coordinate_names(state.target.position)
+        listed = ", ".join(names[k] for k in governing[:4]) + (", ..." * (len(governing) > 4))
+        return _with_better(state, f"conditional on {listed}", fitted, better=better)
+
+
+@dataclass(frozen=True)
+class FollowDenseRows:
+    """Scales that follow the dense block of a sparse q, where that fits better.
+
+    Parameters
+    ----------
+    gain : float
+        Nats that make a richer family worth its name.
+    """
+
+    gain: float = 0.2
+
+    def applies(self, state: State) -> bool:
+        """Whether a sparse q with a dense block does not fit."""
+        place = state.candidate.map
+        dense = isinstance(place, SparseMap) and bool(place.structure.num_dense)
+        return dense and not state.candidate.close
+
+    def climb(self, state: State) -> State:
+        """Let the scales follow."""
+        place, target = state.candidate.map, state.target
+        assert isinstance(place, SparseMap)  # noqa: S101  for the type checker
+        curvature = Curvature(target.density, target.rows, place.structure)
+        family = replace(state.candidate.family, follows=True)  # type: ignore[type-var]
+        following, gained = Following(state.density, curvature, place, state.generator(7)).run()
+        fitted = state.judged(family, following.params(target.dtype))
+        better = fitted is not None and (gained > self.gain or (gained > 0 and fitted.close))
+        return _with_better(state, "scales that follow dense rows", fitted, better=better)
+
+
+@dataclass(frozen=True)
+class ImportanceWeights:
+    """Weights for draws of q, where q is close and no tail of the target is heavier."""
+
+    def applies(self, state: State) -> bool:
+        """Whether q is close, and nothing corrects it yet."""
+        return (
+            state.correction is None
+            and state.candidate.close
+            and has_light_tails(state.density, state.candidate.map, state.generator(5))
+        )
+
+    def climb(self, state: State) -> State:
+        """Weigh draws of q; a few that carry the rest are no answer."""
+        best, place = state.candidate, state.candidate.map
+        count = number_to_weight(state.target, best, state.mc_tolerance)
+        if isinstance(place, SparseMap):
+            noise = with_own_moments(place, normalise(state.noise(count, 2)))
+        else:
+            noise = whiten(state.noise(max(count, number_of_draws(state.target.dimension)), 2))
+        correction = weighted(state.density, best, noise)
+        note = "a few carry the rest" if correction is None else "corrected"
+        return replace(state, correction=correction).noted("importance weights", note)
+
+
+@dataclass(frozen=True)
+class HMC:
+    """Draws of the target by Hamiltonian Monte Carlo from draws of q, which it judges."""
+
+    def applies(self, state: State) -> bool:
+        """Whether nothing corrects q yet."""
+        return state.correction is None
+
+    def climb(self, state: State) -> State:
+        """Move many chains until their moments have converged."""
+        effort = effort_of(state.target, state.mc_tolerance, state.budget.left)
+        rng = state.generator(3)
+        correction, note = moved(state.target, state.density, state.candidate, rng, effort)
+        return replace(state, correction=correction).noted("HMC", note)
