@@ -20,9 +20,9 @@ SOURCE = ROOT / "src" / "curvi"
 # A room imports only itself and rooms that come before it: the kernel, then the slices, then the
 # edges.
 STAGES = (
-    "_core", "io", "report", "linalg", "targets", "families", "objective", "paper.reference",
-    "paper.concentration", "solvers", "engine", "plots", "diagnostics", "inference", "latent",
-    "glm", "mixed", "vae", "sequences",
+    "_core", "io", "report", "linalg", "likelihoods", "targets", "families", "objective",
+    "paper.reference", "paper.concentration", "solvers", "engine", "plots", "diagnostics",
+    "inference", "latent", "glm", "mixed", "vae", "sequences",
     "interop", "datasets", "paper.experiments", "cli",
 )  # fmt: skip
 # Methods of a result and of a mixed model export it to other libraries: imports inside functions.

@@ -32,7 +32,7 @@ from curvi.families import MeanField, Params
 from curvi.glm._bound import GLMProblem, Rows, SampledGLMProblem
 from curvi.glm._design import DenseDesign, SparseDesign
 from curvi.glm._fit import neg_elbo
-from curvi.glm._likelihoods import Bernoulli
+from curvi.likelihoods import Bernoulli
 from curvi.solvers import Method
 
 _EVALUATIONS_PER_DECADE = 8

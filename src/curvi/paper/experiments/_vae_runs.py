@@ -22,11 +22,11 @@ import optax
 from curvi import datasets
 from curvi._core.errors import NotConvergedWarning
 from curvi._core.files import write_atomically
+from curvi.likelihoods import pixels_for
 from curvi.paper.experiments._provenance import provenance
 from curvi.solvers import HFSGVI, KFAC, LBFGS, FirstOrder, HessianFree, Method
 from curvi.vae import VAE, MLPObjective
 from curvi.vae import _use as use
-from curvi.vae._likelihoods import likelihood_for
 from curvi.vae._training import Schedule, Trained, train
 
 PILOT_SEED = 10_000
@@ -155,7 +155,7 @@ class Job:
 def trained(job: Job, data: Images) -> Trained:
     """Train for the seconds of the job, after a step that compiles."""
     case, model, candidate = job.case, job.model, job.candidate
-    likelihood = likelihood_for(data.train, case.likelihood, "pixel")
+    likelihood = pixels_for(data.train, case.likelihood, "pixel")
     objective = MLPObjective(likelihood=likelihood, decoder_l2=model.decoder_l2)
     start = VAE(
         latent=case.latent, hidden=(model.hidden,), init_scale=model.init_scale
