@@ -320,18 +320,18 @@ def _or_steepest_descent(system: System, state: State) -> Solution:
     )
 
 
-def _result(state: State, found: Solution, rhs_norm: Any, scale: Any) -> CGResult:
+def _result(state: State, solution: Solution, rhs_norm: Any, scale: Any) -> CGResult:
     xp = la.namespace(scale)
     return CGResult(
-        solution=la.scaled(scale, found.solution),
+        solution=la.scaled(scale, solution.solution),
         direction=la.scaled(scale, state.search),
         steps=state.steps,
         products=state.products,
         residual_norm=state.best_norm / xp.where(rhs_norm > 0, rhs_norm, 1.0),
         outcome=state.outcome,
         negative_curvature=state.outcome == CGOutcome.NEGATIVE_CURVATURE,
-        length=scale * found.length,
-        model_value=scale * (scale * found.model),
+        length=scale * solution.length,
+        model_value=scale * (scale * solution.model),
         alphas=state.alphas,
         betas=state.betas,
     )

@@ -209,10 +209,10 @@ def _after_step(
     correction = la.add_scaled(state.correction, alpha, state.search)
     point = la.add(state.base, correction)
     model = system.model(point, vector)
-    moved = _moved(system, state, point, alpha, beta, residual)
+    after = _moved(system, state, point, alpha, beta, residual)
     outside = state.checking & False
     if system.radius is not None:
-        outside = moved.length_sq >= system.radius**2
+        outside = after.length_sq >= system.radius**2
     rejection = la.first_case(
         xp,
         (~xp.isfinite(curvature), CGOutcome.NON_FINITE),
@@ -236,7 +236,7 @@ def _after_step(
     )
     # After a restart the recurrence is another one, and its coefficients are not stored.
     here = (xp.arange(state.alphas.size, dtype=xp.int32) == state.steps) & ~state.refined
-    moved = moved._replace(
+    after = after._replace(
         correction=correction,
         curvature=curvature,
         checking=claims_convergence & system.verify,
@@ -246,8 +246,8 @@ def _after_step(
         alphas=xp.where(here, alpha, state.alphas),
         betas=xp.where(here, beta, state.betas),
     )
-    moved = _keep_best(system, moved, point, residual.norm, model, moved.length_sq)
-    return la.select(rejection == RUNNING, moved, stay)
+    after = _keep_best(system, after, point, residual.norm, model, after.length_sq)
+    return la.select(rejection == RUNNING, after, stay)
 
 
 def _moved(
@@ -257,16 +257,16 @@ def _moved(
 
     With M z = r and r'p = 0 for the old p, the lengths follow without a product with M.
     """
-    moved = state._replace(
+    after = state._replace(
         residual=residual.vector,
         natural=residual.natural,
         energy=residual.energy,
         search=la.add_scaled(residual.natural, beta, state.search),
     )
     if system.radius is None:
-        return moved
+        return after
     overlap = state.overlap + alpha * state.search_sq
-    return moved._replace(
+    return after._replace(
         length_sq=state.length_sq + alpha * (state.overlap + overlap),
         overlap=la.vdot(point, residual.vector) + beta * overlap,
         search_sq=residual.energy + beta**2 * state.search_sq,
@@ -299,12 +299,17 @@ def _after_check(
     improves = (norm <= state.base_norm) | (
         model < state.base_model - _slack(system, state.base_model)
     )
-    kept, kept_norm, kept_model = la.select(
+    solution, kept_norm, kept_model = la.select(
         improves, (point, norm, model), (state.base, state.base_norm, state.base_model)
     )
     lowest = xp.where(converged, xp.inf, state.lowest_model).astype(model.dtype)
     best = _keep_best(
-        system, state._replace(lowest_model=lowest), kept, kept_norm, kept_model, state.length_sq
+        system,
+        state._replace(lowest_model=lowest),
+        solution,
+        kept_norm,
+        kept_model,
+        state.length_sq,
     )
     restarted = best._replace(
         base=point,

@@ -122,8 +122,8 @@ def conjugate_gradient_path(
         lambda carry: carry[0].outcome == RUNNING, body, (state, stacked, models)
     )
     # Where not even one step was possible this is steepest descent; otherwise the last iterate.
-    found, last = finish(system, state), entry(jnp.maximum(state.steps, 1))
-    stacked, models = write(stacked, models, last, found.solution, found.model)
+    solution, last = finish(system, state), entry(jnp.maximum(state.steps, 1))
+    stacked, models = write(stacked, models, last, solution.solution, solution.model)
     return CGPath(
         iterates=la.scaled(scale, stacked),
         models=scale * (scale * models),

@@ -77,7 +77,7 @@ class HostSteps(abc.ABC):
         """Whether a trial is accepted, and whether a rejected one leaves nothing to try."""
 
     @abc.abstractmethod
-    def _params_of(self, place: Any) -> Any:
+    def _params_of(self, host_map: Any) -> Any:
         """The parameters of a map."""
 
     @property
@@ -152,12 +152,12 @@ class HostSteps(abc.ABC):
         self.cut = length > self.radius
         return way * (self.radius / length) if self.cut else way
 
-    def _at(self, place: Any) -> Point:
-        moved = place.forward(self.noise)
+    def _at(self, host_map: Any) -> Point:
+        moved = host_map.forward(self.noise)
         values, gradients = self.density(moved.positions)
         with np.errstate(invalid="ignore", over="ignore"):
             terms = values + moved.log_det
-        return Point(place, moved, gradients, terms, self.constant)
+        return Point(host_map, moved, gradients, terms, self.constant)
 
 
 def _end(rounding: float) -> Outcome:

@@ -185,7 +185,7 @@ class KFAC(CheapSteps):
         norms = [jnp.sqrt(jnp.sum(update * update)) for update in updates]
         # A norm is finite only if every entry is: one pass over the updates serves both.
         finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(rate * jnp.stack(norms)))
-        momentum, moved = [], []
+        momentum, updated = [], []
         for index, layer in enumerate(layers):
             matrix, past = matrices[index], state.momentum[index]
             clip = self._clipped(updates[index], norms[index], rows)
@@ -193,8 +193,8 @@ class KFAC(CheapSteps):
             weight = (1 - self.momentum) * clip
             mixed = jnp.where(finite, self.momentum * past + weight * update, past)
             momentum.append(mixed)
-            moved.append(jnp.where(finite, matrix - rate * mixed, matrix))
-        params = objective.assemble(state.params, tuple(moved))
+            updated.append(jnp.where(finite, matrix - rate * mixed, matrix))
+        params = objective.assemble(state.params, tuple(updated))
         average = params
         if self.average_window:
             average = average_towards(state.average, params, self._window(now), step)
@@ -284,8 +284,8 @@ class KFAC(CheapSteps):
                 roots = each_on_one(lambda factor: _inverse_root(factor, self.damping), leaves)
                 return structure.unflatten(roots)
 
-            kept = curvature.input_roots, curvature.output_roots
-            roots = jax.lax.cond(root_due, decompose, lambda: kept)
+            roots_before = curvature.input_roots, curvature.output_roots
+            roots = jax.lax.cond(root_due, decompose, lambda: roots_before)
             renewed = Curvature(*factors, *roots)
             return select(all_finite(renewed), renewed, curvature)
 

@@ -84,10 +84,10 @@ def renewed(
     """Sides of this step, the last step in their coordinates, and the unit of the damping."""
     layers = diagonal_layers(objective, params)
     fresh = renewed_sides(objective, params, sides, sample, step, layers)
-    moved = jax.lax.cond(
+    previous = jax.lax.cond(
         due(step), lambda: rotated(restored(direction, sides), fresh), lambda: direction
     )
-    return fresh, moved, mean_curvature(objective, params, fresh)
+    return fresh, previous, mean_curvature(objective, params, fresh)
 
 
 def system_of(
@@ -124,14 +124,14 @@ def measured(
     lengths = best_lengths(slopes, curvatures)
     direction = jax.tree.map(lambda a, b: lengths[0] * a + lengths[1] * b, last, added)
     promised = -vdot(system.gradient, direction)
-    found = jnp.dot(lengths, slopes)
+    gain = jnp.dot(lengths, slopes)
     step = objective.assemble(optax.tree.zeros_like(params), restored(direction, sides))
     return Measured(
         step=step,
         direction=direction,
         length=lengths[1],
-        signal=jnp.clip(found / jnp.where(promised > 0, promised, 1.0), 0.0, 1.0),
-        slope=found,
+        signal=jnp.clip(gain / jnp.where(promised > 0, promised, 1.0), 0.0, 1.0),
+        slope=gain,
         curvature=lengths @ curvatures @ lengths,
         value=second.value,
         cg_steps=steps,
@@ -154,11 +154,11 @@ def corrected(
     multiple = jnp.where(curvature > 0, slope / jnp.where(curvature > 0, curvature, 1.0), 0.0)
     multiple = jnp.clip(multiple, 0.0, 1.0)
     residual = jax.tree.map(lambda g, i: -g - multiple * i, gradient, image)
-    found = conjugate_gradient(
+    result = conjugate_gradient(
         operator, residual, preconditioner=Diagonal(diagonal), max_steps=max_steps,
         relative_tolerance=_RESIDUAL, natural_norm=True, verify=False,
     )  # fmt: skip
-    return found.solution, found.steps
+    return result.solution, result.steps
 
 
 def best_lengths(slopes: Array, curvatures: Array) -> Array:
@@ -196,6 +196,6 @@ def iterations(count: Array, most: int) -> Array:
     return jnp.minimum(jnp.maximum(_FEWEST, count // 2), most)
 
 
-def finite_step(system: System, found: Measured) -> Array:
+def finite_step(system: System, measured: Measured) -> Array:
     """Whether everything was finite."""
-    return all_finite(system.value, system.gradient, found.value, found.step)
+    return all_finite(system.value, system.gradient, measured.value, measured.step)

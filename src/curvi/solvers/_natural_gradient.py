@@ -125,8 +125,8 @@ class _Steps(HostSteps):
     def __init__(self, problem: Any, params: Any, resources: Any, least: float) -> None:
         super().__init__(problem, resources, HostMap.of(problem.family, params), least)
 
-    def _params_of(self, place: HostMap) -> Any:
-        return place.params(self.problem.family, self.problem.density.dtype)
+    def _params_of(self, host_map: HostMap) -> Any:
+        return host_map.params(self.problem.family, self.problem.density.dtype)
 
     def _direction_at(self, here: Point) -> _Direction:
         return _direction(here, self.noise)
@@ -178,12 +178,12 @@ def _new_root(excess: np.ndarray, step_size: float) -> tuple[np.ndarray, bool]:
 
 
 def _moved_map(
-    place: HostMap, direction: _Direction, step_size: float, root: np.ndarray, way: np.ndarray
+    host_map: HostMap, direction: _Direction, step_size: float, root: np.ndarray, way: np.ndarray
 ) -> HostMap:
     """The map after a step whose mean goes ``way``, in sds of the new one."""
-    factor = place.factor @ root
-    warp = place.warp + step_size * np.clip(direction.warp, -_LARGEST_WARP, _LARGEST_WARP)
-    return replace(place, mean=place.mean + factor @ way, factor=factor, warp=warp)
+    factor = host_map.factor @ root
+    warp = host_map.warp + step_size * np.clip(direction.warp, -_LARGEST_WARP, _LARGEST_WARP)
+    return replace(host_map, mean=host_map.mean + factor @ way, factor=factor, warp=warp)
 
 
 def _lifted_root(precision: np.ndarray) -> np.ndarray:

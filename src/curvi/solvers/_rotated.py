@@ -119,15 +119,15 @@ def along(
     batch: Batch, directions: tuple[Matrices, ...], layers: tuple[Layer, ...], sides: Sides
 ) -> Array:
     """Curvatures of directions and between them, without a way back."""
-    moved = [_outputs(batch, vector) for vector in directions]
+    outputs = [_outputs(batch, vector) for vector in directions]
     decayed = [_decayed(vector, layers, sides) for vector in directions]
     return jnp.stack([
         jnp.stack([
             optax.tree.vdot(jax.tree.map(jnp.multiply, batch.weights, one), other)
             + optax.tree.vdot(pulled, vector)
-            for other, vector in zip(moved, directions, strict=True)
+            for other, vector in zip(outputs, directions, strict=True)
         ])
-        for one, pulled in zip(moved, decayed, strict=True)
+        for one, pulled in zip(outputs, decayed, strict=True)
     ])  # fmt: skip
 
 

@@ -43,8 +43,8 @@ class SparseSteps(HostSteps):
         super().__init__(problem, resources, SparseMap.of(family, params), least)
         self.curvature = Curvature(problem.density, resources.rows, family.elimination)
 
-    def _params_of(self, place: SparseMap) -> Any:
-        return place.params(self.problem.density.dtype)
+    def _params_of(self, host_map: SparseMap) -> Any:
+        return host_map.params(self.problem.density.dtype)
 
     def _verdict(self, here: Point, there: Point, rounding: float) -> tuple[bool, bool]:
         """Within the error of the change, which few draws know badly."""
@@ -54,12 +54,12 @@ class SparseSteps(HostSteps):
         return accepted, bool(not accepted and self.step_size < _SHORTEST)
 
     def _direction_at(self, here: Point) -> _Direction:
-        place = here.map
+        host_map = here.map
         curvature = self.curvature.negative_mean(here.moved.positions)
-        mean = place.linear_back(here.gradients).mean(axis=0)
+        mean = host_map.linear_back(here.gradients).mean(axis=0)
         # |R' C R - I|^2 by the draws, along which R e is known.
-        moved = place.apply(np.ascontiguousarray(self.noise.T))
-        excess = place.transposed(curvature.dot(moved)) - self.noise.T
+        displacements = host_map.apply(np.ascontiguousarray(self.noise.T))
+        excess = host_map.transposed(curvature.dot(displacements)) - self.noise.T
         gain = 0.5 * mean @ mean + 0.25 * np.mean(np.sum(excess**2, axis=0))
         return _Direction(mean, curvature, float(gain))
 
@@ -71,9 +71,9 @@ class SparseSteps(HostSteps):
             root = new.inverse_root(_LEAST_PIVOT, like=old)
         except np.linalg.LinAlgError:  # beyond rounding: a shorter step is not
             return here._replace(terms=np.full_like(here.terms, np.nan)), True
-        moved = here.map.with_root(root)
+        new_map = here.map.with_root(root)
         gradient = here.gradients.mean(axis=0)[here.map.order]
-        way = self.step_size * moved.transposed(gradient[:, None])
+        way = self.step_size * new_map.transposed(gradient[:, None])
         way = self._within_radius(way)
-        mean = here.map.mean + moved.apply(way)[:, 0]
-        return self._at(replace(moved, mean=mean)), root.raised
+        mean = here.map.mean + new_map.apply(way)[:, 0]
+        return self._at(replace(new_map, mean=mean)), root.raised

@@ -82,10 +82,10 @@ class Walk:
 
         for equation in jaxpr.eqns:
             inputs = [read(atom) for atom in equation.invars]
-            found, turned = self._equation(
+            outputs, turned = self._equation(
                 jaxpr, equation, inputs, list(map(mark, equation.invars))
             )
-            values.update(zip(equation.outvars, found, strict=True))
+            values.update(zip(equation.outvars, outputs, strict=True))
             if turned is not None:
                 known[equation.outvars[0]] = turned
         for atom in jaxpr.outvars:
@@ -100,28 +100,28 @@ class Walk:
         inside = self._inside(name, params, inputs, marks)
         if inside is not None:
             return inside, None
-        found = _evaluated(jaxpr, equation, inputs)
+        outputs = _evaluated(jaxpr, equation, inputs)
         present = [m for m in marks if m is not None]
         if not present:
-            return found, None
+            return outputs, None
         if name == "transpose":
             order = tuple(present[0].order[axis] for axis in params["permutation"])
-            return found, present[0]._replace(order=order)
+            return outputs, present[0]._replace(order=order)
         if name == "convert_element_type" and equation.outvars[0].aval.dtype == inputs[0].dtype:
-            return found, present[0]
+            return outputs, present[0]
         product = _product(equation, inputs, marks)
         if product is None:
             self.other_uses.extend(m.leaf for m in present)
-            return found, None
-        place, rows, spread = product
-        place = place._replace(number=len(self.met))
-        self.met.append(place)
-        if place.number in self.wanted:
-            index = self.wanted[place.number]
+            return outputs, None
+        site, rows, spread = product
+        site = site._replace(number=len(self.met))
+        self.met.append(site)
+        if site.number in self.wanted:
+            index = self.wanted[site.number]
             self.rows[index] = rows()
             if self.taps is not None:
-                found = [found[0] + spread(self.taps[index])]
-        return found, None
+                outputs = [outputs[0] + spread(self.taps[index])]
+        return outputs, None
 
     def _inside(
         self, name: str, params: Any, inputs: list[Any], marks: list[Mark | None]
@@ -157,8 +157,8 @@ class Walk:
 
         def step(state: Any, here: Any) -> Any:
             walk = Walk(local, here[1])
-            found = walk.run(body.jaxpr, body.consts, [*known, *state, *here[0]], marks[:consts])
-            return found[:carried], (found[carried:], [walk.rows[i] for i in range(len(wanted))])
+            after = walk.run(body.jaxpr, body.consts, [*known, *state, *here[0]], marks[:consts])
+            return after[:carried], (after[carried:], [walk.rows[i] for i in range(len(wanted))])
 
         last, (stacked, rows) = jax.lax.scan(
             step, rest[:carried], (rest[carried:], taps), length, params["reverse"]
@@ -175,8 +175,8 @@ def _evaluated(jaxpr: Any, equation: Any, inputs: list[Any]) -> list[Any]:
     single = jaxpr.replace(
         constvars=[], invars=list(pairs), outvars=equation.outvars, eqns=[equation]
     )
-    found: list[Any] = jax.core.eval_jaxpr(single, (), *pairs.values())
-    return found
+    outputs: list[Any] = jax.core.eval_jaxpr(single, (), *pairs.values())
+    return outputs
 
 
 def _product(equation: Any, inputs: list[Any], marks: list[Mark | None]) -> Any:
@@ -199,9 +199,9 @@ def _dense(params: Any, inputs: list[Any], marks: list[Mark | None]) -> Any:
     mark: Any = marks[side]
     x, summed, mine = inputs[1 - side], list(contracted[1 - side]), list(contracted[side])
     free = [axis for axis in range(x.ndim) if axis not in summed]
-    kept = [axis for axis in range(inputs[side].ndim) if axis not in mine]
-    order = tuple(mark.order[axis] for axis in (*mine, *kept))
-    shape = [*(x.shape[a] for a in free), *(inputs[side].shape[a] for a in kept)]
+    rest = [axis for axis in range(inputs[side].ndim) if axis not in mine]
+    order = tuple(mark.order[axis] for axis in (*mine, *rest))
+    shape = [*(x.shape[a] for a in free), *(inputs[side].shape[a] for a in rest)]
 
     def rows() -> Array:
         turned = jnp.transpose(x, (*free, *summed))

@@ -171,11 +171,11 @@ def trained(job: Job, data: Images) -> Trained:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "time_budget ran out", NotConvergedWarning)
         for plan in (replace(schedule, time_budget=1e-9), schedule):
-            found = train(
+            result = train(
                 objective, start, data.train, method=candidate.method, schedule=plan,
                 validation=data.validation,
             )  # fmt: skip
-    return found
+    return result
 
 
 @dataclass(frozen=True)
@@ -231,12 +231,12 @@ def finished(job: Job, data: Images, folder: Path, paint: Painter | None = None)
     model = trained(job, data)
     bound = float(np.mean(use.elbos(model, data.test, num_draws=_DRAWS)))
     rebuilt = rebuilt_by(model, data.test)
-    found = Finished(
+    run = Finished(
         model.history, bound, float(np.mean((rebuilt - data.test) ** 2)),
         {} if paint is None else paint(model),
     )  # fmt: skip
-    _write(path, found)
-    return found
+    _write(path, run)
+    return run
 
 
 def rebuilt_by(model: Trained, X: np.ndarray) -> np.ndarray:
@@ -244,12 +244,12 @@ def rebuilt_by(model: Trained, X: np.ndarray) -> np.ndarray:
     return use.mean_images(model, use.code_means(model, X))
 
 
-def _write(path: Path, found: Finished) -> None:
+def _write(path: Path, run: Finished) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     stream = io.BytesIO()
-    numbers = {"test": np.asarray([found.test_bound, found.test_squared_error])}
-    histories = {f"history {name}": column for name, column in found.history.items()}
-    pictures = {f"picture {name}": sheet for name, sheet in found.pictures.items()}
+    numbers = {"test": np.asarray([run.test_bound, run.test_squared_error])}
+    histories = {f"history {name}": column for name, column in run.history.items()}
+    pictures = {f"picture {name}": sheet for name, sheet in run.pictures.items()}
     np.savez(stream, **numbers, **histories, **pictures)  # type: ignore[arg-type]
     write_atomically(path, stream.getvalue())
 
@@ -283,9 +283,9 @@ def tuned(
     # A rate at an edge of its grid was not tuned: the grid grows until the best is inside.
     while method == "adagrad" and candidates is None and best in (0, len(choices) - 1):
         further = _adagrad(_rate(choices[best]) * (1 / 3 if best == 0 else 3))
-        place = 0 if best == 0 else len(choices)
-        choices.insert(place, further)
-        bounds.insert(place, bound(further))
+        index = 0 if best == 0 else len(choices)
+        choices.insert(index, further)
+        bounds.insert(index, bound(further))
         best = int(np.argmax(bounds))
     return choices[best]
 
