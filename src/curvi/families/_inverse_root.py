@@ -77,11 +77,8 @@ class InverseRoot(Scale):
         """``R^-1 x``: one sparse product."""
         structure, count = self.elimination, self.elimination.num_dense
         top, x = centred[:count], centred[count:]
-        rest = (
-            (x + params["coupling"] @ top)
-            .at[structure.rows]
-            .add(params["links"] * x[structure.columns])
-        )
+        links = params["links"] * x[structure.columns]
+        rest = (x + params["coupling"] @ top).at[structure.rows].add(links)
         own = jnp.exp(-params["log_scale"]) * rest
         return jnp.concatenate([_BLOCK.solve(params["block"], top), own])
 

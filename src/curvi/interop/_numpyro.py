@@ -14,7 +14,7 @@ from curvi._core.errors import InputError, optional_import, warn_user
 from curvi.interop import _checks as checks
 from curvi.interop._numpyro_call import (
     Call,
-    ModelForms,
+    NumPyroForms,
     Plate,
     Position,
     Trace,
@@ -30,7 +30,7 @@ from curvi.interop._numpyro_sites import (
     subsampled_plates,
 )
 from curvi.interop._numpyro_start import candidate_positions, started_at_best
-from curvi.interop._standardise import SUFFIX, latent_scales, precision_of, standardised_sites
+from curvi.interop._standardise import SUFFIX, latent_scales, prior_precision, standardised_sites
 from curvi.targets import AbstractTarget
 
 
@@ -110,8 +110,8 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
     if plates:
         _check_outside(call, Plate(*next(iter(plates.items()))), start)
     noises = [f"{name}{SUFFIX}" for name in call.standard]
-    forms = ModelForms(
-        call, plates, start, labels, {name: precision_of(trace[name]["fn"]) for name in noises}
+    forms = NumPyroForms(
+        call, plates, start, labels, {name: prior_precision(trace[name]["fn"]) for name in noises}
     )
     return started_at_best(forms.target(forms.none(start)), candidates)
 

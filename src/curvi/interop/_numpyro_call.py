@@ -73,7 +73,7 @@ def quiet_numpyro() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class ModelForms(Centring):
+class NumPyroForms(Centring):
     """The forms of a model between its own sites and their noise.
 
     Parameters

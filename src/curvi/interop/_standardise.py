@@ -120,7 +120,7 @@ def scale_of(fn: Any) -> Any:
     return fn.scale_tril if type(fn) is dist.MultivariateNormal else None
 
 
-def precision_of(fn: Any) -> float:
+def prior_precision(fn: Any) -> float:
     """The precision of standard noise in its unconstrained coordinate, before any data."""
     from numpyro import distributions as dist
 

@@ -87,9 +87,8 @@ class Curvature:
         rows, columns = structure.rows[structure.own], structure.columns[structure.own]
         where = np.concatenate([rows, columns]), np.concatenate([columns, rows])
         ones = sparse.csr_matrix((np.ones(len(where[0]), np.int8), where), (size, size))
-        along = np.argsort(
-            structure.order[structure.num_dense :]
-        )  # a chain as it stands needs least
+        # A chain in the order of its coordinates needs least.
+        along = np.argsort(structure.order[structure.num_dense :])
         return colouring(ones + sparse.identity(size, np.int8), along)
 
     @property

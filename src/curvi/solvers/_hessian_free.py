@@ -14,7 +14,7 @@ from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi.linalg import (
     CGPath,
-    Diagonal,
+    DiagonalMetric,
     LinearMap,
     Metric,
     conjugate_gradient_path,
@@ -330,7 +330,7 @@ class HessianFree(StochasticMethod):
             steps = jnp.minimum(jnp.maximum(_FEWEST, count), self.cg_steps)
         elif self.preconditioner is not None:
             lifted = jax.tree.map(lambda d: (jnp.abs(d) + state.damping) ** 0.75, state.kept)
-            metric = Diagonal(lifted)
+            metric = DiagonalMetric(lifted)
         return conjugate_gradient_path(
             damped(mine.operator, state.damping),
             optax.tree.scale(-1.0, mine.gradient),

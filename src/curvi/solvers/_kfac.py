@@ -23,7 +23,7 @@ _LONGEST_PERIOD = 50  # steps between pulls of the penalty
 _GENTLE = 0.1  # part of a weight that one pull may take
 
 
-class Curvature(NamedTuple):
+class KroneckerFactors(NamedTuple):
     """Kronecker factors of every layer and their inverse roots."""
 
     input_factors: tuple[Array, ...]
@@ -37,7 +37,7 @@ class KFACState(NamedTuple):
 
     params: Any
     momentum: tuple[Array, ...]
-    curvature: Curvature
+    curvature: KroneckerFactors
     average: Any
 
 
@@ -156,7 +156,7 @@ class KFAC(CheapSteps):
             else jnp.eye(m.shape[1], dtype=m.dtype)
             for m, layer in zip(matrices, layers, strict=True)
         )
-        curvature = Curvature(inputs, outputs, inputs, outputs)
+        curvature = KroneckerFactors(inputs, outputs, inputs, outputs)
         return KFACState(params, tuple(jnp.zeros_like(m) for m in matrices), curvature, params)
 
     def estimate(self, state: KFACState) -> Any:
@@ -254,7 +254,7 @@ class KFAC(CheapSteps):
 
     def _renewed(
         self, problem: Problem, objective: Layered, state: KFACState, resources: Any, step: Array
-    ) -> Curvature:
+    ) -> KroneckerFactors:
         """Factors and roots of this step; both are renewed more often in the early phase."""
         early = 2 * step < self.plateau
         factor_due = step % jnp.where(early, max(1, self.factor_every // 3), self.factor_every) == 0
@@ -275,7 +275,7 @@ class KFAC(CheapSteps):
             old = (curvature.input_factors, curvature.output_factors)
             return jax.tree.map(lambda a, b: keep * a + (1 - keep) * b, old, (new_in, new_out))
 
-        def renew() -> Curvature:
+        def renew() -> KroneckerFactors:
             old = curvature.input_factors, curvature.output_factors
             factors = jax.lax.cond(factor_due, estimate, lambda: old)
 
@@ -286,7 +286,7 @@ class KFAC(CheapSteps):
 
             roots_before = curvature.input_roots, curvature.output_roots
             roots = jax.lax.cond(root_due, decompose, lambda: roots_before)
-            renewed = Curvature(*factors, *roots)
+            renewed = KroneckerFactors(*factors, *roots)
             return select(all_finite(renewed), renewed, curvature)
 
         # One branch around both: what enters the decomposition is transposed to its layout, and

@@ -21,13 +21,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from curvi.linalg import Diagonal, conjugate_gradient, damped
+from curvi.linalg import DiagonalMetric, conjugate_gradient, damped
 from curvi.linalg._arithmetic import all_finite, vdot
 from curvi.solvers._kronecker import Sides, due, mean_curvature, renewed_sides
 from curvi.solvers._method import Layer, Layered, Problem
 from curvi.solvers._rotated import (
-    Batch,
     Matrices,
+    RotatedBatch,
     along,
     diagonal_layers,
     gauss_newton,
@@ -62,12 +62,12 @@ class Measured(NamedTuple):
     cg_steps: Array
 
 
-class System(NamedTuple):
+class LayeredSystem(NamedTuple):
     """Value and gradient on the first sample, its first batch, layers and sides."""
 
     value: Array
     gradient: Matrices
-    batch: Batch
+    batch: RotatedBatch
     layers: tuple[Layer, ...]
     sides: Sides
 
@@ -92,7 +92,7 @@ def renewed(
 
 def system_of(
     problem: Problem, params: Any, resources: Any, first: Array, count: Array, sides: Sides
-) -> System:
+) -> LayeredSystem:
     """The mean gradient of batches ``first`` to ``first + count``, the first one linearised."""
     objective = problem.layered()
     batch = passed(objective, params, problem.sample(resources, first), sides)
@@ -100,11 +100,11 @@ def system_of(
     value, gradient = mean_of_batches(problem, params, resources, first, count, start)
     matrices = objective.matrices(gradient)
     layers = diagonal_layers(objective, params)
-    return System(value, rotated(matrices, sides), batch, layers, sides)
+    return LayeredSystem(value, rotated(matrices, sides), batch, layers, sides)
 
 
 def measured(
-    problem: Problem, params: Any, system: System, last: Matrices, damping: Array,
+    problem: Problem, params: Any, system: LayeredSystem, last: Matrices, damping: Array,
     sample: Any, max_steps: Array,
 ) -> Measured:  # fmt: skip
     """Solve from the last step, and measure what was there and what was added."""
@@ -155,7 +155,7 @@ def corrected(
     multiple = jnp.clip(multiple, 0.0, 1.0)
     residual = jax.tree.map(lambda g, i: -g - multiple * i, gradient, image)
     result = conjugate_gradient(
-        operator, residual, preconditioner=Diagonal(diagonal), max_steps=max_steps,
+        operator, residual, preconditioner=DiagonalMetric(diagonal), max_steps=max_steps,
         relative_tolerance=_RESIDUAL, natural_norm=True, verify=False,
     )  # fmt: skip
     return result.solution, result.steps
@@ -196,6 +196,6 @@ def iterations(count: Array, most: int) -> Array:
     return jnp.minimum(jnp.maximum(_FEWEST, count // 2), most)
 
 
-def finite_step(system: System, measured: Measured) -> Array:
+def finite_step(system: LayeredSystem, measured: Measured) -> Array:
     """Whether everything was finite."""
     return all_finite(system.value, system.gradient, measured.value, measured.step)

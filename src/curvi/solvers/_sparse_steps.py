@@ -20,14 +20,14 @@ import numpy as np
 from curvi.families._sparse_host import SparseMap
 from curvi.linalg._sparse_symmetric import SparseSymmetric
 from curvi.objective._curvature import Curvature
-from curvi.solvers._host_steps import HostSteps, Point
+from curvi.solvers._host_steps import HostPoint, HostSteps
 
 _LEAST_PIVOT = 0.1  # of the old diagonal, where the new precision would be indefinite
 _ERRORS = 2.0  # standard errors by which a bound must be worse for a step to be rejected
 _SHORTEST = 1e-6  # step size below which nothing is left to try
 
 
-class _Direction(NamedTuple):
+class _SparseDirection(NamedTuple):
     """The expected gradient in the noise, the expected curvature, and the gain they promise."""
 
     mean: np.ndarray
@@ -46,14 +46,14 @@ class SparseSteps(HostSteps):
     def _params_of(self, host_map: SparseMap) -> Any:
         return host_map.params(self.problem.density.dtype)
 
-    def _verdict(self, here: Point, there: Point, rounding: float) -> tuple[bool, bool]:
+    def _verdict(self, here: HostPoint, there: HostPoint, rounding: float) -> tuple[bool, bool]:
         """Within the error of the change, which few draws know badly."""
         change = there.terms - here.terms
         slack = _ERRORS * float(np.std(change)) / len(change) ** 0.5 + rounding
         accepted = bool(there.finite and np.mean(change) > -slack)
         return accepted, bool(not accepted and self.step_size < _SHORTEST)
 
-    def _direction_at(self, here: Point) -> _Direction:
+    def _direction_at(self, here: HostPoint) -> _SparseDirection:
         host_map = here.map
         curvature = self.curvature.negative_mean(here.moved.positions)
         mean = host_map.linear_back(here.gradients).mean(axis=0)
@@ -61,9 +61,9 @@ class SparseSteps(HostSteps):
         displacements = host_map.apply(np.ascontiguousarray(self.noise.T))
         excess = host_map.transposed(curvature.dot(displacements)) - self.noise.T
         gain = 0.5 * mean @ mean + 0.25 * np.mean(np.sum(excess**2, axis=0))
-        return _Direction(mean, curvature, float(gain))
+        return _SparseDirection(mean, curvature, float(gain))
 
-    def _trial(self, here: Point, direction: _Direction) -> tuple[Point, bool]:
+    def _trial(self, here: HostPoint, direction: _SparseDirection) -> tuple[HostPoint, bool]:
         """The point after a step, and whether its precision had to be made positive."""
         old = here.map.precision()
         try:

@@ -26,7 +26,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from curvi._core.errors import InputError
 from curvi.solvers._factors import cut
 from curvi.solvers._method import Layer, Pass
-from curvi.solvers._walk import Mark, Place, Walk
+from curvi.solvers._walk import Leaf, Place, Walk
 
 _LARGEST_FACTOR = 2048  # beyond, a side of a layer is preconditioned by its diagonal, or not at all
 
@@ -150,7 +150,7 @@ class TracedLayers:
         )
         walk = Walk({p.number: i for i, p in enumerate(self.places)}, taps)
         arguments = [*leaves, *jax.tree.leaves((batch, key))]
-        marks = [Mark(i, tuple(range(leaf.ndim))) for i, leaf in enumerate(leaves)]
+        marks = [Leaf(i, tuple(range(leaf.ndim))) for i, leaf in enumerate(leaves)]
         outputs = walk.run(closed.jaxpr, closed.consts, arguments, marks)
         ones = [jnp.ones((1, 1), dtype)] * (len(order) - products)
         rows, inside = [walk.rows[i] for i in range(products)], self._inside(batch)
@@ -179,7 +179,7 @@ def with_layers(objective: Any, params: PyTree, batch: Any, key: PRNGKeyArray) -
 
     def analysed(params: PyTree, batch: Any, key: PRNGKeyArray) -> Any:
         closed = jax.make_jaxpr(objective.outputs)(params, batch, key)
-        marks = [Mark(i, tuple(range(leaf.ndim))) for i, leaf in enumerate(leaves)]
+        marks = [Leaf(i, tuple(range(leaf.ndim))) for i, leaf in enumerate(leaves)]
         return walk.run(closed.jaxpr, closed.consts, jax.tree.leaves((params, batch, key)), marks)
 
     jax.eval_shape(analysed, params, batch, key)

@@ -46,7 +46,7 @@ class Place(NamedTuple):
         return jnp.transpose(matrix.reshape(shape), np.argsort(self.order).tolist())
 
 
-class Mark(NamedTuple):
+class Leaf(NamedTuple):
     """A value that is a parameter, with its axes in this order."""
 
     leaf: int
@@ -67,7 +67,7 @@ class Walk:
         self.other_uses: list[int] = []
 
     def run(
-        self, jaxpr: Any, consts: list[Any], arguments: list[Any], marks: Sequence[Mark | None]
+        self, jaxpr: Any, consts: list[Any], arguments: list[Any], marks: Sequence[Leaf | None]
     ) -> list[Any]:
         """The outputs of a program; ``marks`` say which arguments are parameters."""
         values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
@@ -77,7 +77,7 @@ class Walk:
         def read(atom: Any) -> Any:
             return atom.val if isinstance(atom, jaxpr_core.Literal) else values[atom]
 
-        def mark(atom: Any) -> Mark | None:
+        def mark(atom: Any) -> Leaf | None:
             return None if isinstance(atom, jaxpr_core.Literal) else known.get(atom)
 
         for equation in jaxpr.eqns:
@@ -94,8 +94,8 @@ class Walk:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _equation(
-        self, jaxpr: Any, equation: Any, inputs: list[Any], marks: list[Mark | None]
-    ) -> tuple[list[Any], Mark | None]:
+        self, jaxpr: Any, equation: Any, inputs: list[Any], marks: list[Leaf | None]
+    ) -> tuple[list[Any], Leaf | None]:
         name, params = equation.primitive.name, equation.params
         inside = self._inside(name, params, inputs, marks)
         if inside is not None:
@@ -124,7 +124,7 @@ class Walk:
         return outputs, None
 
     def _inside(
-        self, name: str, params: Any, inputs: list[Any], marks: list[Mark | None]
+        self, name: str, params: Any, inputs: list[Any], marks: list[Leaf | None]
     ) -> list[Any] | None:
         """What a program within the program returns, if parameters enter it."""
         inner = params.get("jaxpr")
@@ -134,7 +134,7 @@ class Walk:
             return self._scan(params, inputs, marks)
         return None
 
-    def _scan(self, params: Any, inputs: list[Any], marks: list[Mark | None]) -> list[Any]:
+    def _scan(self, params: Any, inputs: list[Any], marks: list[Leaf | None]) -> list[Any]:
         """A loop over time: taps are read step by step, rows of all steps are put together."""
         consts, carried = params["num_consts"], params["num_carry"]
         body, length = params["jaxpr"], params["length"]
@@ -179,7 +179,7 @@ def _evaluated(jaxpr: Any, equation: Any, inputs: list[Any]) -> list[Any]:
     return outputs
 
 
-def _product(equation: Any, inputs: list[Any], marks: list[Mark | None]) -> Any:
+def _product(equation: Any, inputs: list[Any], marks: list[Leaf | None]) -> Any:
     """A product of rows with one parameter: its place, its rows, and how a tap enters; or None."""
     name = equation.primitive.name
     if len(marks) != 2 or (marks[0] is None) == (marks[1] is None):
@@ -191,7 +191,7 @@ def _product(equation: Any, inputs: list[Any], marks: list[Mark | None]) -> Any:
     return None
 
 
-def _dense(params: Any, inputs: list[Any], marks: list[Mark | None]) -> Any:
+def _dense(params: Any, inputs: list[Any], marks: list[Leaf | None]) -> Any:
     contracted, batched = params["dimension_numbers"]
     if batched[0] or batched[1]:
         return None
@@ -217,7 +217,7 @@ def _dense(params: Any, inputs: list[Any], marks: list[Mark | None]) -> Any:
     return Place(0, mark.leaf, order, len(mine)), rows, spread
 
 
-def _convolution(params: Any, inputs: list[Any], mark: Mark) -> Any:
+def _convolution(params: Any, inputs: list[Any], mark: Leaf) -> Any:
     if params["feature_group_count"] != 1 or params["batch_group_count"] != 1:
         return None
     lhs, rhs, out = params["dimension_numbers"]
