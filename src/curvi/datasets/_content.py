@@ -53,8 +53,8 @@ def format_error(name: str, where: str, what: str, remedy: str = REPLACE) -> Dat
     remedy
         What to do about it, as a clause.
     """
-    place = f"{name}, {where}" if where else name
-    return DataFormatError(printable(f"{place}: {what}; {remedy}"))
+    where_in_file = f"{name}, {where}" if where else name
+    return DataFormatError(printable(f"{where_in_file}: {what}; {remedy}"))
 
 
 @runtime_checkable  # for annotation checkers

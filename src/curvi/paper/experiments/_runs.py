@@ -142,7 +142,7 @@ def _run(setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget:
     params = exact.from_mean(family.init(jnp.zeros(columns, dtype), width))
     evaluations = _Evaluations(
         evaluation_steps(setting.max_steps),
-        lambda found: -float(neg_elbo(exact, found, rows)),
+        lambda theta: -float(neg_elbo(exact, theta, rows)),
         params,
         budget,
     )
