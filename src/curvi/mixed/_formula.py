@@ -211,9 +211,11 @@ class Response:
         node = self.trials
         if node is None:
             raise InputError("there are no trials")
-        column = isinstance(node, Column)
-        value = column_of(table, node.name) if column else constant(node, "the number of trials")
-        if not isinstance(value, np.ndarray if column else int | float):
+        if isinstance(node, Column):
+            value = column_of(table, node.name)
+        else:
+            value = constant(node, "the number of trials")
+        if not isinstance(value, np.ndarray | int | float):
             raise InputError(f"the number of trials is {node}, which is no number")
         return np.broadcast_to(np.asarray(value, np.float64), len(table))
 
