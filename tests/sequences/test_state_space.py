@@ -300,6 +300,7 @@ REFUSED = {
     "regressors": (lambda: curvi.StateSpace().fit(Y, np.ones((5, 1))), "one row per step"),
     "a constant": (lambda: curvi.StateSpace().fit(Y, np.ones((6, 1))), "is constant"),
     "future": (lambda: curvi.StateSpace().fit(Y, Y[::-1] ** 2).forecast(2), "give X of shape"),
+    "far": (lambda: curvi.StateSpace().fit(Y).forecast(10**5), "at most 10000 ahead"),
     "unwanted": (lambda: curvi.StateSpace().fit(Y).forecast(2, X=np.ones((2, 1))), "fit"),
     "not fitted": (lambda: curvi.StateSpace().smooth(), "call fit"),
     "component": (lambda: curvi.StateSpace().fit(Y).smooth("season"), "choose one of"),

@@ -277,7 +277,7 @@ class _Reader:
                 raise _other_rows()
             factors.append((name, codes, indices))
         X, offset, lefts = finite_columns(self.matrices, part, first)
-        X, lefts = self.matrices.centred(X, lefts)
+        X, lefts = self.matrices.centred(X, lefts, part)
         found = self.matrices.response.of(part)
         y, _, _ = response_of(self.likelihood, found, None, formula.response, first)
         return X, offset, y, tuple(

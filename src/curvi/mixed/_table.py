@@ -248,7 +248,7 @@ def build(
 ) -> tuple[Design, Layout]:
     """The design of a table, and the layout of its hyperparameters, with their priors."""
     X, offset, lefts = finite_columns(matrices, frame)
-    X, lefts = matrices.centred(X, lefts)
+    X, lefts = matrices.centred(X, lefts, frame)
     names = matrices.common_columns()
     require_groups(formula, names)
     y, trials = response

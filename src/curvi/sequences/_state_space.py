@@ -295,9 +295,14 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         Raises
         ------
         InputError
-            If the model is not fitted, or X does not have h rows.
+            If the model is not fitted, X does not have h rows, or h is above 10,000.
         """
         check_interval(interval)
+        validation.positive_integer(h, "h")
+        if h > (most := 10_000):
+            raise InputError(
+                f"h is {h} steps; forecast at most {most} ahead, or simulate() a few futures"
+            )
         drawn = self.simulate(4000, h, X=X, seed=seed)
         tail = 0.5 * (1 - interval)
         lower, upper = np.quantile(drawn, [tail, 1 - tail], axis=0)
