@@ -97,7 +97,7 @@ class Search:
         count = self.num_directions(dimension, density.density.cost.numbers)
         if dimension == 1 or (count and HostMap.matching(draws) is not None):
             return "in any direction"
-        return "along coordinates; a narrow one elsewhere would be missed"
+        return "along coordinates"
 
     def standing_out(
         self, density: BatchedDensity, draws: np.ndarray, rng: np.random.Generator
