@@ -78,7 +78,8 @@ class _Sums(NamedTuple):
 
     def plus(self, other: _Sums) -> _Sums:
         """Those of both."""
-        return _Sums(*(mine + its for mine, its in zip(self, other, strict=True)))
+        first, second = self.first + other.first, self.second + other.second
+        return _Sums(self.times + other.times, first, second, self.far + other.far)
 
     def around(self, mean: np.ndarray) -> np.ndarray:
         """The sum of squares of what is left without a mean."""
