@@ -48,6 +48,9 @@ class Search:
         Nats by which a path must fall below both of its ends to separate them.
     slightest : float
         Nats by which the mass of an end may be below that of the answer.
+    strays : float
+        Share of draws that do not make a mode known: a chain that has wandered off into it says
+        nothing of its mass.
     most_ends : int
         Ends that are returned.
     most_normals : int
@@ -66,6 +69,7 @@ class Search:
     steps: int = 40
     valley: float = 2.0
     slightest: float = 5.0
+    strays: float = 0.02
     most_ends: int = 40
     most_normals: int = 6
 
@@ -148,7 +152,7 @@ class Search:
                 continue
             sds = _local_sds(density, place, sd)
             heavy = value + np.log(sds).sum() + 0.5 * len(sds) * np.log(2 * np.pi)
-            if heavy < mass - self.slightest or self.joined(density, place, draws):
+            if heavy < mass - self.slightest or self.joined(density, place, draws, self.strays):
                 continue
             found.append(End(place, sds, float(heavy)))
         return sorted(found, key=lambda one: -one.mass)
@@ -160,10 +164,13 @@ class Search:
         here, _ = self._ascended(density, best, np.maximum(draws.std(axis=0), 1e-300))
         return np.stack([one.place for one in ends]) - here
 
-    def joined(self, density: BatchedDensity, place: np.ndarray, draws: np.ndarray) -> bool:
-        """Whether a path without a valley joins a place to the nearest of the draws."""
+    def joined(
+        self, density: BatchedDensity, place: np.ndarray, draws: np.ndarray, strays: float = 0.0
+    ) -> bool:
+        """Whether a path without a valley joins a place to the nearest draws, but for a share."""
         sd = np.maximum(draws.std(axis=0), 1e-300)
-        nearest = np.argsort(np.sum(((draws - place) / sd) ** 2, axis=1))[:3]
+        nearest = np.argsort(np.sum(((draws - place) / sd) ** 2, axis=1))
+        nearest = nearest[int(strays * len(draws)) :][:3]
         shares = np.linspace(0, 1, 12)[:, None]
         # The nearest draw of a mode far away lies in a tail: no height to compare a valley with.
         usual = float(np.median(density(draws[:: max(len(draws) // 32, 1)])[0]))
