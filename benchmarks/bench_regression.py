@@ -25,8 +25,8 @@ from benchmarks import indicators
 from benchmarks.clocks import pin_to_one_core, spent
 from benchmarks.common import NEEDS_DATA, data_folder
 from curvi.glm._dense import DenseBound
-from curvi.glm._likelihoods import Bernoulli
 from curvi.glm._rows import WholeTable
+from curvi.likelihoods import Bernoulli
 from curvi.paper.experiments._methods import LARGE, SMALL, load_rows, newton_run
 from curvi.paper.experiments._runs import design, errors, run_setting, steps_to
 

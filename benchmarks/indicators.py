@@ -16,9 +16,10 @@ from scipy import optimize, sparse, special
 
 import curvi
 from benchmarks.common import with_intercept
+from curvi._core.quadrature import gauss_hermite
 from curvi.glm._dense import DenseBound
-from curvi.glm._likelihoods import Bernoulli, gauss_hermite
 from curvi.glm._sparse_rows import SparseTable
+from curvi.likelihoods import Bernoulli
 
 ROWS, FACTORS, LEVELS = 50_000, 12, 25
 NATS = 0.1  # from the optimum, where the clock of a rival stops

@@ -20,9 +20,9 @@ SOURCE = ROOT / "src" / "curvi"
 # A room imports only itself and rooms that come before it: the kernel, then the slices, then the
 # edges.
 STAGES = (
-    "_core", "io", "report", "linalg", "targets", "families", "objective", "paper.reference",
-    "paper.concentration", "solvers", "engine", "plots", "diagnostics", "inference", "latent",
-    "glm", "mixed", "vae", "sequences",
+    "_core", "io", "report", "linalg", "likelihoods", "targets", "families", "objective",
+    "paper.reference", "paper.concentration", "solvers", "engine", "plots", "diagnostics",
+    "inference", "latent", "glm", "mixed", "vae", "sequences",
     "interop", "datasets", "paper.experiments", "cli",
 )  # fmt: skip
 # Methods of a result and of a mixed model export it to other libraries: imports inside functions.
@@ -37,7 +37,7 @@ NOT_AT_IMPORT = (
 MAX_LINES = 400
 FACADE = "the facade"
 # Names that more than one class has. A name that is said twice needs its room to be understood.
-MOST_REPEATED_CLASS_NAMES = 43
+MOST_REPEATED_CLASS_NAMES = 35
 # Pages whose paths must exist, where a path without a root is below src/curvi.
 PAGES_WITH_PATHS = ("ARCHITECTURE.md", "CONTRIBUTING.md", "docs/decisions/*.md")
 

@@ -1,8 +1,10 @@
 """What README and the manual show runs, and prints what they say it prints."""
 
 import functools
+import importlib
 import json
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -177,6 +179,9 @@ def test_the_reference_lists_exactly_the_public_names():
     rooms = {name: module for name in curvi.__all__ if ismodule(module := getattr(curvi, name))}
     flat = {name: getattr(curvi, name) for name in curvi.__all__ if name not in rooms}
     public = {f"curvi.{name}" for name in flat if name != "__version__"}
+    paper = rooms.pop("paper")  # holds rooms
+    for room in pkgutil.iter_modules(paper.__path__):
+        rooms[f"paper.{room.name}"] = importlib.import_module(f"curvi.paper.{room.name}")
     public |= {
         f"curvi.{room}.{name}"
         for room, module in rooms.items()

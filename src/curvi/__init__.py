@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from curvi import inference as inference
     from curvi import interop as interop
     from curvi import io as io
+    from curvi import likelihoods as likelihoods
     from curvi import linalg as linalg
     from curvi import mixed as mixed
     from curvi import objective as objective
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from curvi.interop import from_numpyro as from_numpyro
     from curvi.interop import from_pymc as from_pymc
     from curvi.io import load as load
+    from curvi.likelihoods import Likelihood as Likelihood
     from curvi.mixed import MixedModel as MixedModel
     from curvi.objective import Draws as Draws
     from curvi.sequences import DeepMarkovModel as DeepMarkovModel
@@ -125,6 +127,7 @@ _NAMES = {
     "interop": ("SVI", "from_bambi", "from_numpyro", "from_pymc"),
     "io": ("load",),
     "glm": ("BayesianLinearRegression", "BayesianLogisticRegression", "BayesianPoissonRegression"),
+    "likelihoods": ("Likelihood",),
     "mixed": ("MixedModel",),
     "vae": ("VAE", "SemiSupervisedVAE"),
     "sequences": ("DeepMarkovModel", "StateSpace"),
@@ -132,7 +135,7 @@ _NAMES = {
 _HOME = {name: room for room, names in _NAMES.items() for name in names}
 _ROOMS = (
     "datasets", "diagnostics", "engine", "families", "glm", "inference",
-    "interop", "io", "linalg", "mixed", "objective", "paper", "plots",
+    "interop", "io", "likelihoods", "linalg", "mixed", "objective", "paper", "plots",
     "sequences", "solvers", "targets", "vae",
 )  # fmt: skip
 

@@ -113,7 +113,7 @@ def _of_result(found: Any) -> Iterator[Any]:
 def _of_regression(found: Any) -> Iterator[Any]:
     yield found.predict(X)
     if hasattr(found, "predict_proba"):
-        yield found.predict_proba(X)
+        yield {"probability": found.predict_proba(X)}
     yield {"sd": [found.coef_sd_, found.intercept_sd_]}
     yield found.coef_, found.intercept_
     yield found.sample(2)
@@ -141,7 +141,7 @@ def _of_encoder(found: Any) -> Iterator[Any]:
     labelled = type(found).__name__ == "SemiSupervisedVAE"
     yield found.encode(X)
     yield found.sample(2, found.classes_[:2]) if labelled else found.sample(2)
-    yield found.predict_proba(X) if labelled else found.score(X)
+    yield {"probability": found.predict_proba(X)} if labelled else found.score(X)
 
 
 def _of_markov(found: Any) -> Iterator[Any]:
@@ -168,9 +168,15 @@ def use(found: Any, folder: Path, *, page: bool) -> None:
     repr(found)
     for answer in USES[type(found).__name__](found):
         numbers = [np.asarray(leaf) for leaf in jax.tree.leaves(answer)]
-        if isinstance(answer, dict) and "sd" in answer:
-            for leaf in jax.tree.leaves(answer["sd"]):
-                assert (np.asarray(leaf) >= 0).all(), "an sd is negative or not a number"
+        named = answer if isinstance(answer, dict) else {}
+        for leaf in jax.tree.leaves(named.get("sd")):
+            assert (np.asarray(leaf) >= 0).all(), "an sd is negative or not a number"
+            assert np.isfinite(leaf).all(), "an sd is infinite"
+        if "probability" in named:
+            assert (named["probability"] >= 0).all(), "a probability is negative"
+            assert np.allclose(np.sum(named["probability"], -1), 1), "probabilities sum to no one"
+        if "lower" in named:
+            assert (named["lower"] <= named["upper"]).all(), "the ends of an interval are swapped"
         for leaf in numbers:
             assert leaf.dtype.kind != "f" or not np.isnan(leaf).any(), "an answer is not a number"
     if page and hasattr(found, "report"):

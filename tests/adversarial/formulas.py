@@ -54,6 +54,7 @@ WATCHED = (
     "ctypes",
     "code.",
     "shutil",
+    "object.__",
 )
 
 

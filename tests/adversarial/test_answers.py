@@ -145,11 +145,11 @@ TAILS = {
     "half-Cauchy": (half_cauchy, jnp.exp, "mean"),
     "Cauchy": (student(1.0), None, "mean"),
     "Student t with two degrees of freedom": (student(2.0), None, "sd"),
-    "Student t with 2.5": (student(2.5), None, "few draws"),
+    "Student t with 2.5": (student(2.5), None, 5.0**0.5),
     "Student t with four": (student(4.0), None, None),
     "inverse gamma of shape one": (inverse_gamma(1.0), jnp.exp, "mean"),
     "inverse gamma of shape 1.5": (inverse_gamma(1.5), jnp.exp, "sd"),
-    "inverse gamma of shape 2.5": (inverse_gamma(2.5), jnp.exp, "few draws"),
+    "inverse gamma of shape 2.5": (inverse_gamma(2.5), jnp.exp, 0.5**-0.5 / 1.5),
     "inverse gamma of shape 4": (inverse_gamma(4.0), jnp.exp, None),
     "gamma": (lambda u: 2 * u - jnp.exp(u), jnp.exp, None),
     "lognormal": (lambda u: -0.5 * u**2, jnp.exp, None),
@@ -180,8 +180,10 @@ def test_moments_that_the_target_does_not_have_are_warned_about(name, key):
         said = " ".join(result.warnings)
         assert "Under the target" not in said
         assert TOO_SMALL not in said
-    elif missing == "few draws":
-        warned(run, curvi.MisfitWarning, f"The sd of x {TOO_SMALL}")
+    elif isinstance(missing, float):  # an sd that is there, and that no draws have
+        result = run()
+        assert 0.8 * missing < float(result.sd) < 1.25 * missing  # five of its errors
+        assert "the sd of x continues them" in " ".join(result.summary().split())
     else:
         warned(run, curvi.MisfitWarning, f"Under the target x has no {missing}")
 
@@ -196,7 +198,16 @@ def test_tails_of_all_coordinates_together_are_seen(df, key):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", curvi.MisfitWarning)
         result = curvi.fit(density, jnp.zeros(5), progress=False, seed=seed_of(key))
-    assert any(TOO_SMALL in sentence for sentence in result.warnings) == (df == 2.5)
+    np.testing.assert_allclose(result.sd, (df / (df - 2)) ** 0.5, rtol=0.25)
+    assert ("continues them" in " ".join(result.summary().split())) == (df == 2.5)
+
+
+def test_a_q_alone_has_no_share_of_a_heavy_tail():
+    warned(
+        lambda: curvi.fit(lambda x: student(2.5)(x[0]), jnp.zeros(1), family=curvi.FullRank()),
+        curvi.MisfitWarning,
+        f"The sd of x[0] {TOO_SMALL}",
+    )
 
 
 def test_a_heavy_prior_is_no_heavy_posterior_where_data_decide(key):

@@ -12,7 +12,9 @@ SHORT = {
     "modes: narrow, pair, 0.9, D = 3": "right",
     "modes: three, 5.0 apart, D = 2": "right",
     "rings: radius 5.0, width 0.5, D = 2": "right",
-    "tails: t 2.5 at -1, D = 100": "flagged",
+    "ripples: 5.0 high, 2.0 waves, D = 5": "right",
+    "tails: t 2.5 at -1, D = 100": "right",
+    "spikes: width 0.01, weight 0.8, D = 1": "flagged",
     "single: normal, mean 1e+06, sd 1.0, D = 1": "right",
     "single: normal, mean 1e+07, sd 0.1, D = 1": "flagged",
 }

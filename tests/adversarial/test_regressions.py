@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse, special
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -261,3 +262,15 @@ def test_a_rare_indicator_of_a_long_table_is_not_taken_for_a_correlated_column()
     y = features[:, 0] + rng.normal(size=400_000)
     model = MODELS["linear"](covariance="diagonal")
     handled(lambda: model.fit(features, y), lambda m: m.result_.sd_ratios.max() < 1.1)
+
+
+@pytest.mark.parametrize("values", [[1j] * 12, [1.0] * 11 + [1j]])
+@pytest.mark.parametrize("dtype", [object, complex])
+def test_complex_numbers_in_a_table_are_refused_by_the_name_of_their_column(values, dtype):
+    table = pd.DataFrame({"a": np.arange(12.0), "odd": np.array(values, dtype)})
+    plain = table.assign(odd=np.arange(12.0) ** 2)
+    for kind in (curvi.BayesianLinearRegression, curvi.BayesianLogisticRegression):
+        y = np.arange(12) % 2
+        refused(lambda kind=kind, y=y: kind().fit(table, y), curvi.InputError, "column 'odd' of X")
+        model = kind().fit(plain, y)
+        refused(lambda model=model: model.predict(table), curvi.InputError, "column 'odd' of X")

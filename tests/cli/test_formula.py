@@ -54,7 +54,10 @@ def test_a_formula_is_fitted_reported_and_saved(path, tmp_path, capsys):
         (["--formula", "y ~ x"], "no group term"),
         (["--formula", "y ~ x + (1 | g)", "--target", "y"], "--target does not go with"),
         (["--target", "y", "--likelihood", "poisson"], "--likelihood needs --formula"),
-        (["--formula", "y ~ x + (1 | g)", "--likelihood", "poisson"], "counts are whole numbers"),
+        (
+            ["--formula", "y ~ x + (1 | g)", "--likelihood", "poisson"],
+            "needs counts: whole",
+        ),
     ],
 )
 def test_what_cannot_be_fitted_is_refused_in_one_sentence(path, capsys, options, sentence):

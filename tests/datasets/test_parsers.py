@@ -327,6 +327,15 @@ def test_a_bomb_is_refused_before_it_unfolds(packer):
     assert what in refusal_of(inflate, pack(bytes(1001)), "toy", max_bytes=1000)
 
 
+@pytest.mark.parametrize("packer", ["gzip", "bzip2"])
+def test_a_small_file_of_millions_of_equal_rows_is_refused_and_an_honest_one_is_read(packer):
+    pack, rows = toys.PACKERS[packer], b"a,y\n" + b"1,0\n2,1\n" * 700_000
+    assert "grows more than 200 times" in refusal_of(inflate, pack(rows), "toy")
+    rng = np.random.default_rng(0)
+    honest = b"".join(b"%d,1\n" % n for n in rng.integers(0, 99, 1_200_000))
+    assert inflate(pack(honest), "toy") == honest
+
+
 def test_the_bound_holds_for_a_file(tmp_path):
     bomb = tmp_path / "bomb.gz"
     bomb.write_bytes(gzip.compress(bytes(content.MAX_BYTES + 1), 1))

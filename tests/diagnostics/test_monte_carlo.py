@@ -16,7 +16,7 @@ import curvi
 from curvi.diagnostics._monte_carlo import Replicates, draws_of, replicate_spread, replicates
 from curvi.engine import Budget, Execution, Resources, VariationalProblem, run
 from curvi.engine import _loop as loop
-from curvi.inference._growth import Precision
+from curvi.inference._growth import Accuracy
 from tests.solvers.problems import generator, logistic, seed_of
 
 fit_module = importlib.import_module("curvi.inference._fit")
@@ -101,7 +101,7 @@ def test_too_few_replicates_that_are_finite_give_no_error():
 @pytest.mark.float64_only
 def test_an_error_that_is_unknown_is_never_called_small(key, dtype, monkeypatch):
     target, seed = skewed(dtype), seed_of(key)
-    monkeypatch.setattr(fit_module, "Precision", partial(Precision, replicate_steps=0))
+    monkeypatch.setattr(fit_module, "Accuracy", partial(Accuracy, replicate_steps=0))
     monkeypatch.setattr("curvi.diagnostics._result.replicates", partial(replicates, num_steps=0))
     sentence = "16 of 17 replicates could not be solved"
     with pytest.warns(curvi.NotConvergedWarning, match=sentence) as caught:
@@ -139,7 +139,7 @@ def test_draws_grow_until_the_error_is_small_unless_their_number_was_given(key, 
     np.testing.assert_array_equal(grown.trace["step"], np.arange(grown.steps))
     assert (np.diff(grown.trace["seconds"]) >= 0).all()
 
-    monkeypatch.setattr(fit_module, "Precision", partial(Precision, most_draws=64))
+    monkeypatch.setattr(fit_module, "Accuracy", partial(Accuracy, most_draws=64))
     with pytest.warns(curvi.NotConvergedWarning, match="Monte-Carlo error of 0"):
         stuck = curvi.fit(target, draws="iid", seed=seed)
     assert stuck.outcome is curvi.Outcome.IMPRECISE

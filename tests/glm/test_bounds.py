@@ -16,9 +16,9 @@ from curvi.glm._bound import Batch, GLMProblem, Rows, SampledGLMProblem
 from curvi.glm._dense import DenseBound
 from curvi.glm._design import DenseDesign, SparseDesign
 from curvi.glm._fit import fit_glm, relevant_columns
-from curvi.glm._likelihoods import Bernoulli, Gaussian, Poisson
 from curvi.glm._rows import WholeTable
 from curvi.glm._softmax import SoftmaxBound, SoftmaxProblem, logit_draws
+from curvi.likelihoods import Bernoulli, Gaussian, Poisson
 
 pytestmark = pytest.mark.float64_only
 ROWS, COLUMNS, CLASSES = 25, 3, 3

@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse, special
 
 import curvi
-from curvi.glm._contrasts import Contrasts, contrast_basis, logit_draws
+from curvi.likelihoods import Contrasts, contrast_basis, logit_draws
 
 
 @pytest.fixture

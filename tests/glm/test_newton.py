@@ -17,10 +17,10 @@ from curvi.glm._bound import Rows
 from curvi.glm._dense import DenseBound
 from curvi.glm._design import DenseDesign
 from curvi.glm._fit import fit_glm
-from curvi.glm._likelihoods import Bernoulli, Gaussian, Poisson
 from curvi.glm._newton import run_newton
 from curvi.glm._rows import StreamedRows, StreamedTables, WholeTable
 from curvi.glm._stages import Options
+from curvi.likelihoods import Bernoulli, Gaussian, Poisson
 
 pytestmark = pytest.mark.float64_only
 FREE_NOISE = -1e-12

@@ -7,11 +7,12 @@ import pytest
 from scipy import optimize, special
 
 import curvi
+from curvi._core.quadrature import gauss_hermite
 from curvi.engine import Resources
 from curvi.families import FullRank, MeanField
 from curvi.glm._bound import Rows, SampledGLMProblem
 from curvi.glm._design import DenseDesign
-from curvi.glm._likelihoods import Bernoulli, Gaussian, gauss_hermite
+from curvi.likelihoods import Bernoulli, Gaussian
 from curvi.linalg import hessian
 from curvi.objective._draws import host_generator
 

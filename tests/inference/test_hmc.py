@@ -67,6 +67,16 @@ def test_stuck_chains_are_worth_one_draw_each(key):
     np.testing.assert_allclose(convergence_of(stuck).ess, 256, rtol=1e-6)
 
 
+def test_a_spike_that_no_chain_leaves_shows_in_distances_from_the_centre(key):
+    """Half of the chains stay in it: all agree on the mean, and none on the spread."""
+    rng = seeded(key)
+    kept = rng.normal(size=(12, 256, 1)) * np.where(np.arange(256) % 2, 1.0, 0.01)[:, None]
+    found = settling_of(kept)
+    assert found.ess.min() > 1500
+    assert found.scale_ess < 1500
+    assert settling_of(rng.normal(size=(12, 256, 1))).scale_ess > 1500
+
+
 def test_chains_between_which_nothing_moves_are_not_trusted(key):
     """Two modes that no trajectory joins: chains stay where they started, and nothing drifts."""
 

@@ -36,6 +36,15 @@ def test_the_summary_says_where_other_modes_were_looked_for():
     assert "none found along coordinates" in " ".join(str(fitted(8).summary()).split())
 
 
+def test_draws_without_a_covariance_are_looked_around_along_coordinates(key):
+    """No normal matches them, so that there are no shells of directions."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    draws = rng.normal(size=(400, 3)) * np.array([1.0, 1.0, 0.0])
+    density = BatchedDensity.of(curvi.Target(lambda z: -0.5 * (z**2).sum(), np.zeros(3)))
+    assert Search().standing_out(density, draws, rng).size == 0
+    assert Search().extent(draws, density) == "along coordinates"
+
+
 def test_places_of_a_narrow_mode_stand_out_of_their_shells(key):
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     unit = rng.normal(size=4)
@@ -45,3 +54,13 @@ def test_places_of_a_narrow_mode_stand_out_of_their_shells(key):
     draws = rng.normal(size=(400, 4))
     found = Search().standing_out(BatchedDensity.of(target), draws, rng)
     assert np.linalg.norm(found - 6 * unit, axis=1).min() < 1.8
+
+
+def test_a_chain_that_strayed_into_a_mode_does_not_make_it_known(key):
+    """A hundredth of the draws are there, where a third of the mass is."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    one = mixture("modes", "narrow", [[0.0], [6.0]], [1, 0.3], [0.7, 0.3])
+    draws = np.concatenate([rng.normal(size=(990, 1)), 6 + 0.3 * rng.normal(size=(10, 1))])
+    density = BatchedDensity.of(curvi.Target(one.density, one.start))
+    (end,) = Search().ends(density, one.start, draws, 0.5, rng)
+    assert abs(end.place[0] - 6) < 0.1

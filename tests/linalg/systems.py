@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from curvi.linalg import CGResult, Diagonal, conjugate_gradient
+from curvi.linalg import CGResult, DiagonalMetric, conjugate_gradient
 
 seeds = st.integers(min_value=0, max_value=2**32 - 1)
 dimensions = st.sampled_from([1, 2, 5, 12])
@@ -61,7 +61,7 @@ def model(system: System, x: jax.Array | np.ndarray) -> float:
 @functools.cache
 def _compiled(**options: object):
     def run(matrix, rhs, diagonal, initial, radius):
-        preconditioner = None if diagonal is None else Diagonal(diagonal)
+        preconditioner = None if diagonal is None else DiagonalMetric(diagonal)
         return conjugate_gradient(
             lambda v: matrix @ v,
             rhs,

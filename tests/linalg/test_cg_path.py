@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from curvi.linalg import Diagonal, conjugate_gradient, conjugate_gradient_path
+from curvi.linalg import DiagonalMetric, conjugate_gradient, conjugate_gradient_path
 
 
 def system_of(key, size=12):
@@ -19,7 +19,7 @@ def system_of(key, size=12):
 @pytest.mark.parametrize("warm", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_entries_are_the_iterates_after_1_3_7_steps_and_the_last(key, warm):
     matrix, rhs, weights = system_of(key)
-    metric = Diagonal(weights)
+    metric = DiagonalMetric(weights)
     initial = 0.1 * rhs if warm else None
     path = conjugate_gradient_path(
         lambda v: matrix @ v, rhs, preconditioner=metric, initial=initial, max_steps=9,
@@ -52,7 +52,9 @@ def test_a_short_path_leaves_entries_unused(key, dtype):
 @pytest.mark.float64_only
 def test_where_the_first_direction_has_no_curvature_the_way_is_steepest_descent(key):
     _, rhs, weights = system_of(key)
-    path = conjugate_gradient_path(lambda v: -v, rhs, preconditioner=Diagonal(weights), max_steps=5)
+    path = conjugate_gradient_path(
+        lambda v: -v, rhs, preconditioner=DiagonalMetric(weights), max_steps=5
+    )
     assert bool(path.negative_curvature)
     np.testing.assert_allclose(path.iterates[1], rhs / weights, rtol=1e-12)
     assert path.used.tolist() == [True, True, False, False, False]

@@ -16,7 +16,7 @@ from curvi._core.errors import InputError
 from curvi.linalg import (
     Definiteness,
     DenseMap,
-    Diagonal,
+    DiagonalMetric,
     FunctionMetric,
     Identity,
     conjugate_gradient,
@@ -210,7 +210,7 @@ def test_damping_preconditioning_and_projection_equal_their_matrices(dtype):
     system = positive_system(1, 5, 10.0)
     operator = tree_map_of(system, dtype)
     entries = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-    metric = Diagonal(
+    metric = DiagonalMetric(
         {"a": jnp.asarray(entries[:4].reshape(2, 2), dtype), "b": jnp.asarray(entries[4:], dtype)}
     )
     assert_close(damped(operator, 0.5).dense(), system.matrix + 0.5 * np.eye(5), dtype)

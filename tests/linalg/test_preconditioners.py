@@ -12,7 +12,7 @@ from curvi._core.errors import InputError
 from curvi.linalg import (
     CGOutcome,
     DenseMap,
-    Diagonal,
+    DiagonalMetric,
     FunctionMetric,
     Identity,
     conjugate_gradient,
@@ -28,7 +28,7 @@ def test_solve_undoes_apply_and_two_square_roots_make_a_solve(dtype, seed):
     entries = positive_diagonal(seed, 5)
     tree = {"a": jnp.asarray(entries[:3], dtype), "b": jnp.asarray(entries[3:], dtype)}
     vector = jax.tree.map(jnp.cos, tree)
-    for metric in (Identity(), Diagonal(tree)):
+    for metric in (Identity(), DiagonalMetric(tree)):
         back = metric.solve(metric.apply(vector))
         twice = metric.solve_sqrt(metric.solve_sqrt(vector))
         for found, expected in ((back, vector), (twice, metric.solve(vector))):
@@ -38,21 +38,21 @@ def test_solve_undoes_apply_and_two_square_roots_make_a_solve(dtype, seed):
 
 def test_entries_that_are_not_positive_are_raised_to_the_floor(dtype):
     eps = float(jnp.finfo(dtype).eps)
-    metric = Diagonal(jnp.asarray([4.0, 0.0, -8.0], dtype))
+    metric = DiagonalMetric(jnp.asarray([4.0, 0.0, -8.0], dtype))
     np.testing.assert_allclose(metric.entries, [4.0, 8 * eps, 8 * eps], rtol=1e-6)
-    np.testing.assert_array_equal(Diagonal(jnp.zeros(2, dtype)).entries, np.ones(2))
+    np.testing.assert_array_equal(DiagonalMetric(jnp.zeros(2, dtype)).entries, np.ones(2))
 
 
 def test_a_diagonal_that_is_not_finite_is_reported_by_the_solver(dtype):
-    metric = Diagonal(jnp.asarray([1.0, jnp.nan], dtype))
+    metric = DiagonalMetric(jnp.asarray([1.0, jnp.nan], dtype))
     result = conjugate_gradient(lambda v: v, jnp.ones(2, dtype), preconditioner=metric)
     assert int(result.outcome) == CGOutcome.NON_FINITE
     assert bool(jnp.isfinite(result.solution).all())
 
 
 def test_a_diagonal_crosses_jit_as_a_pytree(dtype):
-    metric = jax.jit(Diagonal)(jnp.asarray([1.0, 2.0], dtype))
-    assert isinstance(metric, Diagonal)
+    metric = jax.jit(DiagonalMetric)(jnp.asarray([1.0, 2.0], dtype))
+    assert isinstance(metric, DiagonalMetric)
     np.testing.assert_array_equal(metric.apply(jnp.ones(2, dtype)), [1.0, 2.0])
 
 
@@ -116,4 +116,4 @@ def test_bad_options_are_refused(dtype):
     with pytest.raises(InputError, match="exponent is 2"):
         martens_diagonal(jnp.ones(2, dtype), 1.0, exponent=2.0)
     with pytest.raises(InputError, match="diagonal has dtype int32"):
-        Diagonal(jnp.ones(2, jnp.int32)).apply(jnp.ones(2, dtype))
+        DiagonalMetric(jnp.ones(2, jnp.int32)).apply(jnp.ones(2, dtype))

@@ -95,9 +95,9 @@ def test_missing_values_are_refused_with_their_column_and_row(frame):
 @pytest.mark.parametrize(
     ("likelihood", "values", "sentence"),
     [
-        ("poisson", 0.5, "counts are whole numbers"),
-        ("poisson", -1.0, "counts are whole numbers"),
-        ("negative-binomial", 1.5, "counts are whole numbers"),
+        ("poisson", 0.5, "needs counts: whole numbers"),
+        ("poisson", -1.0, "needs counts: whole numbers"),
+        ("negative-binomial", 1.5, "needs counts: whole numbers"),
         ("bernoulli", 1.0, "needs two"),
         ("gaussian", 2.0, "nothing varies"),
         ("student-t", 2.0, "nothing varies"),

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 import curvi
+from curvi.likelihoods import likelihood_of
 from curvi.mixed._blocks import learn
 from curvi.mixed._formula import parse
-from curvi.mixed._likelihoods import likelihood_of
 from curvi.mixed._standard import standardised
 from curvi.mixed._sums import dense_sums
 from curvi.mixed._table import Scales

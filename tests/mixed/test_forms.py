@@ -17,6 +17,8 @@ REFUSED = {
     "z/(x - x)": "adds x and takes it away",
     "(x - x)**2": "adds x and takes it away",
     "x - x": "adds x and takes it away",
+    "x + x*z - x": "leave out the x that stands alone",
+    "x*z + x - x": "leave out the x that stands alone",
     "x - x + x": "adds x and takes it away",
     "x:z - z:x": "adds z:x and takes it away",
     "(x*z - x - z - x:z):h": "nothing is left",

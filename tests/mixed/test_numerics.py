@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
+from curvi.likelihoods import likelihood_of
 from curvi.linalg._modes import find_mode
 from curvi.mixed import MixedModel
 from curvi.mixed._conditional import integrate as integrate_model
@@ -14,7 +15,6 @@ from curvi.mixed._exact import GaussianMarginal
 from curvi.mixed._hyper import Block, Layout
 from curvi.mixed._integrate import white_points
 from curvi.mixed._large import fit_large
-from curvi.mixed._likelihoods import LIKELIHOODS, likelihood_of
 from curvi.mixed._marginal import Marginal
 from curvi.mixed._sparse import SparseRows, solve_sparse, sparse_statistics
 from curvi.mixed._system import condition, prior_of, remaining_columns, statistics, whitened
@@ -75,31 +75,6 @@ def test_block_elimination_gives_means_and_determinant_of_the_dense_system(key):
         np.testing.assert_allclose(solved.level_mean.ravel(), mean[size:], atol=1e-9)
         assert float(solved.log_det) == pytest.approx(np.linalg.slogdet(H)[1], abs=1e-8)
         assert float(solved.fit) == pytest.approx(mean @ H @ mean, abs=1e-8)
-
-
-@pytest.mark.parametrize("name", LIKELIHOODS)
-def test_slopes_of_a_likelihood_are_derivatives_and_expectations_are_integrals(key, name):
-    rng = generator(key)
-    likelihood = likelihood_of(name, None)
-    t, v = rng.standard_normal(6), 0.1 + rng.random(6)
-    y = rng.integers(0, 2, 6).astype(float)
-    trials, extra = np.ones(6), np.array([0.8, 5.0])[: len(likelihood.extras)]
-    step = 1e-5
-    up, down = (likelihood.log_density(t + s, y, trials, extra) for s in (step, -step))
-    first, second = likelihood.slopes(t, y, trials, extra)
-    np.testing.assert_allclose(first, (up - down) / (2 * step), atol=1e-7)
-    above, below = (likelihood.slopes(t + s, y, trials, extra)[0] for s in (step, -step))
-    np.testing.assert_allclose(second, (above - below) / (2 * step), atol=1e-7)
-    expected = likelihood.expected(t, v, y, trials, extra)
-    nodes, weights = special.roots_hermitenorm(80)
-    points = t[:, None] + np.sqrt(v)[:, None] * nodes
-    weights = weights / weights.sum()
-    oracle = likelihood.log_density(points, y[:, None], trials[:, None], extra) @ weights
-    np.testing.assert_allclose(expected[0], oracle, atol=1e-5)
-    for value, curve in zip(
-        expected[1:], likelihood.slopes(points, y[:, None], trials[:, None], extra), strict=True
-    ):
-        np.testing.assert_allclose(value, curve @ weights, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", ["bernoulli", "poisson", "negative-binomial"])

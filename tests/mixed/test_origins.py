@@ -157,8 +157,29 @@ def test_columns_around_their_centres_are_the_columns_of_a_moved_table(frame):
         X, _, lefts = matrices.evaluate(frame)
         near = frame.assign(**{n: frame[n] - m for n, m in matrices.common.centres})
         moved = matrices.evaluate(near)[0]
-        found = matrices.centred(X, lefts)[0]
-        shift = found - moved if "log" not in formula else np.zeros(1)
-        # the intercept takes what is constant, if there is one
-        np.testing.assert_allclose(shift, shift[:1] * matrices.common.intercept + 0 * shift,
-                                   atol=1e-9)  # fmt: skip
+        found = matrices.centred(X, lefts, frame)[0]
+        # and combine the columns that are there
+        combined = np.array(X)
+        for other, place, weight in matrices.common.within:
+            combined[:, place] += weight * X[:, other]
+        np.testing.assert_allclose(found, combined, atol=1e-9)
+        if "log" not in formula:
+            np.testing.assert_allclose(found, moved, atol=1e-9)
+
+
+@pytest.mark.parametrize("formula", ["y ~ t + I(t**2) + (1 | g)", "y ~ poly(t, 2) + (1 | g)"])
+def test_a_power_far_from_zero_varies_by_what_its_column_does(frame, formula):
+    frame["t"] = (frame["t"] - 4) / 4
+    far = frame.assign(t=frame["t"] + 2.0**23)  # which rounds no value of t
+    (near, _), (moved, said) = fitted(formula, frame), fitted(formula, far)
+    assert "constant" not in said
+    np.testing.assert_allclose(moved.coef_sd_[2], near.coef_sd_[2], rtol=1e-4)
+    np.testing.assert_allclose(moved.predict(far), near.predict(frame), atol=0.5)
+
+
+def test_a_power_of_which_rounding_leaves_nothing_is_refused_by_name(frame):
+    far = frame.assign(t=frame["t"] / 8 + 2.0**30)
+    evaluate(parse("y ~ t*x + (1 + t*x | g)"), far)  # x is near zero
+    for formula in ("y ~ t + I(t**2) + (1 | g)", "y ~ x + (1 + t + I(t**2) | g)"):
+        with pytest.raises(curvi.InputError, match=r"I\(t \*\* 2\).*center\(t\)"):
+            evaluate(parse(formula), far)

@@ -7,10 +7,9 @@ import pandas as pd
 import pytest
 
 import curvi
+from curvi.likelihoods import Bernoulli, Binomial, likelihood_of
 from curvi.mixed import MixedModel
 from curvi.mixed._integrate import Mixture, Proposal, weigh, white_points
-from curvi.mixed._likelihoods import Bernoulli, Binomial, likelihood_of
-from curvi.mixed._prediction import _mean_response
 from tests.mixed.tables import generator, table
 
 pytestmark = pytest.mark.float64_only
@@ -74,7 +73,7 @@ def test_a_large_mean_changes_the_intercept_and_nothing_else(key):
     far = fit("y ~ x + (1 | g)", frame.assign(y=frame["y"] + 1e7), **options)
     move = np.array([1e7, 0.0])
     np.testing.assert_allclose(far.coef_ - move, near.coef_, atol=1e-4)
-    np.testing.assert_allclose(far.coef_sd_, near.coef_sd_, rtol=1e-4)
+    np.testing.assert_allclose(far.coef_sd_, near.coef_sd_, rtol=1e-8)
 
 
 def test_the_prior_of_the_intercept_knows_the_offset(key):
@@ -145,7 +144,7 @@ def test_a_mixture_of_kernels_is_sampled_in_all_of_its_density(key):
 def test_expected_responses_of_groups_that_differ_widely_are_integrals(likelihood, link, sd):
     kind = likelihood_of(likelihood, link)
     mean = np.array([[-3.0, 0.0, 2.0]])
-    found = _mean_response(kind, mean, np.full((1, 3), sd**2), np.ones(3))
+    found = kind.expected_mean(mean, np.full((1, 3), sd**2), np.ones(3))
     x = np.linspace(-14, 14, 20001)[:, None]
     density = np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi)
     exact = np.trapezoid(kind.mean(mean + sd * x, np.ones(3)) * density, x, axis=0)

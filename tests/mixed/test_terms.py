@@ -184,11 +184,18 @@ def test_the_text_of_a_formula_in_a_file_is_shown_and_computes_nothing(tmp_path)
         ("I(poly(x, 2) + 1)", "several columns"), ("I(C(h))", "is a term"),
         ("proportion(n, n)", "response"), ("x:(1 + z)", "beside the terms"),
         ("poly(x, degree=2, degree=3)", "argument"), ("log(x, base=2)", "argument"),
+        ("C(h, Treatment(-'b'))", "number or a text"), ("bs(x, df=4, upper_bound='a')", "numbers"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_computed_is_refused_by_name(right, words):
     with pytest.raises(curvi.InputError, match=words):
         ours(right, table())
+
+
+@pytest.mark.parametrize("trials", ["h", "'5'", "None"])
+def test_trials_that_are_no_number_are_refused(trials):
+    with pytest.raises(curvi.InputError, match="the number of trials is"):
+        evaluate(parse(f"proportion(n, {trials}) ~ x + (1 | h)"), table())
 
 
 def test_levels_that_were_not_seen_are_named():

@@ -12,8 +12,9 @@ import scipy.stats
 
 import curvi
 from curvi._core import threads
+from curvi.likelihoods import Gaussian, likelihood_of
 from curvi.sequences import _latent
-from curvi.sequences._latent import LatentModel, Volatility
+from curvi.sequences._latent import LatentModel
 from curvi.sequences._nested import integrate
 from curvi.sequences._series import as_series
 from curvi.sequences._structure import Components, Structure
@@ -29,7 +30,9 @@ def generator(key):
 def model_of(y, likelihood, components, *, X=None, offset=0.0):
     X = np.zeros((len(y), 0)) if X is None else X
     scales = {"level": 1.0, "trend": 0.5, "season": 0.7, "noise": 1.0}
-    return LatentModel(y, likelihood, components, X, np.full(X.shape[1], 2.0), offset, scales)
+    return LatentModel(
+        y, likelihood_of(likelihood), components, X, np.full(X.shape[1], 2.0), offset, scales
+    )
 
 
 def dense_prior(structure, theta):
@@ -140,18 +143,6 @@ def test_no_gaussian_has_a_higher_bound(likelihood):
     start = np.concatenate([np.zeros(4), (0.5 * np.eye(4))[np.tril_indices(4)]])
     best = scipy.optimize.minimize(negative_bound, start, method="BFGS", options={"gtol": 1e-6})
     assert model.fit(theta).bound[0] == pytest.approx(-best.fun, abs=2e-7)
-
-
-def test_expectations_of_volatility_agree_with_quadrature():
-    mean, variance, y = np.asarray([0.3]), np.asarray([0.7]), np.asarray([1.4])
-    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
-    t = mean + np.sqrt(variance) * nodes
-    weights = weights / weights.sum()
-    ratio = y**2 * np.exp(-t)
-    terms = Volatility().row_terms(mean, variance, y)
-    value = -0.5 * (math.log(2 * math.pi) + t + ratio)
-    expected = [value, 0.5 * (ratio - 1), -0.25 * ratio, -0.5 * ratio, 0.25 * ratio, -0.125 * ratio]
-    np.testing.assert_allclose([float(x[0]) for x in terms], [weights @ e for e in expected])
 
 
 def test_a_lattice_integrates_skewed_densities():
@@ -268,7 +259,7 @@ def test_masked_entries_are_missing_and_markets_are_closed_on_weekends():
 
 def test_working_days_have_a_season_and_other_days_leave_none_out():
     week = pd.Series(np.tile(Y[:5], 3), index=pd.bdate_range("2024-01-04", periods=15))
-    assert len(as_series(week, None, "gaussian", season=True).y) == 15
+    assert len(as_series(week, None, Gaussian(), season=True).y) == 15
     daily = pd.Series(np.tile(Y, 3), index=pd.date_range("2024-01-01", periods=18))
     with pytest.raises(
         curvi.InputError, match=r"leaves out at least one step between y\[2\] and y\[3\]"
@@ -280,7 +271,7 @@ def test_working_days_have_a_season_and_other_days_leave_none_out():
 def test_periods_and_time_zones_are_times_too(form):
     months = pd.Series(np.tile(Y, 2), index=pd.date_range("2024-01-01", periods=12, freq="MS"))
     given = months.to_period("M") if form == "to_period" else months.tz_localize("Europe/Rome")
-    assert len(as_series(given, None, "gaussian", season=True).y) == 12
+    assert len(as_series(given, None, Gaussian(), season=True).y) == 12
     with pytest.raises(curvi.InputError, match="does not go forward"):
         curvi.StateSpace().fit(given[::-1])
     with pytest.raises(curvi.InputError, match="leaves out"):
@@ -309,6 +300,7 @@ REFUSED = {
     "regressors": (lambda: curvi.StateSpace().fit(Y, np.ones((5, 1))), "one row per step"),
     "a constant": (lambda: curvi.StateSpace().fit(Y, np.ones((6, 1))), "is constant"),
     "future": (lambda: curvi.StateSpace().fit(Y, Y[::-1] ** 2).forecast(2), "give X of shape"),
+    "far": (lambda: curvi.StateSpace().fit(Y).forecast(10**5), "at most 10000 ahead"),
     "unwanted": (lambda: curvi.StateSpace().fit(Y).forecast(2, X=np.ones((2, 1))), "fit"),
     "not fitted": (lambda: curvi.StateSpace().smooth(), "call fit"),
     "component": (lambda: curvi.StateSpace().fit(Y).smooth("season"), "choose one of"),

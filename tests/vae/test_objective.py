@@ -9,10 +9,10 @@ import pytest
 
 from curvi import VAE
 from curvi.engine import Resources
+from curvi.likelihoods import bounded
 from curvi.linalg import gauss_newton
 from curvi.vae import Bernoulli, Gaussian, MLPObjective, VAEObjective, initial_params
 from curvi.vae._class_objective import ClassObjective
-from curvi.vae._likelihoods import bounded
 from curvi.vae._networks import principal_rotation
 from curvi.vae._objective import kl_divergence, reparameterise
 from curvi.vae._training import EpochProblem, ShuffledRows, shuffling_multipliers

@@ -12,6 +12,7 @@ import numpy as np
 
 from curvi._core.errors import InputError, MemoryBudgetError
 
+_ROWS_AT_ONCE = 2048  # whose factors or quadrature nodes stay in the cache
 _UNITS = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _budget: ContextVar[int | None] = ContextVar("curvi_memory_budget", default=None)
 
@@ -116,3 +117,8 @@ def require_draws(count: int, width: int) -> None:
     They are made in double precision, and up to four arrays of them exist at once.
     """
     require_memory(4 * 8 * count * width, f"{count} draws of {width} numbers", "ask for fewer")
+
+
+def row_slices(count: int, size: int = _ROWS_AT_ONCE) -> Iterator[slice]:
+    """Consecutive rows, a few at a time."""
+    return (slice(start, start + size) for start in range(0, count, size))

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core.errors import InputError, warn_user
+from curvi._core.text import quoted
 from curvi._core.trees import Unravel, leaf_names, ravel
 
 OUTSIDE = (
@@ -132,6 +133,9 @@ def real_numbers(given: Any, name: str) -> np.ndarray:
 def refuse_unreal(given: Any, name: str) -> None:
     """Raise InputError for a mask, and for complex numbers in the words of scikit-learn."""
     refuse_masked(given, name)
+    frame = hasattr(given, "columns") and hasattr(given, "items")
+    for label, column in given.items() if frame else ():
+        refuse_unreal(column, f"column {quoted(str(label))} of {name}")
     if not isinstance(given, list | tuple) and not hasattr(given, "dtype"):
         return
     with contextlib.suppress(TypeError, ValueError):  # of a ragged list, which is refused later

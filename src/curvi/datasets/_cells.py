@@ -138,11 +138,11 @@ def read_cells(path: Path, *, separator: str, least: int = 2) -> Cells:
         ) from error
     if not lines:
         raise format_error(name, "", "has a header and no rows", "add rows below the header")
-    found = dict(zip(header, columns, strict=True))
-    comma = separator != "," and _has_decimal_commas(found, name)
+    table = dict(zip(header, columns, strict=True))
+    comma = separator != "," and _has_decimal_commas(table, name)
     if comma:
-        found = {key: [_with_point(cell) for cell in cells] for key, cells in found.items()}
-    return Cells(name, found, lines, separator, comma)
+        table = {key: [_with_point(cell) for cell in cells] for key, cells in table.items()}
+    return Cells(name, table, lines, separator, comma)
 
 
 def _has_decimal_commas(columns: dict[str, list[str]], name: str) -> bool:

@@ -53,8 +53,8 @@ def format_error(name: str, where: str, what: str, remedy: str = REPLACE) -> Dat
     remedy
         What to do about it, as a clause.
     """
-    place = f"{name}, {where}" if where else name
-    return DataFormatError(printable(f"{place}: {what}; {remedy}"))
+    where_in_file = f"{name}, {where}" if where else name
+    return DataFormatError(printable(f"{where_in_file}: {what}; {remedy}"))
 
 
 @runtime_checkable  # for annotation checkers
@@ -97,8 +97,14 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def inflate(raw: bytes, name: str, *, max_bytes: int = MAX_BYTES) -> bytes:
-    """Decompress gzip or bzip2 bytes into at most `max_bytes`; return others as they are."""
+def inflate(
+    raw: bytes, name: str, *, max_bytes: int = MAX_BYTES, ratio: int = 200, small: int = 2**22
+) -> bytes:
+    """Decompress gzip or bzip2 bytes into at most `max_bytes`; return others as they are.
+
+    What is not `small` and expands more than `ratio` times repeats a few lines: a small file would
+    keep a fit busy for many minutes.
+    """
     for magic, kind in _NOT_READ.items():
         if raw.startswith(magic):
             raise format_error(
@@ -107,9 +113,13 @@ def inflate(raw: bytes, name: str, *, max_bytes: int = MAX_BYTES) -> bytes:
     if not raw.startswith((_GZIP, _BZIP2)):
         return raw
     parts: list[bytes] = []
+    remedy = REPLACE
+    if (most := max(small, ratio * len(raw))) < max_bytes:
+        max_bytes = most
+        remedy = f"it grows more than {ratio} times: unpack it if it really repeats itself so"
     room, rest = max_bytes, raw
     for _ in range(MAX_STREAMS):
-        part, rest = _one_stream(rest, name, len(raw) - len(rest), room, max_bytes)
+        part, rest = _one_stream(rest, name, len(raw) - len(rest), room, max_bytes, remedy)
         parts.append(part)
         room -= len(part)
         if not rest:
@@ -118,7 +128,7 @@ def inflate(raw: bytes, name: str, *, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 def _one_stream(
-    data: bytes, name: str, offset: int, room: int, max_bytes: int
+    data: bytes, name: str, offset: int, room: int, max_bytes: int, remedy: str
 ) -> tuple[bytes, bytes]:
     """The first compressed stream of `data`, and the bytes after it."""
     decompressor: _Decompressor
@@ -128,13 +138,14 @@ def _one_stream(
         decompressor = bz2.BZ2Decompressor()
     else:
         raise format_error(name, f"byte {offset}", "bytes follow the end of the compressed data")
-    part = decompress(decompressor, data, name, f"byte {offset}", room, max_bytes)
+    part = decompress(decompressor, data, name, f"byte {offset}", room, max_bytes, remedy)
     return part, decompressor.unused_data
 
 
 def decompress(
-    decompressor: _Decompressor, data: bytes, name: str, where: str, room: int, max_bytes: int
-) -> bytes:
+    decompressor: _Decompressor, data: bytes, name: str, where: str, room: int, max_bytes: int,
+    remedy: str = REPLACE,
+) -> bytes:  # fmt: skip
     """Decompress one complete stream into at most `room` bytes, what is left of `max_bytes`."""
     try:
         # One byte more than allowed: zlib takes 0 for "no limit", and a stream that fills the
@@ -143,7 +154,7 @@ def decompress(
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise format_error(name, where, f"cannot be decompressed ({error})") from error
     if len(part) > room:
-        raise format_error(name, where, f"decompresses to more than {max_bytes} bytes")
+        raise format_error(name, where, f"decompresses to more than {max_bytes} bytes", remedy)
     if not decompressor.eof:
         raise format_error(name, where, "ends inside compressed data")
     return part

@@ -110,9 +110,9 @@ def _unit_rows(matrix: np.ndarray) -> np.ndarray:
 def _table(content: bytes, name: str, num_lines: int) -> list[str]:
     """The lines of a text file that must have exactly `num_lines`, empty ones at its end aside."""
     content = content.rstrip(b"\r\n")
-    found = content.count(b"\n") + 1
-    if found != num_lines:
-        raise format_error(name, f"line {found}", f"the file has {found} lines, not {num_lines}")
+    count = content.count(b"\n") + 1
+    if count != num_lines:
+        raise format_error(name, f"line {count}", f"the file has {count} lines, not {num_lines}")
     try:
         return content.decode("ascii").split("\n")
     except UnicodeDecodeError as error:

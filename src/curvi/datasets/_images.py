@@ -100,18 +100,18 @@ def parse_mat(
     order = _ORDERS.get(content[_HEADER - 4 : _HEADER])
     if order is None:
         raise format_error(name, "byte 124", "this is not the header of a MATLAB 5 file")
-    found: list[np.ndarray] = []
+    arrays: list[np.ndarray] = []
     count = 0
     for offset, body in _variables(content, name, order, max_bytes):
         where = f"byte {offset}"
         matrix = _matrix(body, name, where, order)
         count += 1
         if matrix[2] == variable:
-            found.append(_grey_levels(matrix, name, where, order, shape))
-    if len(found) != 1:
-        what = f"the variable {variable!r} is there {len(found)} times, among {count} variables"
+            arrays.append(_grey_levels(matrix, name, where, order, shape))
+    if len(arrays) != 1:
+        what = f"the variable {variable!r} is there {len(arrays)} times, among {count} variables"
         raise format_error(name, "", what)
-    return (found[0],)
+    return (arrays[0],)
 
 
 def _variables(

@@ -87,9 +87,9 @@ def _explain(line: bytes, name: str, number: int) -> DataFormatError:
         return format_error(name, where, "is empty")
     if _LABEL.fullmatch(words[0]) is None:
         return format_error(name, where, "the label is not a number")
-    for place, word in enumerate(words[1:], 2):
+    for index, word in enumerate(words[1:], 2):
         if _ENTRY.fullmatch(word) is None:
-            what = f"word {place} is not index:value with a whole index and a decimal value"
+            what = f"word {index} is not index:value with a whole index and a decimal value"
             return format_error(name, where, what)
     return format_error(name, where, "has characters other than words, spaces and tabs")
 

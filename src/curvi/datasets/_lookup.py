@@ -71,12 +71,12 @@ def load(name: str, *, download: bool = True) -> Dataset:
     entry = ENTRIES[one_of(name, tuple(ENTRIES), "name")]
     parts = []
     for file in entry.files:
-        place = find(file)
-        if place is None:
+        file_path = find(file)
+        if file_path is None:
             if not download:
                 raise missing(file, "downloads were not allowed")
-            place = fetch(file)
-        parts.append(read(file, place))
+            file_path = fetch(file)
+        parts.append(read(file, file_path))
     return Dataset(name, entry.description, **entry.assemble(parts))
 
 
@@ -114,14 +114,14 @@ def path(name: str) -> list[Path]:
     DataNotFoundError
         A file is missing; the message says where to put it.
     """
-    found = []
+    paths = []
     for file in ENTRIES[one_of(name, tuple(ENTRIES), "name")].files:
-        place = find(file)
-        if place is None:
+        file_path = find(file)
+        if file_path is None:
             how = "load() downloads it" if file.urls else "it has no public address to download"
             raise missing(file, how)
-        found.append(place)
-    return found
+        paths.append(file_path)
+    return paths
 
 
 def folders() -> tuple[Path, ...]:
@@ -168,9 +168,9 @@ def read(file: DataFile, path: Path, name: str = "") -> Arrays:
     """
     name = name or str(path)
     arrays = file.parse(read_content(path, name), name)
-    found = digest(arrays)
-    if found != file.sha256:
-        what = f"the checksum of its content is sha256 {found}, but {file.sha256} is expected"
+    checksum = digest(arrays)
+    if checksum != file.sha256:
+        what = f"the checksum of its content is sha256 {checksum}, but {file.sha256} is expected"
         raise format_error(name, "", what)
     return arrays
 
@@ -178,7 +178,7 @@ def read(file: DataFile, path: Path, name: str = "") -> Arrays:
 def missing(file: DataFile, reason: str) -> DataNotFoundError:
     """The error of a missing file: which, where it was searched for, and where to put it."""
     places = folders()
-    searched = " and ".join(str(place) for place in places)
+    searched = " and ".join(str(folder) for folder in places)
     unset = "" if len(places) > 1 else f" ({VARIABLE} is not set)"
     return DataNotFoundError(
         f"{file.path} is not in {searched}{unset}; {reason}; "

@@ -68,25 +68,25 @@ def parse_cells(
     order = _ORDERS.get(content[_HEADER - 4 : _HEADER])
     if order is None:
         raise format_error(name, "byte 124", "this is not the header of a MATLAB 5 file")
-    found: dict[str, list[np.ndarray]] = {}
+    sequences: dict[str, list[np.ndarray]] = {}
     for offset, body in _variables(content, name, order, max_bytes):
         where = f"byte {offset}"
         label, shape, cells = _cell_array(body, name, where, order)
         if label not in variables:
             continue
-        if label in found:
+        if label in sequences:
             raise format_error(name, where, f"the variable {label!r} is there twice")
         if shape is None or math.prod(shape) != variables[label]:
             what = f"{label} is not a cell array of {variables[label]} cells"
             raise format_error(name, where, what)
-        found[label] = _sequences(cells, name, where, order, label, shape, width)
-    missing = [label for label in variables if label not in found]
+        sequences[label] = _sequences(cells, name, where, order, label, shape, width)
+    missing = [label for label in variables if label not in sequences]
     if missing:
         raise format_error(name, "", f"there is no variable {missing[0]!r}")
     arrays: list[np.ndarray] = []
     for label in variables:
-        lengths = np.asarray([len(sequence) for sequence in found[label]], np.int64)
-        arrays += [np.concatenate(found[label]), lengths]
+        lengths = np.asarray([len(sequence) for sequence in sequences[label]], np.int64)
+        arrays += [np.concatenate(sequences[label]), lengths]
     return tuple(arrays)
 
 
@@ -123,21 +123,21 @@ def _sequences(
     """Every cell as a matrix of zeros and ones."""
     sequences, start = [], 0
     for index in range(math.prod(shape)):
-        place = f"{label}{{{index + 1}}}"
+        cell = f"{label}{{{index + 1}}}"
         head = cells[start : start + 8]
         if len(head) < 8:
-            raise format_error(name, where, f"ends before {place}")
+            raise format_error(name, where, f"ends before {cell}")
         kind, length = struct.unpack(f"{order}II", head)
         end = start + 8 + length
         if kind != _MATRIX or end > len(cells):
-            raise format_error(name, where, f"{place} is not a complete matrix")
+            raise format_error(name, where, f"{cell} is not a complete matrix")
         element = _element(cells[start:end], name, where, order)[1]
         word, size, _, kind, numbers = _matrix(element, name, where, order)
         if len(size) != 2 or size[1] != width or not 1 <= size[0] <= len(numbers):
-            raise format_error(name, where, f"{place} has the shape {size}, not (steps, {width})")
-        matrix = _grey_levels((word, size, place, kind, numbers), name, where, order, size)
+            raise format_error(name, where, f"{cell} has the shape {size}, not (steps, {width})")
+        matrix = _grey_levels((word, size, cell, kind, numbers), name, where, order, size)
         if matrix.max() > 1:
-            raise format_error(name, where, f"{place} holds a {matrix.max()}, not zeros and ones")
+            raise format_error(name, where, f"{cell} holds a {matrix.max()}, not zeros and ones")
         sequences.append(matrix)
         start = end
     if start != len(cells):

@@ -140,9 +140,9 @@ def check_header(header: list[str], name: str, separator: str, least: int = 2) -
             name, "line 1", "has one column, but a target and a feature are needed", hint
         )
     seen: set[str] = set()
-    for place, cell in enumerate(header, 1):
+    for number, cell in enumerate(header, 1):
         if not cell:
-            raise format_error(name, "line 1", f"column {place} has no name", "name every column")
+            raise format_error(name, "line 1", f"column {number} has no name", "name every column")
         if (shown := printable(cell)) in seen:
             what = f"two columns are called {quoted(cell)}"
             raise format_error(name, "line 1", what, "give every column a name of its own")

@@ -178,8 +178,8 @@ class BlockBidiagonal(Scale):
 
         def own(name: str, blocks: Blocks) -> Blocks:
             def one(block: Matrix, tangent: Matrix) -> Matrix:
-                moved: Matrix = getattr(_STEP.scale_metric(block), name)(tangent)
-                return moved
+                tangents: Matrix = getattr(_STEP.scale_metric(block), name)(tangent)
+                return tangents
 
             return jax.vmap(one)(params["steps"], blocks)
 

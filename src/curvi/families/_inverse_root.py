@@ -44,28 +44,28 @@ class InverseRoot(Scale):
 
     def init(self, sd: Vector) -> dict[str, Array]:
         """Independent coordinates."""
-        found = self.elimination
-        if sd.shape[0] != found.dimension:
+        structure = self.elimination
+        if sd.shape[0] != structure.dimension:
             raise InputError(
                 f"the position has {sd.shape[0]} coordinate(s) and the structure of "
-                f"SparsePrecision {found.dimension}; give it the structure of this position"
+                f"SparsePrecision {structure.dimension}; give it the structure of this position"
             )
-        count = found.num_dense
+        count = structure.num_dense
         return {
             "block": _BLOCK.init(sd[:count]),
-            "coupling": jnp.zeros((found.num_locals, count), sd.dtype),
-            "links": jnp.zeros(len(found.rows), sd.dtype),
+            "coupling": jnp.zeros((structure.num_locals, count), sd.dtype),
+            "links": jnp.zeros(len(structure.rows), sd.dtype),
             "log_scale": jnp.log(sd[count:]),
         }
 
     def apply(self, params: dict[str, Array], noise: Vector) -> Vector:
         """Substitution, round by round."""
-        found, count = self.elimination, self.elimination.num_dense
+        structure, count = self.elimination, self.elimination.num_dense
         top = _BLOCK.apply(params["block"], noise[:count])
         x = jnp.exp(params["log_scale"]) * noise[count:] - params["coupling"] @ top
-        for one in found.rounds():
+        for one in structure.rounds():
             if one.entries.stop > one.entries.start:
-                rows, columns = found.rows[one.entries], found.columns[one.entries]
+                rows, columns = structure.rows[one.entries], structure.columns[one.entries]
                 x = x.at[rows].add(-params["links"][one.entries] * x[columns])
         return jnp.concatenate([top, x])
 
@@ -75,12 +75,11 @@ class InverseRoot(Scale):
 
     def solve(self, params: dict[str, Array], centred: Vector) -> Vector:
         """``R^-1 x``: one sparse product."""
-        found, count = self.elimination, self.elimination.num_dense
+        structure, count = self.elimination, self.elimination.num_dense
         top, x = centred[:count], centred[count:]
-        moved = (
-            (x + params["coupling"] @ top).at[found.rows].add(params["links"] * x[found.columns])
-        )
-        own = jnp.exp(-params["log_scale"]) * moved
+        links = params["links"] * x[structure.columns]
+        rest = (x + params["coupling"] @ top).at[structure.rows].add(links)
+        own = jnp.exp(-params["log_scale"]) * rest
         return jnp.concatenate([_BLOCK.solve(params["block"], top), own])
 
     def diagonal_and_factor(self, params: Any, xp: Any = jnp) -> tuple[Any, Any]:
@@ -94,15 +93,15 @@ class InverseRoot(Scale):
     @partial(compiled, static_argnums=0)  # one by one its rounds take ten times as long
     def variance(self, params: dict[str, Array]) -> Vector:
         """Diagonal of R R' by Takahashi's recursion: entries of the inverse where N has them."""
-        found, links, coupling = self.elimination, params["links"], params["coupling"]
+        structure, links, coupling = self.elimination, params["links"], params["coupling"]
         factor = _BLOCK.factor(params["block"])
         block = factor @ factor.T
-        one, other, slot = found.pairs
+        one, other, slot = structure.pairs
         own = jnp.exp(2 * params["log_scale"])  # becomes the diagonal of the inverse
         beside = -coupling @ block  # its columns of the dense block
         across = jnp.zeros_like(links)  # its entries where N has them
-        for step in found.rounds():
-            r, c = found.rows[step.entries], found.columns[step.entries]
+        for step in structure.rounds():
+            r, c = structure.rows[step.entries], structure.columns[step.entries]
             n = links[step.entries]
             p, q, s = one[step.pairs], other[step.pairs], slot[step.pairs]
             beside = beside.at[r].add(-n[:, None] * beside[c])
@@ -120,8 +119,8 @@ class InverseRoot(Scale):
         zero = jnp.zeros(self.elimination.dimension, params["log_scale"].dtype)
 
         def transposed(fn: Any, v: Vector) -> Vector:
-            found: Vector = jax.linear_transpose(fn, zero)(v)[0]
-            return found
+            product: Vector = jax.linear_transpose(fn, zero)(v)[0]
+            return product
 
         def apply(v: Vector) -> Vector:
             return transposed(lambda x: self.solve(params, x), self.solve(params, v))
@@ -139,11 +138,11 @@ class InverseRoot(Scale):
         """
         variance = self.variance(params)
         block = _BLOCK.scale_metric(params["block"])
-        count, found = self.elimination.num_dense, self.elimination
+        count, structure = self.elimination.num_dense, self.elimination
         own = jnp.exp(-2 * params["log_scale"])
         weights = {
             "coupling": own[:, None] * variance[:count],
-            "links": own[found.rows] * variance[count:][found.columns],
+            "links": own[structure.rows] * variance[count:][structure.columns],
             "log_scale": jnp.full_like(own, 2.0),
         }
 

@@ -282,8 +282,8 @@ class DiagonalPlusLowRank(Scale):
                 "use a smaller rank, or FullRank()"
             )
         noise = jax.random.normal(jax.random.key(0), (sd.shape[0], self.rank), sd.dtype)
-        share = 0.1 / self.rank**0.5
-        return {"log_diagonal": jnp.log(sd), "factor": share * sd[:, None] * noise}
+        spread = 0.1 / self.rank**0.5
+        return {"log_diagonal": jnp.log(sd), "factor": spread * sd[:, None] * noise}
 
     def apply(self, params: dict[str, Array], noise: Float[Array, " noise"]) -> Vector:
         """``exp(l) e_1 + U e_2``."""
@@ -347,7 +347,7 @@ class DiagonalPlusLowRank(Scale):
         """
         _, whitened, chol = self._whitened(params)
         half = linalg.solve_triangular(chol, whitened.T, lower=True)
-        share = jnp.maximum(1 - jnp.sum(half**2, axis=0), 0.03)
+        unexplained = jnp.maximum(1 - jnp.sum(half**2, axis=0), 0.03)
         mean = self.mean_metric(params)
         gram = params["factor"].T @ mean.apply(params["factor"])
         gram = gram + 0.01 * jnp.eye(self.rank, dtype=gram.dtype)
@@ -355,14 +355,14 @@ class DiagonalPlusLowRank(Scale):
 
         def apply(tangent: dict[str, Array]) -> dict[str, Array]:
             return {
-                "log_diagonal": 2 * share**2 * tangent["log_diagonal"],
+                "log_diagonal": 2 * unexplained**2 * tangent["log_diagonal"],
                 "factor": 2 * mean.apply(tangent["factor"]) @ gram,
             }
 
         def solve(cotangent: dict[str, Array]) -> dict[str, Array]:
             right = linalg.cho_solve((gram_chol, True), cotangent["factor"].T).T
             return {
-                "log_diagonal": cotangent["log_diagonal"] / (2 * share**2),
+                "log_diagonal": cotangent["log_diagonal"] / (2 * unexplained**2),
                 "factor": 0.5 * mean.solve(right),
             }
 
@@ -374,13 +374,13 @@ class DiagonalPlusLowRank(Scale):
         The orthogonal complement has ``U' dU`` symmetric, hence the Sylvester equation
         :math:`U'U\,\Omega + \Omega\,U'U = U' dU - dU' U`, solved in the eigenbasis of U'U.
         """
-        factor, moved = params["factor"], tangent["factor"]
+        factor, factor_tangent = params["factor"], tangent["factor"]
         values, vectors = jnp.linalg.eigh(factor.T @ factor)
-        cross = factor.T @ moved
+        cross = factor.T @ factor_tangent
         rotated = vectors.T @ (cross - cross.T) @ vectors
         total = values[:, None] + values[None, :]
         omega = vectors @ jnp.where(total > 0, rotated / jnp.where(total > 0, total, 1), 0)
-        return {**tangent, "factor": moved - factor @ (omega @ vectors.T)}
+        return {**tangent, "factor": factor_tangent - factor @ (omega @ vectors.T)}
 
     def to_raw(self, params: dict[str, Array]) -> dict[str, Array]:
         """D and U."""

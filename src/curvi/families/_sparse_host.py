@@ -50,16 +50,16 @@ class SparseMap(WarpedMap):
     @classmethod
     def of(cls, family: SparsePrecision, params: Params) -> SparseMap:
         """The map of a family with these parameters."""
-        found, inner = family.elimination, params.scale_params["scale"]
-        assert found is not None  # noqa: S101  for the type checker
+        structure, inner = family.elimination, params.scale_params["scale"]
+        assert structure is not None  # noqa: S101  for the type checker
         raw, coupling, links, logs = (
             np.asarray(inner[name], np.float64)
             for name in ("block", "coupling", "links", "log_scale")
         )
-        mean = np.asarray(params.mean, np.float64)[found.order]
+        mean = np.asarray(params.mean, np.float64)[structure.order]
         factor = LowerTriangular().factor(raw, np)
         warp = np.asarray(params.scale_params["warp"], np.float64)
-        return cls(found, mean, factor, coupling, links, np.exp(logs), warp)
+        return cls(structure, mean, factor, coupling, links, np.exp(logs), warp)
 
     def params(self, dtype: Any) -> Params:
         """The parameters of the family whose map this is."""
@@ -89,11 +89,11 @@ class SparseMap(WarpedMap):
     @cached_property
     def _down(self) -> list[sparse.csr_matrix]:
         """The rows of N of every round."""
-        found, blocks = self.structure, []
-        for one in found.rounds():
+        structure, blocks = self.structure, []
+        for one in structure.rounds():
             begin, end = one.locals.start, one.locals.stop
-            starts = found.starts[begin : end + 1] - found.starts[begin]
-            entries = self.links[one.entries], found.columns[one.entries], starts
+            starts = structure.starts[begin : end + 1] - structure.starts[begin]
+            entries = self.links[one.entries], structure.columns[one.entries], starts
             blocks.append(sparse.csr_matrix(entries, (end - begin, begin)))
         return blocks
 
@@ -116,27 +116,27 @@ class SparseMap(WarpedMap):
 
     def precision(self) -> SparseSymmetric:
         """``(R R')^-1``, on the entries of N and the diagonal."""
-        found, own = self.structure, self.scale**-2
+        structure, own = self.structure, self.scale**-2
         links = self._links
-        whole = (links + sparse.identity(found.num_locals)).tocsr()
+        whole = (links + sparse.identity(structure.num_locals)).tocsr()
         weighted = whole.T.multiply(own).tocsr()
         product = (weighted @ whole).tocoo()
         below = product.row > product.col
-        low = np.zeros(len(found.rows))
-        slots = found.slots(product.row[below].astype(int), product.col[below].astype(int))
+        low = np.zeros(len(structure.rows))
+        slots = structure.slots(product.row[below].astype(int), product.col[below].astype(int))
         low[slots] = product.data[below]
         diagonal = own.copy()
-        np.add.at(diagonal, found.columns, own[found.rows] * self.links**2)
+        np.add.at(diagonal, structure.columns, own[structure.rows] * self.links**2)
         block = np.empty_like(self.block)
         if len(block):
             inverse = linalg.solve_triangular(self.block, np.eye(len(block)), lower=True)
             block = inverse.T @ inverse + self.coupling.T @ (own[:, None] * self.coupling)
-        return SparseSymmetric(found, block, weighted @ self.coupling, low, diagonal)
+        return SparseSymmetric(structure, block, weighted @ self.coupling, low, diagonal)
 
     def links_dot(self, vectors: np.ndarray) -> np.ndarray:
         """``N x`` for columns of the locals."""
-        found: np.ndarray = self._links @ vectors
-        return found
+        products: np.ndarray = self._links @ vectors
+        return products
 
     def with_root(self, root: InverseFactor) -> SparseMap:
         """The map with another R."""
@@ -146,41 +146,41 @@ class SparseMap(WarpedMap):
 
     @cached_property
     def _links(self) -> sparse.csr_matrix:
-        found = self.structure
-        shape = (found.num_locals, found.num_locals)
-        return sparse.csr_matrix((self.links, found.columns, found.starts), shape)
+        structure = self.structure
+        shape = (structure.num_locals, structure.num_locals)
+        return sparse.csr_matrix((self.links, structure.columns, structure.starts), shape)
 
     def apply(self, noise: np.ndarray) -> np.ndarray:
         """``R v``, both with a column for every draw."""
         count = self.structure.num_dense
-        found = np.empty_like(noise)
-        top, rest = found[:count], found[count:]
+        displacement = np.empty_like(noise)
+        top, rest = displacement[:count], displacement[count:]
         np.matmul(self.block, noise[:count], out=top)
         np.multiply(self.scale[:, None], noise[count:], out=rest)
         rest -= self.coupling @ top
         for one, block in zip(self.structure.rounds(), self._down, strict=True):
             if block.nnz:
                 rest[one.locals] -= block @ rest[: one.locals.start]
-        return found
+        return displacement
 
     def transposed(self, vectors: np.ndarray) -> np.ndarray:
         """``R' g``, both with a column for every draw."""
         count = self.structure.num_dense
-        found = vectors.copy()
-        top, rest = found[:count], found[count:]
+        product = vectors.copy()
+        top, rest = product[:count], product[count:]
         rounds = list(self.structure.rounds())
         for one, block in zip(rounds[::-1], self._up[::-1], strict=True):
             if block.nnz:
                 rest[: one.locals.start] -= block @ rest[one.locals]
         top -= self.coupling.T @ rest
-        found[:count] = self.block.T @ top
+        product[:count] = self.block.T @ top
         rest *= self.scale[:, None]
-        return found
+        return product
 
     def _placed(self, v: np.ndarray) -> np.ndarray:
         """Positions ``mu + R v``."""
-        moved = self.apply(np.ascontiguousarray(v.T)) + self.mean[:, None]
-        return np.ascontiguousarray(moved[self.structure.places].T)
+        positions = self.apply(np.ascontiguousarray(v.T)) + self.mean[:, None]
+        return np.ascontiguousarray(positions[self.structure.places].T)
 
     def linear_back(self, gradients: np.ndarray) -> np.ndarray:
         """``R' g``: gradients in v for gradients in the positions."""
@@ -195,8 +195,8 @@ class SparseMap(WarpedMap):
         draws = len(noise)
         v = self._linear_noise_of(positions).mean(axis=0)
         top = noise[:, :count] - noise[:, :count].mean(axis=0)
-        share = draws / (draws + 2.0 * count)
-        covariance = share * top.T @ top / draws + (1 - share) * np.eye(count)
+        shrinkage = draws / (draws + 2.0 * count)
+        covariance = shrinkage * top.T @ top / draws + (1 - shrinkage) * np.eye(count)
         scale = self.scale * noise[:, count:].std(axis=0).astype(self.scale.dtype)
         mean = self.mean + self.apply(v[:, None])[:, 0]
         block = self.block @ np.linalg.cholesky(covariance) if count else self.block

@@ -94,10 +94,10 @@ class SparsePrecision(WarpedGaussian):
         ones = np.ones(2 * len(pairs))
         both = np.concatenate([pairs, pairs[:, ::-1]])
         pattern = sparse.csr_matrix((ones, (both[:, 0], both[:, 1])), (dimension, dimension))
-        found = eliminate(pattern, np.unique(dense))
-        if found is None:
+        structure = eliminate(pattern, np.unique(dense))
+        if structure is None:
             raise InputError("the precision of these pairs is not sparse; use FullRank()")
-        return self.with_structure(found)
+        return self.with_structure(structure)
 
     def with_structure(self, elimination: Elimination) -> SparsePrecision:
         """The family with a structure that was found."""
@@ -106,30 +106,30 @@ class SparsePrecision(WarpedGaussian):
     @property
     def scale(self) -> Warped:
         """R by elimination, and the scales that follow the dense block."""
-        found = self.elimination
-        if found is None:
+        structure = self.elimination
+        if structure is None:
             raise InputError(_UNKNOWN)
-        count = found.num_dense if self.follows else 0
-        return Warped(found.order, count, InverseRoot(found))
+        count = structure.num_dense if self.follows else 0
+        return Warped(structure.order, count, InverseRoot(structure))
 
     _stored: ClassVar[dict[str, Any]] = {"structure": dict[str, np.ndarray] | None}
 
     def _state(self) -> dict[str, Any]:
         """The arguments of the constructor, the structure by its arrays."""
-        found = self.elimination
+        structure = self.elimination
         state = {name: getattr(self, name) for name in ("globals_", "pairs", "follows")}
-        return state | {"structure": None if found is None else found.arrays()}
+        return state | {"structure": None if structure is None else structure.arrays()}
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> SparsePrecision:
         """The family with these arguments."""
         arrays = state.pop("structure")
-        found = None if arrays is None else Elimination.of_arrays(arrays)
-        return cls(**state, elimination=found)
+        structure = None if arrays is None else Elimination.of_arrays(arrays)
+        return cls(**state, elimination=structure)
 
     def __repr__(self) -> str:
-        found = self.elimination
-        if found is None:
+        structure = self.elimination
+        if structure is None:
             return "SparsePrecision()" if self.pairs is None else "SparsePrecision(pairs)"
-        entries = len(found.rows) + found.num_locals * found.num_dense
-        return f"SparsePrecision({found.num_dense} dense rows, {entries} entries beside them)"
+        entries = len(structure.rows) + structure.num_locals * structure.num_dense
+        return f"SparsePrecision({structure.num_dense} dense rows, {entries} entries beside them)"

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 def leaf_coordinates(position: Any) -> dict[str, np.ndarray]:
     """The flat coordinates of every leaf, in the shape of the leaf, by its name."""
-    found, begin = {}, 0
+    coordinates, begin = {}, 0
     for path, leaf in jax.tree_util.tree_flatten_with_path(position)[0]:
         name = jax.tree_util.keystr(path, simple=True, separator=".")
         count = int(np.size(leaf))
-        found[name] = np.arange(begin, begin + count).reshape(np.shape(leaf))
+        coordinates[name] = np.arange(begin, begin + count).reshape(np.shape(leaf))
         begin += count
-    return found
+    return coordinates
 
 
 def resolved(family: Conditional, position: Any) -> Conditional:

@@ -64,18 +64,18 @@ class WarpedMap(abc.ABC):
 
     def back(self, moved: Moved, gradients: np.ndarray) -> np.ndarray:
         r"""Gradients of :math:`\log p(z) + \log |\det dz/d\epsilon|` in the noise."""
-        count, found = self.num_globals, np.ascontiguousarray(self.linear_back(gradients))
+        count, scores = self.num_globals, np.ascontiguousarray(self.linear_back(gradients))
         if count:
-            local = found[:, count:]
-            found[:, :count] += (local * moved.v[:, count:] + 1.0) @ self.warp
-            found[:, count:] = local * moved.scales
-        return found
+            local = scores[:, count:]
+            scores[:, :count] += (local * moved.v[:, count:] + 1.0) @ self.warp
+            scores[:, count:] = local * moved.scales
+        return scores
 
     def noise_of(self, positions: np.ndarray) -> np.ndarray:
         """The noise that is mapped to the positions."""
-        found = self._linear_noise_of(positions)
-        found[:, self.num_globals :] *= np.exp(-self._log_scales(found))
-        return found
+        noise = self._linear_noise_of(positions)
+        noise[:, self.num_globals :] *= np.exp(-self._log_scales(noise))
+        return noise
 
     def _log_scales(self, noise: np.ndarray) -> np.ndarray:
         """``B epsilon_g - |B|^2``, from the noise or from v, which share their globals."""

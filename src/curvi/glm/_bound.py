@@ -26,7 +26,7 @@ from curvi._core.trees import stable_sum
 from curvi.engine._problems import Resources, pick_rows, row_keys, step_key
 from curvi.families import Family, Params
 from curvi.glm._design import AnyArray, DenseDesign, Design
-from curvi.glm._likelihoods import Gaussian, Likelihood
+from curvi.likelihoods import Likelihood
 from curvi.linalg import FunctionMetric, Metric
 from curvi.solvers import Problem
 
@@ -183,12 +183,13 @@ class GLMProblem(RegressionProblem):
         """The negative ELBO."""
         mean, variance = self._predictor(self.to_mean(params), sample)
         noise = self._noise(mean, variance, sample)
-        rows = self.likelihood.expected(mean, variance, sample.y, noise)
+        extra = jnp.sqrt(noise)[None]
+        (rows,) = self.likelihood.expected(mean, variance, sample.y, extra=extra, orders=(0,))
         return -stable_sum(sample.weight * rows) + self.divergence(params, sample)
 
     def noise_variance(self, q: Params, sample: Rows) -> Float[Array, ""]:
         """The noise variance of a Gaussian likelihood; others do not use it."""
-        if not isinstance(self.likelihood, Gaussian):
+        if not self.likelihood.conjugate:
             return sample.noise
         return self._noise(*self._predictor(q, sample), sample)
 
@@ -198,7 +199,7 @@ class GLMProblem(RegressionProblem):
         return design.linear(q.mean), predictor_variance(self.family, q.scale_params, design)
 
     def _noise(self, mean: Array, variance: Array, sample: Rows) -> Array:
-        if not isinstance(self.likelihood, Gaussian):
+        if not self.likelihood.conjugate:
             return sample.noise
         square = stable_sum(sample.weight * ((sample.y - mean) ** 2 + variance))
         best = square / stable_sum(sample.weight)
@@ -298,7 +299,7 @@ class SampledGLMProblem(GLMProblem):
     def squared_gradients(self, back: Callable[[Any], Params], point: Any, sample: Any) -> Any:
         """Entrywise squares of the gradients of single rows, summed; the prior is no row."""
         rows = sample.rows
-        shared_noise = isinstance(self.likelihood, Gaussian)  # which is not a sum over rows
+        shared_noise = self.likelihood.conjugate  # which is not a sum over rows
         if shared_noise or not isinstance(rows.design, DenseDesign):
             return super().squared_gradients(back, point, sample)
         matrix, noise = rows.design.matrix, sample.noise
@@ -318,10 +319,10 @@ class SampledGLMProblem(GLMProblem):
     def _energy(self, params: Params, sample: Any) -> Float[Array, ""]:
         """Minus the log likelihood on the draws, scaled to all rows."""
         q, rows = self.to_mean(params), sample.rows
-        noise = self.noise_variance(q, rows)
+        extra = jnp.sqrt(self.noise_variance(q, rows))[None]
 
         def of_draw(t: Array) -> Array:
-            return stable_sum(rows.weight * self.likelihood.log_density(t, rows.y, noise))
+            return stable_sum(rows.weight * self.likelihood.log_density(t, rows.y, extra=extra))
 
         total = jnp.mean(jax.vmap(of_draw)(self._predictors(q, sample)))
         return -sample.multiple * total

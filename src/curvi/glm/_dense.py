@@ -21,9 +21,9 @@ import numpy as np
 
 from curvi._core.threads import available_threads, one_blas_thread
 from curvi.glm._diagonal_bound import DiagonalBound, Energy
-from curvi.glm._likelihoods import Gaussian, Likelihood, RowTerms
 from curvi.glm._rows import Tables
 from curvi.glm._sparse_rows import SparseTable
+from curvi.likelihoods import Likelihood, RowTerms
 
 COARSE_ROWS = 4000  # on which the first steps towards a solution are taken, at least
 # Hessians of a coarse stage take a share of the rows: each k-th, k at most LARGEST_STRIDE, and
@@ -141,7 +141,7 @@ class DenseBound(DiagonalBound):
 
     def noise_variance(self, mu: np.ndarray, sd: np.ndarray) -> float:
         """The noise variance in use."""
-        if not isinstance(self.likelihood, Gaussian) or self.noise > 0:
+        if not self.likelihood.conjugate or self.noise > 0:
             return self.noise
         return max(2 * self._unit_energy(mu, sd) / self._total, -self.noise)
 
@@ -216,7 +216,7 @@ class DenseBound(DiagonalBound):
         :math:`\tfrac W2 (Q''/Q - Q'Q'^\top/Q^2)`: free noise adds ``-2 / W`` times the outer
         product of the gradient.
         """
-        if not isinstance(self.likelihood, Gaussian):
+        if not self.likelihood.conjugate:
             return energy
         best = 2 * energy.value / self._total
         free = self.noise <= 0 and best > -self.noise

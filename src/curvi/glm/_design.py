@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from scipy import sparse
 
 from curvi._core.errors import InputError
-from curvi.glm._likelihoods import row_slices
+from curvi._core.memory import row_slices
 
 AnyArray = Any  # NumPy on the host, JAX in compiled fits
 

@@ -25,14 +25,14 @@ from curvi.glm._bound import GLMProblem, Rows, on_device, padded
 from curvi.glm._dense import DenseBound
 from curvi.glm._design import DenseDesign
 from curvi.glm._diagonal_bound import DiagonalBound
-from curvi.glm._full_bound import FullBound, OnePredictor
+from curvi.glm._full_bound import FullBound
 from curvi.glm._full_newton import fit_full, full_moments
-from curvi.glm._likelihoods import Gaussian, Likelihood
 from curvi.glm._narrowness import checked
 from curvi.glm._rows import StreamedRows, Tables, WholeTable
 from curvi.glm._sparse_rows import SparseTable, pairs_fit
 from curvi.glm._stages import THREADED_WORK, Hooks, Options, by_relevance, by_stages
 from curvi.glm._starts import GLMFit, Start, best_start, starting_moments, with_noise
+from curvi.likelihoods import Likelihood, OnePredictor
 from curvi.solvers import TrustRegion
 
 LARGEST_DENSE = 1600  # parameters up to which the Hessian is formed and factorised
@@ -120,7 +120,7 @@ def fit_glm(
         # Rows that say little about wide coefficients: the trust region converges where these
         # steps hardly do, and is worth its compilation. Gaussian ones began at the optimum.
         gave_up = found.outcome in (Outcome.BUDGET, Outcome.STALLED) and options.max_steps is None
-        if gave_up and isinstance(rows, Rows) and not isinstance(likelihood, Gaussian):
+        if gave_up and isinstance(rows, Rows) and not likelihood.conjugate:
             found = compiled(rows)
     elif streamed or (exact and dense_is_cheap(family, rows, 2 * columns)):
         if streamed:

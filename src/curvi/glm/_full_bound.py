@@ -12,7 +12,6 @@ is the precision of q. One pass over the rows gives the value, the gradient and 
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,44 +22,12 @@ from scipy import linalg, optimize
 
 from curvi._core.threads import available_threads
 from curvi.glm._dense import added, summed
-from curvi.glm._likelihoods import Gaussian, Likelihood
 from curvi.glm._rows import Tables
 from curvi.glm._sparse_rows import SparseTable
+from curvi.likelihoods import RowModel
 
 _AT_ONCE = 2048  # rows of a product of matrices whose factors stay in the cache
 _PART = 64 * _AT_ONCE  # rows that are shared among threads together
-
-
-class PredictorTerms(NamedTuple):
-    """``-E[log p(y | t)]`` of rows, its gradient and expected Hessian in C predictors."""
-
-    value: np.ndarray  # (rows,)
-    slope: np.ndarray  # (rows, C)
-    curvature: np.ndarray  # (rows, C, C), positive semi-definite
-
-
-class RowModel(abc.ABC):
-    """The likelihood of a row as a function of C jointly Gaussian predictors."""
-
-    count: int  # C
-
-    @abc.abstractmethod
-    def terms(self, mean: np.ndarray, covariance: np.ndarray, y: np.ndarray) -> PredictorTerms:
-        """Of rows with means (rows, C) and covariances (rows, C, C)."""
-
-
-@dataclass(frozen=True)
-class OnePredictor(RowModel):
-    """A likelihood of one linear predictor, of unit noise where it has noise."""
-
-    likelihood: Likelihood
-    count: int = 1
-
-    def terms(self, mean: np.ndarray, covariance: np.ndarray, y: np.ndarray) -> PredictorTerms:
-        """In closed form or by one-dimensional quadrature."""
-        found = self.likelihood.row_terms(mean[:, 0], covariance[:, 0, 0], y.astype(np.float64))
-        curvature = np.broadcast_to(-found.mean_mean, mean[:, 0].shape)
-        return PredictorTerms(-found.value, -found.by_mean[:, None], curvature[:, None, None])
 
 
 class Here(NamedTuple):
@@ -103,7 +70,7 @@ class FullBound:
     @property
     def is_gaussian(self) -> bool:
         """Whether rows have noise."""
-        return isinstance(getattr(self.model, "likelihood", None), Gaussian)
+        return self.model.conjugate
 
     def at(self, mean: np.ndarray, factor: np.ndarray) -> Here:
         """One pass over all rows."""

@@ -10,13 +10,12 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from curvi._core.errors import InputError
 from curvi.glm._base import BayesianLinearModel
-from curvi.glm._contrasts import expected_softmax
 from curvi.glm._design import Columns
 from curvi.glm._fit import fit_glm
-from curvi.glm._likelihoods import Bernoulli, expected_sigmoid
 from curvi.glm._rows import Observations, StreamedRows
 from curvi.glm._softmax import fit_softmax
 from curvi.glm._starts import GLMFit
+from curvi.likelihoods import Bernoulli, expected_softmax
 
 _WIDE = 1e100  # beyond, the sigmoid and the softmax of a predictor are steps
 
@@ -198,7 +197,6 @@ def _probabilities(mean: np.ndarray, sd: np.ndarray, correlation: np.ndarray) ->
     shrink = _WIDE / np.maximum(size, _WIDE)
     mean, sd = shrink * mean, shrink * sd
     if mean.shape[1] == 1:
-        variance = sd**2
-        pair = [expected_sigmoid(sign * mean[:, 0], variance[:, 0]) for sign in (-1.0, 1.0)]
-        return np.column_stack(pair)
+        m, v, labels = mean[:, 0], sd[:, 0] ** 2, Bernoulli()
+        return np.column_stack([labels.expected_mean(sign * m, v) for sign in (-1.0, 1.0)])
     return expected_softmax(mean, sd[:, :, None] * correlation * sd[:, None, :])

@@ -16,12 +16,18 @@ from typing import Any
 import numpy as np
 from scipy import linalg
 
-from curvi.glm._contrasts import Contrasts, contrast_basis, logit_draws
-from curvi.glm._full_bound import FullBound, OnePredictor, RowModel
-from curvi.glm._likelihoods import Likelihood
+from curvi.glm._full_bound import FullBound
 from curvi.glm._rows import Tables
 from curvi.glm._sparse_rows import SparseTable
 from curvi.glm._starts import GLMFit, blocks_of, total_variance
+from curvi.likelihoods import (
+    Contrasts,
+    Likelihood,
+    OnePredictor,
+    RowModel,
+    contrast_basis,
+    logit_draws,
+)
 
 TOO_NARROW = 1.25  # ratio of sds from which a covariance that is not full is warned of
 

@@ -9,12 +9,12 @@ import numpy as np
 from scipy import sparse
 
 from curvi._core.errors import InputError
+from curvi._core.memory import row_slices
 from curvi.families import Family, Params
-from curvi.glm._contrasts import contrast_basis
 from curvi.glm._design import Columns, DenseDesign, Design, binary_unit
-from curvi.glm._likelihoods import row_slices
 from curvi.glm._narrowness import centred_variance
 from curvi.glm._starts import blocks_of, total_variance
+from curvi.likelihoods import contrast_basis
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,14 @@ from sklearn.metrics import d2_tweedie_score
 
 from curvi._core import validation
 from curvi._core.errors import InputError, warn_user
+from curvi._core.quadrature import gauss_hermite
 from curvi.families import MeanField
 from curvi.glm._base import BayesianLinearModel, estimator
 from curvi.glm._design import Columns
 from curvi.glm._fit import fit_glm
-from curvi.glm._likelihoods import Gaussian, Poisson, gauss_hermite
 from curvi.glm._rows import Observations
 from curvi.glm._starts import GLMFit
+from curvi.likelihoods import Gaussian, Poisson
 
 _LEAST_NOISE = {8: 1e-12, 4: 1e-6}  # of the variance of y, by bytes of a number
 _NODES = 40  # of the rate, in intervals of counts

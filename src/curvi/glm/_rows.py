@@ -18,10 +18,10 @@ from sklearn.utils import check_X_y
 from sklearn.utils.validation import _check_sample_weight
 
 from curvi._core.errors import InputError
+from curvi._core.memory import row_slices
 from curvi._core.validation import refuse_unreal
 from curvi.glm._bound import Rows
 from curvi.glm._design import Columns, Moments
-from curvi.glm._likelihoods import row_slices
 from curvi.io._passes import SameRows, aligned, column_names
 
 DTYPES = (np.float64, np.float32)

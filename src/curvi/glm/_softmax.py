@@ -5,7 +5,7 @@ r"""Multiclass: a softmax over K linear predictors.
     E[\log p(y_i)] = m_{i y_i} - E\Big[\log \sum_k e^{t_{ik}}\Big], \qquad
     t_i \sim N(m_i, V_i)
 
-With a full covariance the coefficients of all classes are jointly Gaussian (:mod:`_contrasts`);
+With a full covariance the coefficients of all classes are jointly Gaussian (`Contrasts`);
 with any other the K blocks of coefficients are independent, and V_i is diagonal. The expectation
 is averaged over draws in the space of logits, not of coefficients: :math:`t = m + L \epsilon` with
 draws that are fixed, normalised and the same for every row for the exact methods, fresh for the
@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy import special
 
+from curvi._core.memory import row_slices
 from curvi._core.meshes import current_mesh
 from curvi._core.threads import one_blas_thread
 from curvi._core.trees import precision_of, stable_sum
@@ -39,7 +40,6 @@ from curvi.glm._bound import (
     predictor_variance,
     sampled_rows,
 )
-from curvi.glm._contrasts import Contrasts, draws_for, logit_draws
 from curvi.glm._design import DenseDesign
 from curvi.glm._diagonal_bound import DiagonalBound, Energy
 from curvi.glm._fit import (
@@ -53,11 +53,11 @@ from curvi.glm._fit import (
 )
 from curvi.glm._full_bound import FullBound
 from curvi.glm._full_newton import fit_full, full_moments
-from curvi.glm._likelihoods import Bernoulli, row_slices
 from curvi.glm._narrowness import checked
 from curvi.glm._rows import WholeTable
 from curvi.glm._stages import Options
 from curvi.glm._starts import GLMFit, starting_moments
+from curvi.likelihoods import Bernoulli, Contrasts, draws_for, logit_draws
 from curvi.linalg import FunctionMetric, Metric
 from curvi.solvers import Problem
 

@@ -38,7 +38,7 @@ from curvi.engine import (
 )
 from curvi.families import Family, MeanField, Params
 from curvi.inference._broken_start import broken_gradient
-from curvi.inference._growth import Grown, Precision, run_growing
+from curvi.inference._growth import Accuracy, Grown, run_growing
 from curvi.inference._initial import (
     COPIES,
     FirstRun,
@@ -259,7 +259,7 @@ def fit(
             grown = run_growing(
                 problem, first.method, first.ended, resources, budget,
                 execution=execution, restart=first.start if again else None,
-                precision=Precision(
+                accuracy=Accuracy(
                     None if num_draws or isinstance(draws, Draws) else mc_tolerance),
             )  # fmt: skip
         except Exception as error:

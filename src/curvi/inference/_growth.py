@@ -44,7 +44,7 @@ _FACTORS = (4, 16, 64)  # every number of draws is compiled anew, so there are f
 
 
 @dataclass(frozen=True)
-class Precision:
+class Accuracy:
     """How precise the mean must be, and what may be spent on it.
 
     Parameters
@@ -88,7 +88,7 @@ def run_growing(
     budget: Budget,
     *,
     execution: Execution,
-    precision: Precision,
+    accuracy: Accuracy,
     restart: Params | None = None,
 ) -> Grown:
     """Go on from a run; while the Monte-Carlo error is above the tolerance, run on more draws.
@@ -100,7 +100,7 @@ def run_growing(
     and did not converge begins again at ``restart``, if that is given, on four times the draws:
     where it ended has too much of its few draws in it.
     """
-    growth = _Growth(problem, method, first, resources, budget, execution, precision)
+    growth = _Growth(problem, method, first, resources, budget, execution, accuracy)
     if first.outcome is Outcome.BUDGET and restart is not None and budget.left() > 0:
         return growth.on_more_draws(restart)
     if not method.takes_newton_steps(problem) or first.outcome is not Outcome.CONVERGED:
@@ -125,7 +125,7 @@ class _Growth:
     resources: Resources
     budget: Budget
     execution: Execution
-    precision: Precision
+    accuracy: Accuracy
     replicates: Replicates | None = None
 
     def __post_init__(self) -> None:
@@ -165,7 +165,7 @@ class _Growth:
             if self.ended.outcome is Outcome.CONVERGED and self.budget.left() <= 0:
                 return self.grown(Outcome.IMPRECISE, _NO_TIME)
             self._leave_saddle()
-            limit = self.precision.mc_tolerance
+            limit = self.accuracy.mc_tolerance
             if limit is None or self.ended.outcome is not Outcome.CONVERGED:
                 return self.grown(self.ended.outcome)
             try:
@@ -177,7 +177,7 @@ class _Growth:
                 return self.grown(Outcome.IMPRECISE, _unknown(self.problem, self.replicates))
             if error <= limit:
                 return self.grown(Outcome.CONVERGED)
-            count = next_count(self.problem, error / limit, self.precision)
+            count = next_count(self.problem, error / limit, self.accuracy)
             if count is None or self.spent >= self.budget.max_steps or _is_late(self.budget):
                 return self.grown(Outcome.IMPRECISE, _too_few(self.problem, error, limit))
             self._use_draws(count)
@@ -192,7 +192,7 @@ class _Growth:
             self.resources,
             execution=self.execution,
             budget=self.budget,
-            num_steps=self.precision.replicate_steps,
+            num_steps=self.accuracy.replicate_steps,
         )
         return self._error_of(self.replicates)
 
@@ -273,16 +273,16 @@ def _unknown(problem: VariationalProblem, found: Replicates) -> str:
     )
 
 
-def next_count(problem: VariationalProblem, excess: float, precision: Precision) -> int | None:
+def next_count(problem: VariationalProblem, excess: float, accuracy: Accuracy) -> int | None:
     """The next number of draws when the error is ``excess`` times too large; None if none fits."""
     now = problem.plan.num_draws
     wanted = min((f for f in _FACTORS if f >= 1.2 * excess**2), default=_FACTORS[-1])
     num_rows = max(problem.density.num_rows, 1)
     width = problem.family.num_noise(problem.dimension)
     most = min(
-        precision.most_draws,
-        int(precision.most_noise / width),
-        int(precision.most_work / (num_rows * problem.dimension)),
+        accuracy.most_draws,
+        int(accuracy.most_noise / width),
+        int(accuracy.most_work / (num_rows * problem.dimension)),
     )
     fitting = [f for f in _FACTORS if f <= wanted and f * now <= most]
     return fitting[-1] * now if fitting else None

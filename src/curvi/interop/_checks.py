@@ -26,10 +26,10 @@ def shapes_of(position: dict[str, Any]) -> Shapes:
 
 def check_position(position: Any, expected: Shapes) -> None:
     """Raise InputError for a position of other variables: a model would draw those it misses."""
-    found = shapes_of(position) if isinstance(position, dict) else ()
-    if found != expected:
+    shapes = shapes_of(position) if isinstance(position, dict) else ()
+    if shapes != expected:
         listed = ", ".join(f"{name} {shape}" for name, shape in expected)
-        given = ", ".join(f"{name} {shape}" for name, shape in found) or type(position).__name__
+        given = ", ".join(f"{name} {shape}" for name, shape in shapes) or type(position).__name__
         raise InputError(
             f"the position has {given}, but the unconstrained variables of the model are {listed}; "
             "give those, or build the target from the other model"
@@ -70,10 +70,10 @@ def check_observed(name: str, site: dict[str, Any], values: np.ndarray) -> None:
         inside &= np.asarray(support(values))
     if not inside.all():
         index = tuple(int(i) for i in np.argwhere(~inside)[0])
-        place = f"entry [{', '.join(map(str, index))}]" if index else "the value"
+        entry = f"entry [{', '.join(map(str, index))}]" if index else "the value"
         kind = type(family).__name__.removesuffix("Probs").removesuffix("Logits")
         raise InputError(
-            f"observed site {name!r}: {place} is {values[index]}, outside the support of {kind}; "
+            f"observed site {name!r}: {entry} is {values[index]}, outside the support of {kind}; "
             "correct or drop it, or use another distribution"
         )
 

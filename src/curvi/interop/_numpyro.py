@@ -14,7 +14,7 @@ from curvi._core.errors import InputError, optional_import, warn_user
 from curvi.interop import _checks as checks
 from curvi.interop._numpyro_call import (
     Call,
-    ModelForms,
+    NumPyroForms,
     Plate,
     Position,
     Trace,
@@ -30,7 +30,7 @@ from curvi.interop._numpyro_sites import (
     subsampled_plates,
 )
 from curvi.interop._numpyro_start import candidate_positions, started_at_best
-from curvi.interop._standardise import SUFFIX, latent_scales, precision_of, standardised_sites
+from curvi.interop._standardise import SUFFIX, latent_scales, prior_precision, standardised_sites
 from curvi.targets import AbstractTarget
 
 
@@ -110,8 +110,8 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> Abstra
     if plates:
         _check_outside(call, Plate(*next(iter(plates.items()))), start)
     noises = [f"{name}{SUFFIX}" for name in call.standard]
-    forms = ModelForms(
-        call, plates, start, labels, {name: precision_of(trace[name]["fn"]) for name in noises}
+    forms = NumPyroForms(
+        call, plates, start, labels, {name: prior_precision(trace[name]["fn"]) for name in noises}
     )
     return started_at_best(forms.target(forms.none(start)), candidates)
 
@@ -130,20 +130,20 @@ def _standardised(call: Call, latent: list[str], trace: Trace) -> tuple[Call, li
         return call.trace(init_to_feasible(), values)
 
     def traced(names: list[str]) -> Trace:
-        found: Trace = {}
+        rewritten: Trace = {}
         other = call._replace(standard=tuple(names))
-        jax.eval_shape(lambda: found.update(other.trace(init_to_feasible(), {})))
-        return found
+        jax.eval_shape(lambda: rewritten.update(other.trace(init_to_feasible(), {})))
+        return rewritten
 
     try:
         wanted = [name for name in latent_scales(run, sites) if f"{name}{SUFFIX}" not in trace]
-        names, found = standardised_sites(wanted, traced)
+        names, rewritten = standardised_sites(wanted, traced)
     except (TypeError, ValueError, NotImplementedError, jax.errors.JAXTypeError):
         return call, latent, trace  # a model that cannot be run on tracers alone
     if not names:
         return call, latent, trace
-    inferred = [name for name in found if is_latent(found[name])]
-    return call._replace(standard=tuple(names)), inferred, {**trace, **found}
+    inferred = [name for name in rewritten if is_latent(rewritten[name])]
+    return call._replace(standard=tuple(names)), inferred, {**trace, **rewritten}
 
 
 def _prototype(call: Call, library: ModuleType) -> tuple[Trace, dict[str, np.ndarray]]:
@@ -206,14 +206,14 @@ def _check_outside(call: Call, plate: Plate, position: Position) -> None:
     Evaluated in two places, because a product with a coordinate hides at a start of zero.
     """
     rng = np.random.default_rng(0)
-    moved = {
+    shifted = {
         name: leaf + jnp.asarray(rng.uniform(0.1, 0.5, leaf.shape), leaf.dtype)
         for name, leaf in position.items()
     }
     batches = [jnp.asarray(rows, jnp.int32) for rows in ([0], [plate.size - 1], range(plate.size))]
-    outside = jax.jit(lambda place: [log_probs(call, plate, place, rows)[1] for rows in batches])
-    for place in (position, moved):
-        values = np.asarray(outside(place))
+    outside = jax.jit(lambda point: [log_probs(call, plate, point, rows)[1] for rows in batches])
+    for point in (position, shifted):
+        values = np.asarray(outside(point))
         # The same sums of the same numbers: they differ by rounding at most.
         close = 1e3 * float(jnp.finfo(dtype_of(position)).eps)
         if not np.allclose(values, values[0], rtol=close, atol=close, equal_nan=True):

@@ -60,8 +60,8 @@ class Call(NamedTuple):
         from numpyro import handlers
 
         started = handlers.substitute(self.seeded(), substitute_fn=strategy)
-        found = handlers.trace(handlers.substitute(started, data=data))
-        return dict(found.get_trace(*self.args, **self.kwargs))
+        traced = handlers.trace(handlers.substitute(started, data=data))
+        return dict(traced.get_trace(*self.args, **self.kwargs))
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def quiet_numpyro() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class ModelForms(Centring):
+class NumPyroForms(Centring):
     """The forms of a model between its own sites and their noise.
 
     Parameters
@@ -114,11 +114,11 @@ class ModelForms(Centring):
         from numpyro.distributions import biject_to
 
         trace = _trace_at(self.call._replace(degrees=degrees), self.plates, position, others)
-        found = dict(position)
+        values = dict(position)
         for name in self.call.standard:
             support = trace[name + SUFFIX]["fn"].support
-            found[name + SUFFIX] = biject_to(support).inv(trace[name + MOVED]["value"])
-        return found
+            values[name + SUFFIX] = biject_to(support).inv(trace[name + MOVED]["value"])
+        return values
 
 
 def _trace_at(call: Call, plates: Mapping[str, int], position: Position, others: Degrees) -> Trace:

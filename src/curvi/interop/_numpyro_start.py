@@ -32,9 +32,9 @@ def middle_of(distribution: Any) -> Any:
         inner = inner.base_dist
     for find in (lambda: inner.icdf(jnp.asarray(0.5)), lambda: _mapped(inner), lambda: inner.mean):
         try:
-            if (found := find()) is not None:
+            if (middle := find()) is not None:
                 # Means of integers are integers: draws would be floats, in the precision of JAX.
-                return jnp.broadcast_to(jnp.asarray(found, float), distribution.shape())
+                return jnp.broadcast_to(jnp.asarray(middle, float), distribution.shape())
         except _UNKNOWN:
             continue
     return None
@@ -42,10 +42,10 @@ def middle_of(distribution: Any) -> Any:
 
 def _mapped(distribution: Any) -> Any:
     """The middle of the base of a transformed distribution, where it goes."""
-    found = middle_of(distribution.base_dist)
-    for transform in distribution.transforms if found is not None else ():
-        found = transform(found)
-    return found
+    middle = middle_of(distribution.base_dist)
+    for transform in distribution.transforms if middle is not None else ():
+        middle = transform(middle)
+    return middle
 
 
 def candidate_positions(call: Call, latent: list[str]) -> list[Position]:
@@ -60,12 +60,12 @@ def candidate_positions(call: Call, latent: list[str]) -> list[Position]:
         return jnp.broadcast_to(value, (*site["kwargs"].get("sample_shape", ()), *value.shape))
 
     def run() -> Position:
-        found: Position = {}
+        position: Position = {}
         trace = call.trace(strategy, {})
         for name in latent:
             site = trace[name]
-            found[name] = jnp.asarray(biject_to(site["fn"].support).inv(site["value"]))
-        return found
+            position[name] = jnp.asarray(biject_to(site["fn"].support).inv(site["value"]))
+        return position
 
     # Run once: what it takes is to compile it.
     middle = {name: np.asarray(leaf) for name, leaf in SizedJit(run)(0.0).items()}
@@ -89,8 +89,8 @@ def started_at_best(target: AbstractTarget, candidates: list[Position]) -> Abstr
         values = BatchedDensity.of(target)(flat)[0]
     else:
         evaluated = SizedJit(lambda density, rows, z: density.log_prob(z, rows))
-        found = [evaluated(0.0, target.density, target.rows, on_device(z)) for z in flat]
-        values = np.array([float(value) for value in found])
+        evaluations = [evaluated(0.0, target.density, target.rows, on_device(z)) for z in flat]
+        values = np.array([float(value) for value in evaluations])
     if not np.isfinite(values).any():
         raise InputError(
             f"the log density is {values[0]} at the centre of the supports and not finite at the "

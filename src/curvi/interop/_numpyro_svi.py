@@ -275,13 +275,13 @@ def _guide_params(guide: Any, result: FitResult) -> dict[str, Array]:
     # The guide flattens sites in the order of the model, curvi by name.
     places = unravel(jnp.arange(result.target.dimension))
     order = jnp.concatenate([jnp.ravel(places[site]) for site in guide._init_locs])
-    found = {f"{prefix}_loc": params.mean[order]}
+    params_of_guide = {f"{prefix}_loc": params.mean[order]}
     if family.scale.is_diagonal:
-        return found | {f"{prefix}_scale": sd[order]}
+        return params_of_guide | {f"{prefix}_scale": sd[order]}
     if family.scale.is_full:
         covariance = family.covariance(params)[order][:, order]
-        return found | {f"{prefix}_scale_tril": jnp.linalg.cholesky(covariance)}
+        return params_of_guide | {f"{prefix}_scale_tril": jnp.linalg.cholesky(covariance)}
     diagonal, factor = family.scale.diagonal_and_factor(params.scale_params)
     # NumPyro keeps the factor in units of the diagonal: D (I + W W') D.
     relative = (factor / diagonal[:, None])[order]
-    return found | {f"{prefix}_scale": diagonal[order], f"{prefix}_cov_factor": relative}
+    return params_of_guide | {f"{prefix}_scale": diagonal[order], f"{prefix}_cov_factor": relative}

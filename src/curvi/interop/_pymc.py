@@ -93,7 +93,7 @@ def from_pymc(model: Any) -> Target:
         sites = standard_sites(model)
         values = {name: jnp.asarray(start[name], dtype) for name in names}
         none = {name + SUFFIX: np.zeros(values[name].shape) for name in sites.inferred}
-        forms = ModelForms(
+        forms = PyMCForms(
             translated(model, [model.logp()]),
             translated(model, outputs),
             tuple(v.name for v in outputs),
@@ -117,7 +117,7 @@ def _check_variables(model: Any) -> None:
 
 
 @dataclass(frozen=True)
-class ModelForms(Centring):
+class PyMCForms(Centring):
     """The forms of a model between its own variables and their noise.
 
     Parameters

@@ -62,8 +62,8 @@ class StandardSites(NamedTuple):
             degree = jnp.asarray(degrees[site.name + SUFFIX], noise.dtype)
             if site.is_matrix:
                 whole = _is_whole(degree)
-                moved = location + jnp.matmul(factor, noise[..., None])[..., 0]
-                values[site.name] = jnp.where(whole, noise, moved)
+                value = location + jnp.matmul(factor, noise[..., None])[..., 0]
+                values[site.name] = jnp.where(whole, noise, value)
                 logs = jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)) * (1 - whole)
             else:
                 apart = noise - degree * location
@@ -111,16 +111,16 @@ def standard_sites(model: Any) -> StandardSites:
     sites = []
     names = tuple(value.name for value in model.value_vars)
     for variable in model.free_RVs:
-        found = _location_and_scale(variable)
-        if found is None or model.rvs_to_transforms.get(variable) is not None:
+        loc_scale = _location_and_scale(variable)
+        if loc_scale is None or model.rvs_to_transforms.get(variable) is not None:
             continue
         name = model.rvs_to_values[variable].name
         if name + SUFFIX in names:
             continue
         others = set(model.free_RVs) - {variable}
-        if others.isdisjoint(ancestors([found[1]])):
+        if others.isdisjoint(ancestors([loc_scale[1]])):
             continue
-        graph = translated(model, model.replace_rvs_by_values(list(found)))
+        graph = translated(model, model.replace_rvs_by_values(list(loc_scale)))
         sites.append(_Site(name, _kind(variable) == "MvNormalRV", graph))
     return StandardSites(names, tuple(sites))
 

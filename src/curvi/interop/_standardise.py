@@ -97,13 +97,13 @@ def latent_scales(
 
     program = jax.make_jaxpr(scales)(values).jaxpr
     owners = [name for name in sorted(order) for _ in jax.tree.leaves(values[name])]
-    found = []
+    names = []
     for index, name in enumerate(scaled):
         wanted = [index == i for i in range(len(scaled))]
         _, used = partial_eval.dce_jaxpr(program, wanted)
         if any(is_used and owner != name for is_used, owner in zip(used, owners, strict=True)):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def scale_of(fn: Any) -> Any:
@@ -120,7 +120,7 @@ def scale_of(fn: Any) -> Any:
     return fn.scale_tril if type(fn) is dist.MultivariateNormal else None
 
 
-def precision_of(fn: Any) -> float:
+def prior_precision(fn: Any) -> float:
     """The precision of standard noise in its unconstrained coordinate, before any data."""
     from numpyro import distributions as dist
 
@@ -190,8 +190,8 @@ class _Form:
         if self.is_matrix:
             return jnp.where(self.whole, noise, self.loc + self._times(noise))
         apart = noise - self.degree * self.loc
-        found = self.loc + self.scale ** (1 - self.degree) * apart
-        return jnp.exp(found) if self.is_log else found
+        value = self.loc + self.scale ** (1 - self.degree) * apart
+        return jnp.exp(value) if self.is_log else value
 
     def _times(self, noise: Any) -> Any:
         return jnp.matmul(self.scale, noise[..., None])[..., 0]
@@ -212,11 +212,11 @@ def standardised_sites(
 
     A site inside ``scan`` cannot: it keeps its own form.
     """
-    found: dict[str, Any] = {}
+    trace: dict[str, Any] = {}
     while names:
-        found = traced(names)
-        kept = [name for name in names if f"{name}{SUFFIX}" in found]
-        if kept == names:
+        trace = traced(names)
+        remaining = [name for name in names if f"{name}{SUFFIX}" in trace]
+        if remaining == names:
             break
-        names = kept
-    return names, found
+        names = remaining
+    return names, trace

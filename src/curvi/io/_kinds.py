@@ -33,9 +33,10 @@ _NAMES = {
     "curvi.glm._starts": "Optimum",
     "curvi.glm._posterior": "Posterior",
     "curvi.glm._design": "Columns",
+    "curvi.likelihoods": "Extra BernoulliPixels GaussianPixels",
     "curvi.mixed": "MixedModel",
     "curvi.mixed._posterior": "MixedPosterior Grouping",
-    "curvi.mixed._hyper": "Layout Block Extra",
+    "curvi.mixed._hyper": "Layout Block",
     "curvi.mixed._formula": "Formula Bar Matrices Response",
     "curvi.mixed._expressions": "Constant Operation Call Column",
     "curvi.mixed._terms": "Piece Component Sum FormulaColumns:Columns",
@@ -45,7 +46,6 @@ _NAMES = {
     "curvi.vae._training": "Trained",
     "curvi.vae._networks": "MLPObjective VAEParams",
     "curvi.vae._class_objective": "ClassObjective ClassParams",
-    "curvi.vae._objective": "BernoulliPixels:Bernoulli GaussianPixels:Gaussian",
 }
 KINDS = {
     name.partition(":")[0]: ":".join([module, *name.split(":")[1:]])

@@ -28,7 +28,7 @@ from curvi.linalg._operators import (
     projected,
 )
 from curvi.linalg._preconditioners import (
-    Diagonal,
+    DiagonalMetric,
     FunctionMetric,
     Identity,
     Metric,
@@ -43,7 +43,7 @@ __all__ = [
     "CGResult",
     "Definiteness",
     "DenseMap",
-    "Diagonal",
+    "DiagonalMetric",
     "FunctionMap",
     "FunctionMetric",
     "Identity",

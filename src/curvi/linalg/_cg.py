@@ -15,7 +15,7 @@ from curvi._core import trees, validation
 from curvi._core.errors import InputError
 from curvi.linalg import _arithmetic as la
 from curvi.linalg._arithmetic import Scalar, Vector
-from curvi.linalg._cg_iteration import KEEP, RUNNING, CGOutcome, State, System, begin, iterate
+from curvi.linalg._cg_iteration import KEEP, RUNNING, CGOutcome, CGState, CGSystem, begin, iterate
 from curvi.linalg._preconditioners import Identity, Metric
 
 PyTree = Any
@@ -170,7 +170,7 @@ def conjugate_gradient(
         image = operator(vector)
         return image, metric.solve(image)
 
-    system = System(
+    system = CGSystem(
         products=products,
         rhs=shrunk,
         natural=metric.solve(shrunk),
@@ -235,7 +235,7 @@ def eager_conjugate_gradient(
     CGResult
         With NumPy arrays and numbers.
     """
-    system = System(
+    system = CGSystem(
         products=products,
         rhs=rhs,
         natural=natural,
@@ -262,14 +262,14 @@ class Solution(NamedTuple):
     length: Scalar
 
 
-def finish(system: System, state: State) -> Solution:
+def finish(system: CGSystem, state: CGState) -> Solution:
     """The best iterate, the point on the boundary, or steepest descent, as the outcome demands."""
     if system.radius is None:
         return _or_steepest_descent(system, state)
     return _or_boundary(system.radius, system, state)
 
 
-def _or_boundary(radius: Scalar, system: System, state: State) -> Solution:
+def _or_boundary(radius: Scalar, system: CGSystem, state: CGState) -> Solution:
     """The point x + tau p, tau >= 0, with x'Mx = radius^2, where the iteration left the region."""
     xp = la.namespace(state.energy)
     point = la.add(state.base, state.correction)
@@ -293,7 +293,7 @@ def _or_boundary(radius: Scalar, system: System, state: State) -> Solution:
     )
 
 
-def _or_steepest_descent(system: System, state: State) -> Solution:
+def _or_steepest_descent(system: CGSystem, state: CGState) -> Solution:
     """The best iterate, or M^-1 b where there is none that descends.
 
     Under the rule of least residual it is zero where no iterate has a smaller residual than zero.
@@ -320,18 +320,18 @@ def _or_steepest_descent(system: System, state: State) -> Solution:
     )
 
 
-def _result(state: State, found: Solution, rhs_norm: Any, scale: Any) -> CGResult:
+def _result(state: CGState, solution: Solution, rhs_norm: Any, scale: Any) -> CGResult:
     xp = la.namespace(scale)
     return CGResult(
-        solution=la.scaled(scale, found.solution),
+        solution=la.scaled(scale, solution.solution),
         direction=la.scaled(scale, state.search),
         steps=state.steps,
         products=state.products,
         residual_norm=state.best_norm / xp.where(rhs_norm > 0, rhs_norm, 1.0),
         outcome=state.outcome,
         negative_curvature=state.outcome == CGOutcome.NEGATIVE_CURVATURE,
-        length=scale * found.length,
-        model_value=scale * (scale * found.model),
+        length=scale * solution.length,
+        model_value=scale * (scale * solution.model),
         alphas=state.alphas,
         betas=state.betas,
     )
@@ -356,7 +356,7 @@ def _check_options(
 
 
 def warm_start(
-    system: System, metric: Metric, guess: PyTree
+    system: CGSystem, metric: Metric, guess: PyTree
 ) -> tuple[PyTree, tuple[PyTree, PyTree], jax.Array]:
     """The multiple of the guess to start from, its images and x'Mx; zeros where it is dropped."""
     images = system.products(guess)
@@ -387,7 +387,7 @@ def warm_start(
     return start, images, length_sq
 
 
-def _cauchy_model(system: System, radius: jax.Array) -> jax.Array:
+def _cauchy_model(system: CGSystem, radius: jax.Array) -> jax.Array:
     """Lowest model value along M^-1 b inside the trust region."""
     direction = system.natural
     curvature = la.vdot(direction, system.products(direction)[0])

@@ -52,7 +52,7 @@ _SENTENCES = {
 
 
 @dataclass(frozen=True)
-class System:
+class CGSystem:
     """What stays fixed: the system A x = b in the metric M, and when to stop."""
 
     products: Callable[[Vector], tuple[Vector, Vector]]  # p to (A p, M^-1 A p)
@@ -82,7 +82,7 @@ class System:
         return -0.5 * la.vdot(iterate, la.add(self.rhs, residual))
 
 
-class State(NamedTuple):
+class CGState(NamedTuple):
     """What changes. The current iterate is ``base + correction``.
 
     The correction is kept apart because it starts again from zero at each refinement: rounding of
@@ -124,14 +124,14 @@ class _Residual(NamedTuple):
 
 
 def begin(
-    system: System,
+    system: CGSystem,
     start: Vector,
     image: tuple[Vector, Vector],
     *,
     length_sq: Scalar = 0.0,
     products: int = 0,
     num_coefficients: int = 0,
-) -> State:
+) -> CGState:
     """The state before the first step, from a start x and its image (A x, M^-1 A x)."""
     xp = la.namespace(la.vdot(system.rhs, system.rhs))
     residual = la.subtract(system.rhs, image[0])
@@ -148,7 +148,7 @@ def begin(
         default=RUNNING,
     )
     window = 0 if system.progress_tolerance is None else max(10, system.max_steps // 10) + 1
-    return State(
+    return CGState(
         base=start,
         base_norm=norm,
         base_model=model,
@@ -177,7 +177,7 @@ def begin(
     )
 
 
-def iterate(system: System, state: State) -> State:
+def iterate(system: CGSystem, state: CGState) -> CGState:
     """Make one product and use it for a step or to verify convergence."""
     xp = la.namespace(state.energy)
     counted = state._replace(products=state.products + 1)
@@ -194,8 +194,8 @@ def iterate(system: System, state: State) -> State:
 
 
 def _after_step(
-    system: System, state: State, xp: Any, image: Vector, natural_image: Vector
-) -> State:
+    system: CGSystem, state: CGState, xp: Any, image: Vector, natural_image: Vector
+) -> CGState:
     """The state after x + alpha p, or the unchanged iterate and the reason why there is no step."""
     curvature = la.vdot(state.search, image)
     # Compared with the rounding error of p'Ap itself, which no rescaling of coordinates changes.
@@ -209,10 +209,10 @@ def _after_step(
     correction = la.add_scaled(state.correction, alpha, state.search)
     point = la.add(state.base, correction)
     model = system.model(point, vector)
-    moved = _moved(system, state, point, alpha, beta, residual)
+    after = _moved(system, state, point, alpha, beta, residual)
     outside = state.checking & False
     if system.radius is not None:
-        outside = moved.length_sq >= system.radius**2
+        outside = after.length_sq >= system.radius**2
     rejection = la.first_case(
         xp,
         (~xp.isfinite(curvature), CGOutcome.NON_FINITE),
@@ -236,7 +236,7 @@ def _after_step(
     )
     # After a restart the recurrence is another one, and its coefficients are not stored.
     here = (xp.arange(state.alphas.size, dtype=xp.int32) == state.steps) & ~state.refined
-    moved = moved._replace(
+    after = after._replace(
         correction=correction,
         curvature=curvature,
         checking=claims_convergence & system.verify,
@@ -246,36 +246,36 @@ def _after_step(
         alphas=xp.where(here, alpha, state.alphas),
         betas=xp.where(here, beta, state.betas),
     )
-    moved = _keep_best(system, moved, point, residual.norm, model, moved.length_sq)
-    return la.select(rejection == RUNNING, moved, stay)
+    after = _keep_best(system, after, point, residual.norm, model, after.length_sq)
+    return la.select(rejection == RUNNING, after, stay)
 
 
 def _moved(
-    system: System, state: State, point: Vector, alpha: Scalar, beta: Scalar, residual: _Residual
-) -> State:
+    system: CGSystem, state: CGState, x: Vector, alpha: Scalar, beta: Scalar, residual: _Residual
+) -> CGState:
     """New residual, new direction, and the lengths in the norm of M.
 
     With M z = r and r'p = 0 for the old p, the lengths follow without a product with M.
     """
-    moved = state._replace(
+    after = state._replace(
         residual=residual.vector,
         natural=residual.natural,
         energy=residual.energy,
         search=la.add_scaled(residual.natural, beta, state.search),
     )
     if system.radius is None:
-        return moved
+        return after
     overlap = state.overlap + alpha * state.search_sq
-    return moved._replace(
+    return after._replace(
         length_sq=state.length_sq + alpha * (state.overlap + overlap),
-        overlap=la.vdot(point, residual.vector) + beta * overlap,
+        overlap=la.vdot(x, residual.vector) + beta * overlap,
         search_sq=residual.energy + beta**2 * state.search_sq,
     )
 
 
 def _after_check(
-    system: System, state: State, xp: Any, point: Vector, image: Vector, natural_image: Vector
-) -> State:
+    system: CGSystem, state: CGState, xp: Any, point: Vector, image: Vector, natural_image: Vector
+) -> CGState:
     """Accept a true residual below the threshold; otherwise restart from it, or give up.
 
     A restart is iterative refinement. It is worth while only as long as it halves the true
@@ -299,12 +299,12 @@ def _after_check(
     improves = (norm <= state.base_norm) | (
         model < state.base_model - _slack(system, state.base_model)
     )
-    kept, kept_norm, kept_model = la.select(
+    base, base_norm, base_model = la.select(
         improves, (point, norm, model), (state.base, state.base_norm, state.base_model)
     )
     lowest = xp.where(converged, xp.inf, state.lowest_model).astype(model.dtype)
     best = _keep_best(
-        system, state._replace(lowest_model=lowest), kept, kept_norm, kept_model, state.length_sq
+        system, state._replace(lowest_model=lowest), base, base_norm, base_model, state.length_sq
     )
     restarted = best._replace(
         base=point,
@@ -326,8 +326,8 @@ def _after_check(
 
 
 def _keep_best(
-    system: System, state: State, point: Vector, norm: Scalar, model: Scalar, length_sq: Scalar
-) -> State:
+    system: CGSystem, state: CGState, point: Vector, norm: Scalar, model: Scalar, length_sq: Scalar
+) -> CGState:
     """Adopt the iterate unless its model value is worse than the lowest one by more than rounding.
 
     Close to the solution model values cannot tell iterates apart while residuals still fall, so a
@@ -355,12 +355,12 @@ def _keep_best(
     )
 
 
-def _slack(system: System, model: Scalar) -> Scalar:
+def _slack(system: CGSystem, model: Scalar) -> Scalar:
     return system.eps**0.5 * la.namespace(model).abs(model)
 
 
 def _progress(
-    system: System, xp: Any, history: Any, steps: Scalar, model: Scalar
+    system: CGSystem, xp: Any, history: Any, steps: Scalar, model: Scalar
 ) -> tuple[Any, Scalar]:
     """Martens' test: whether the relative progress over a window is below the tolerance."""
     if system.progress_tolerance is None:

@@ -13,7 +13,7 @@ from jaxtyping import Array
 from curvi._core import trees
 from curvi.linalg import _arithmetic as la
 from curvi.linalg._cg import finish, warm_start
-from curvi.linalg._cg_iteration import RUNNING, CGOutcome, System, begin, iterate
+from curvi.linalg._cg_iteration import RUNNING, CGOutcome, CGSystem, begin, iterate
 from curvi.linalg._preconditioners import Identity, Metric
 
 
@@ -82,7 +82,7 @@ def conjugate_gradient_path(
         image = operator(vector)
         return image, metric.solve(image)
 
-    system = System(
+    system = CGSystem(
         products=products,
         rhs=shrunk,
         natural=metric.solve(shrunk),
@@ -122,8 +122,8 @@ def conjugate_gradient_path(
         lambda carry: carry[0].outcome == RUNNING, body, (state, stacked, models)
     )
     # Where not even one step was possible this is steepest descent; otherwise the last iterate.
-    found, last = finish(system, state), entry(jnp.maximum(state.steps, 1))
-    stacked, models = write(stacked, models, last, found.solution, found.model)
+    solution, last = finish(system, state), entry(jnp.maximum(state.steps, 1))
+    stacked, models = write(stacked, models, last, solution.solution, solution.model)
     return CGPath(
         iterates=la.scaled(scale, stacked),
         models=scale * (scale * models),

@@ -304,7 +304,7 @@ def preconditioned(operator: LinearMap, preconditioner: Metric) -> FunctionMap:
     if solve_sqrt is None:
         raise InputError(
             f"{type(preconditioner).__name__} has no square root; preconditioned() needs one with "
-            "solve_sqrt(v) = M^-1/2 v, such as Diagonal, or pass M to conjugate_gradient instead"
+            "solve_sqrt(v) = M^-1/2 v, like DiagonalMetric, or pass M to conjugate_gradient instead"
         )
 
     def product(vector: PyTree) -> PyTree:

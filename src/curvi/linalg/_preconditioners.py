@@ -53,7 +53,7 @@ class Identity:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
-class Diagonal:
+class DiagonalMetric:
     """M = diag(d), a pytree so that it can be carried from one optimisation step to the next.
 
     Entries should be positive. Because estimated diagonals are noisy, entries below eps times the
@@ -186,7 +186,7 @@ def hutchinson_diagonal(operator: Any, key: jax.Array, num_probes: int = 1) -> P
 
 def martens_diagonal(
     squared_gradients: PyTree, damping: ArrayLike, *, exponent: float = 0.75
-) -> Diagonal:
+) -> DiagonalMetric:
     r"""Martens' diagonal preconditioner for damped curvature.
 
     .. math:: M = \mathrm{diag}\Big(\sum_i \nabla f_i \odot \nabla f_i + \lambda\Big)^\alpha
@@ -202,7 +202,7 @@ def martens_diagonal(
 
     Returns
     -------
-    Diagonal
+    DiagonalMetric
         The preconditioner M, in the structure of ``squared_gradients``.
 
     Raises
@@ -218,4 +218,4 @@ def martens_diagonal(
     if not 0 < exponent <= 1:
         raise InputError(f"exponent is {exponent}; martens_diagonal() needs one in (0, 1]")
     scale = jnp.asarray(damping, trees.real_dtype(squared_gradients, "squared_gradients"))
-    return Diagonal(jax.tree.map(lambda leaf: (leaf + scale) ** exponent, squared_gradients))
+    return DiagonalMetric(jax.tree.map(lambda leaf: (leaf + scale) ** exponent, squared_gradients))

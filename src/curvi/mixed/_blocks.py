@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from curvi._core.errors import InputError
+from curvi.likelihoods import Likelihood
 from curvi.mixed._checks import (
     Pairs,
     inspect_columns,
@@ -25,7 +26,6 @@ from curvi.mixed._formula import Formula, Matrices, evaluate
 from curvi.mixed._hyper import INTERCEPT, Layout
 from curvi.mixed._large import part_of, present_levels
 from curvi.mixed._levels import Parts, Seen, seen
-from curvi.mixed._likelihoods import Likelihood
 from curvi.mixed._response import require_variation, response_of
 from curvi.mixed._sparse import SparseRows
 from curvi.mixed._standard import moves, origin_of, standardised
@@ -102,7 +102,7 @@ def learn(formula: Formula, parts: Parts, likelihood: Likelihood, scales: Scales
         [next(f for f in design.factors if f.name == name) for name in blocks],
         matrices.common.crossed(known.example),
     )
-    inspect_design(design, sums.gram(len(names)), known.rows, likelihood.name)
+    inspect_design(design, sums.gram(len(names)), known.rows, likelihood)
     some = None if rows is None else standardised(finished(rows, began), layout)[0]
     summed = Summed(sums, began.shift / fixed, response / unit, some)
     return Learned(matrices, known.example, design, layout, summed)
@@ -277,7 +277,7 @@ class _Reader:
                 raise _other_rows()
             factors.append((name, codes, indices))
         X, offset, lefts = finite_columns(self.matrices, part, first)
-        X, lefts = self.matrices.centred(X, lefts)
+        X, lefts = self.matrices.centred(X, lefts, part)
         found = self.matrices.response.of(part)
         y, _, _ = response_of(self.likelihood, found, None, formula.response, first)
         return X, offset, y, tuple(

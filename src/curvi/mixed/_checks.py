@@ -13,6 +13,7 @@ from scipy import linalg
 from curvi._core.errors import InputError, warn_user
 from curvi._core.memory import require_memory
 from curvi._core.text import quoted
+from curvi.likelihoods import Likelihood
 from curvi.mixed._design import Design, Factor
 from curvi.mixed._formula import Formula, Matrices
 from curvi.mixed._hyper import INTERCEPT
@@ -168,7 +169,7 @@ def inspect_bars(factor: Factor, gram: np.ndarray) -> None:
         )
 
 
-def inspect_design(design: Design, gram: np.ndarray, rows: int, likelihood: str) -> None:
+def inspect_design(design: Design, gram: np.ndarray, rows: int, likelihood: Likelihood) -> None:
     """Warn of columns and groups that the rows cannot tell apart.
 
     ``gram`` has the products of the fixed columns, in the coordinates of the fit.
@@ -187,18 +188,11 @@ def inspect_design(design: Design, gram: np.ndarray, rows: int, likelihood: str)
             "their effects apart; leave one of them out"
         )
     for factor in design.factors:
-        if factor.levels == rows > 1 and INTERCEPT in factor.effects and likelihood in _LOST:
+        if factor.levels == rows > 1 and INTERCEPT in factor.effects and likelihood.row_effects:
             warn_user(
-                f"{factor.name} has one row per level: its effects and {_LOST[likelihood]} are "
-                "told apart by the prior alone; leave the term out"
+                f"{factor.name} has one row per level: its effects and {likelihood.row_effects} "
+                "are told apart by the prior alone; leave the term out"
             )
-
-
-_LOST = {
-    "gaussian": "the residual sd",
-    "student-t": "the residual sd",
-    "bernoulli": "the chance of each answer",
-}
 
 
 def inspect_origins(matrices: Matrices, frame: Any, *, most: float = 5.0) -> None:

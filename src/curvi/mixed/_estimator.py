@@ -15,6 +15,7 @@ from curvi._core.errors import InputError, MisfitWarning, warn_user
 from curvi._core.meshes import sharded
 from curvi.engine import resumable
 from curvi.io._objects import SavedEstimator
+from curvi.likelihoods import Likelihood, likelihood_of
 from curvi.mixed import _report as report
 from curvi.mixed._blocks import learn
 from curvi.mixed._checks import inspect_columns, inspect_origins
@@ -23,7 +24,6 @@ from curvi.mixed._formula import Matrices, column_names, evaluate, parse
 from curvi.mixed._hyper import INTERCEPT, Block, Layout
 from curvi.mixed._inference import Fitted, fit_design
 from curvi.mixed._levels import Parts
-from curvi.mixed._likelihoods import Likelihood, likelihood_of
 from curvi.mixed._origins import at_centres
 from curvi.mixed._page import Reported
 from curvi.mixed._parts import collected
@@ -179,7 +179,7 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
             At Ctrl-C with a checkpoint, after what was computed has been saved.
         """
         del mesh, checkpoint  # taken by the decorators
-        if callable(table) and y is None and groups is None and self.likelihood == "gaussian":
+        if callable(table) and y is None and groups is None and self._likelihood().conjugate:
             other = clone(self)
             other.formula_ = str(self.formula or "")
             return self._take_over(other, *other._learn_parts(table))
@@ -296,7 +296,7 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         return as_frame(taken), text
 
     def _likelihood(self) -> Likelihood:
-        return likelihood_of(self.likelihood, self.link)
+        return likelihood_of(self.likelihood, self.link, lambda kind: not kind.of_scale)
 
     def _check_parameters(self) -> None:
         self._likelihood()

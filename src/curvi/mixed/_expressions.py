@@ -129,10 +129,11 @@ def constant(node: Node, what: str) -> Any:
     """The value of a constant; -1 is one, too."""
     if isinstance(node, Operation) and len(node.values) == 1:
         value = constant(node.values[0], what)
-        return -value if node.sign == "-" else value
-    if not isinstance(node, Constant):
-        raise InputError(f"{what} is {node}; write a number or a text")
-    return node.value
+        if isinstance(value, int | float):
+            return -value if node.sign == "-" else value
+    elif isinstance(node, Constant):
+        return node.value
+    raise InputError(f"{what} is {node}; write a number or a text")
 
 
 def unknown_column(name: str, table: Any) -> InputError:
@@ -230,3 +231,44 @@ def _compared(function: Callable[[Any, Any], Any], values: list[Any], node: Node
         raise InputError(f"{node} compares text with a number; put the number into quotes")
     sides = [v.astype(object).to_numpy() if hasattr(v, "astype") else v for v in values]
     return np.asarray(function(*sides), np.float64)
+
+
+def levels_of_values(value: Any, name: str) -> tuple[Any, ...]:
+    """Different values: in the order of an ordered category, or sorted."""
+    import pandas as pd
+
+    dtype = getattr(value, "dtype", None)
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered:
+        found = list(dtype.categories)
+    else:
+        found = list(pd.unique(pd.Series(np.asarray(value))))
+        try:
+            found = sorted(found)
+        except TypeError as error:
+            raise InputError(f"{name} mixes texts and numbers; write all values as text") from error
+    plain = [level.item() if isinstance(level, np.generic) else level for level in found]
+    return tuple(
+        int(v) if isinstance(v, float) and v.is_integer() else v if _plain(v) else str(v)
+        for v in plain
+    )
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str)
+
+
+def codes_of_values(value: Any, levels: tuple[Any, ...], name: str) -> np.ndarray:
+    """Places of values among the levels of a fit; others are refused."""
+    import pandas as pd
+
+    places, distinct = pd.factorize(np.asarray(value), use_na_sentinel=False)
+    if any(isinstance(level, str) for level in levels):
+        distinct = np.array([str(one) for one in distinct], object)
+    codes = pd.Index(list(levels)).get_indexer(pd.Index(distinct))
+    if np.any(codes < 0):
+        strange = sorted(str(one) for one in distinct[codes < 0])[:5]
+        raise InputError(
+            f"the levels {', '.join(map(quoted, strange))} of {name} are not among those of the "
+            "fitted table"
+        )
+    return codes[places]

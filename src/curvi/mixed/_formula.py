@@ -27,11 +27,11 @@ from curvi.mixed._expressions import (
     column_of,
     compute,
     constant,
+    levels_of_values,
     nodes,
 )
 from curvi.mixed._grammar import read
-from curvi.mixed._origins import around
-from curvi.mixed._terms import Columns, Sum, levels_of_values
+from curvi.mixed._terms import Columns, Sum
 
 
 def _nodes_of(terms: Sum) -> Iterator[Node]:
@@ -212,8 +212,12 @@ class Response:
         if node is None:
             raise InputError("there are no trials")
         if isinstance(node, Column):
-            return np.asarray(column_of(table, node.name), np.float64)
-        return np.full(len(table), float(constant(node, "the number of trials")))
+            value = column_of(table, node.name)
+        else:
+            value = constant(node, "the number of trials")
+        if not isinstance(value, np.ndarray | int | float):
+            raise InputError(f"the number of trials is {node}, which is no number")
+        return np.broadcast_to(np.asarray(value, np.float64), len(table))
 
     def _proportions(self, successes: np.ndarray, table: Any) -> np.ndarray:
         trials = self.of_trials(table)
@@ -257,11 +261,11 @@ class Matrices:
         return self.common.values(table), self.common.offset(table), lefts
 
     def centred(
-        self, X: np.ndarray, lefts: list[np.ndarray]
+        self, X: np.ndarray, lefts: list[np.ndarray], table: Any
     ) -> tuple[np.ndarray, list[np.ndarray]]:
         """The same columns with numbers around their means, where the span allows it."""
         pairs = zip(lefts, self.lefts, strict=True)
-        return around(X, self.common.within), [around(v, left.within) for v, left in pairs]
+        return self.common.around(X, table), [left.around(v, table) for v, left in pairs]
 
     def stated_as(self, before: Matrices) -> Matrices:
         """The same with the centres of an earlier fit, where its priors are stated."""

@@ -39,7 +39,7 @@ from curvi.mixed._expressions import (
     Node,
     Operation,
 )
-from curvi.mixed._terms import Sum, Term, crossed, united
+from curvi.mixed._terms import Sum, Term, Written, crossed, united
 from curvi.mixed._tokens import Limits, Token, TokenReader
 
 
@@ -113,7 +113,7 @@ class _Reader(TokenReader):
     def _sum(self, *, bars: bool = False) -> Sum:
         """The right side, or the left one of a bar: bars are collected, terms expanded."""
         intercept, said, first = True, 0, True
-        terms, alone = list[Term](), set[frozenset[Node]]()
+        terms, written = list[Term](), Written()
         while True:
             sign = self._take("+", "-")
             if not sign and not first:
@@ -135,20 +135,21 @@ class _Reader(TokenReader):
                         "says more than once whether there is an intercept; keep one of 0, 1 and -1"
                     )
             else:
-                terms = self._added(terms, sign, self._product(), alone)
+                terms = self._added(terms, sign, self._product(), written)
 
     def _added(
-        self, terms: list[Term], sign: str, more: list[Term], alone: set[frozenset[Node]]
+        self, terms: list[Term], sign: str, more: list[Term], written: Written
     ) -> list[Term]:
-        """Terms with others, or without them; ``alone`` are those that were written out."""
-        written = ":".join(map(str, more[0]))
-        only = {frozenset(more[0])} if len(more) == 1 else set()
-        if only & alone and sign == "-":
-            self._refuse(f"adds {written} and takes it away; leave both out")
-        if only & alone and written.startswith("offset("):
-            self._refuse(f"has {written} twice; write it once, or offset(2 * x)")
+        """Terms with others, or without them."""
+        name, sets = ":".join(map(str, more[0])), set(map(frozenset, more))
+        again = len(more) == 1 and sets <= written.alone
+        if again and sign == "-":
+            both = f"leave out the {name} that stands alone" if sets <= written.within else ""
+            self._refuse(f"adds {name} and takes it away; {both or 'leave both out'}")
+        if again and name.startswith("offset("):
+            self._refuse(f"has {name} twice; write it once, or offset(2 * x)")
         if sign != "-":
-            alone |= only
+            (written.alone if len(more) == 1 else written.within).update(sets)
             return self._check(united(terms, more))
         for term in more:
             if not any(set(term) == set(known) for known in terms):
@@ -264,10 +265,10 @@ class _Reader(TokenReader):
 
     def _inner(self) -> list[Term]:
         """A sum in parentheses, which has no constant."""
-        alone = set[frozenset[Node]]()
-        terms = self._added([], self._take("+", "-"), self._product(), alone)
+        written = Written()
+        terms = self._added([], self._take("+", "-"), self._product(), written)
         while sign := self._take("+", "-"):
-            terms = self._added(terms, sign, self._product(), alone)
+            terms = self._added(terms, sign, self._product(), written)
         if not terms:
             self._refuse("has parentheses of which nothing is left; leave them out")
         return terms

@@ -18,6 +18,7 @@ import numpy as np
 from scipy import linalg, special
 
 from curvi._core.errors import InputError
+from curvi.likelihoods import Extra
 from curvi.mixed._origins import Entries, at_zero
 
 INTERCEPT = "Intercept"
@@ -69,18 +70,6 @@ class Block:
         if any(self.origin):
             out[self.columns.index(INTERCEPT)] -= self.origin
         return at_zero(out.T, self.within).T
-
-
-@dataclass(frozen=True)
-class Extra:
-    """A positive hyperparameter of the likelihood, and its prior.
-
-    ``"half-normal"`` with a scale, or ``"gamma"`` with shape two and a rate of one over the scale.
-    """
-
-    name: str
-    scale: float
-    prior: str = "half-normal"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 from curvi._core.errors import InputError
 from curvi._core.threads import one_blas_thread
 from curvi.engine._recording import belongs
+from curvi.likelihoods import Likelihood
 from curvi.linalg._modes import find_mode
 from curvi.mixed._conditional import integrate
 from curvi.mixed._design import Design, centred, merge_copies
@@ -28,7 +29,6 @@ from curvi.mixed._integrate import (
     white_points,
 )
 from curvi.mixed._large import fit_large
-from curvi.mixed._likelihoods import Likelihood
 from curvi.mixed._marginal import quadrature_possible
 from curvi.mixed._standard import in_units_of_table, standardised
 from curvi.mixed._sums import Summed, dense_sums
@@ -91,11 +91,11 @@ def _fit_standard(
     arrays: Any = (design.y, design.X, design.offset, design.trials, design.weights,
                    [(factor.codes, factor.columns) for factor in design.factors])  # fmt: skip
     arrays = arrays if summed is None else summed.sums.arrays()
-    belongs(f"{likelihood.name}, {layout!r}, {points} points, seed {seed}", arrays)
+    belongs(f"{likelihood.identity}, {layout!r}, {points} points, seed {seed}", arrays)
     if design.is_large:
         return _large(design, layout, likelihood, seed, summed)
     with one_blas_thread():
-        if likelihood.name == "gaussian":
+        if likelihood.conjugate:
             return _gaussian(design, layout, likelihood, points or _POINTS, seed, summed)
         merged = merge_copies(design)
         rest = merged.remaining
@@ -202,7 +202,7 @@ def _large(
     design: Design, layout: Layout, likelihood: Likelihood, seed: int,
     summed: Summed | None = None,
 ) -> Fitted:  # fmt: skip
-    exact = likelihood.name == "gaussian"
+    exact = likelihood.conjugate
     method = "exact" if exact else "the best Gaussian for the effects"
     shift = np.zeros(len(design.names)) if summed is None else summed.shift
     if exact and summed is None:

@@ -18,11 +18,11 @@ from scipy import linalg
 
 from curvi._core.memory import require_memory
 from curvi.engine._recording import remembered
+from curvi.likelihoods import Likelihood
 from curvi.linalg._modes import ascent, differences
 from curvi.mixed._design import Design, Factor, taken
 from curvi.mixed._hyper import Layout
 from curvi.mixed._integrate import root_of_precision, white_points
-from curvi.mixed._likelihoods import Likelihood
 from curvi.mixed._sparse import (
     SparseRows,
     SparseSystem,
@@ -288,6 +288,6 @@ def fit_large(
 def _evaluator(
     rows: SparseRows, layout: Layout, likelihood: Likelihood, sums: Sums | None = None
 ) -> Evaluator:
-    if likelihood.name == "gaussian":
+    if likelihood.conjugate:
         return gaussian_evaluator(rows, layout, sums or sparse_sums(rows))
     return variational_evaluator(rows, layout, likelihood)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from curvi.mixed._likelihoods import normal_rule
+from curvi._core.quadrature import gauss_hermite
 from curvi.mixed._system import Statistics, over_levels, statistics
 from curvi.mixed._variational import Problem, Variational
 
@@ -63,7 +63,7 @@ class Marginal:
     def of(cls, problem: Problem, fitted: Variational, count: int | None = None) -> Marginal:
         """Around a variational fit, with a product rule of ``count`` nodes per effect."""
         size = problem.design.factors[0].size
-        line, weights = normal_rule(count or _NODES[size])
+        line, weights = gauss_hermite(count or _NODES[size])
         grid = np.stack(np.meshgrid(*[line] * size, indexing="ij"), axis=-1).reshape(-1, size)
         mass = np.prod(
             np.stack(np.meshgrid(*[weights] * size, indexing="ij"), axis=-1), axis=-1

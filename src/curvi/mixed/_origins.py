@@ -163,14 +163,6 @@ class Span:
         return tuple(out)
 
 
-def around(values: np.ndarray, entries: Entries) -> np.ndarray:
-    """Columns around their centres."""
-    out = np.array(values)
-    for other, place, weight in entries:
-        out[..., place] += weight * values[..., other]
-    return out
-
-
 def at_zero(effects: np.ndarray, entries: Entries) -> np.ndarray:
     """Effects of the columns that are there, from those of the columns around their centres."""
     out = np.array(effects)

@@ -250,7 +250,7 @@ def _model_blocks(
     likelihood = model._likelihood()
     facts = {
         "formula": model.formula_,
-        "likelihood": f"{likelihood.name}, {likelihood.link} link",
+        "likelihood": likelihood.title,
         "rows": f"{model.n_rows_:,}",
         "groups": ", ".join(groups),
     }

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from curvi.mixed._likelihoods import Likelihood, normal_rule
+from curvi.likelihoods import Likelihood
 from curvi.mixed._posterior import MixedPosterior, mixture_quantile, weighted_quantile
 
 _NUMBERS_AT_ONCE = 2**22
-_NODES, _MORE_NODES = 9, 31
 _DRAWS = 4000  # of new responses per row
 
 
@@ -44,25 +43,6 @@ def predictor(
     return mean, variance
 
 
-def _mean_response(
-    likelihood: Likelihood, mean: np.ndarray, variance: np.ndarray, trials: np.ndarray
-) -> np.ndarray:
-    """``E[y]`` where the predictor is normal: closed forms, or quadrature for the logistic link."""
-    if likelihood.link == "identity":
-        return mean
-    if likelihood.link == "log":
-        return np.asarray(likelihood.mean(mean + 0.5 * variance, trials))
-    if likelihood.link == "probit":
-        return np.asarray(likelihood.mean(mean / np.sqrt(1 + variance), trials))
-    sd = np.sqrt(variance)
-    # nine nodes are exact to 1e-6 up to an sd of one, but lose 0.02 at five
-    nodes, weights = normal_rule(_NODES if float(sd.max(initial=0.0)) <= 1 else _MORE_NODES)
-    terms = (
-        w * likelihood.mean(mean + x * sd, trials) for x, w in zip(nodes, weights, strict=True)
-    )
-    return np.asarray(sum(terms))
-
-
 def expected_response(
     posterior: MixedPosterior, likelihood: Likelihood, rows: NewRows
 ) -> np.ndarray:
@@ -70,7 +50,7 @@ def expected_response(
     out = np.empty(len(rows.X))
     for part in rows.blocks(len(posterior.weights)):
         mean, variance = predictor(posterior, rows, part)
-        value = _mean_response(likelihood, mean, variance, rows.trials[part])
+        value = likelihood.expected_mean(mean, variance, rows.trials[part])
         out[part] = posterior.weights @ value
     return out
 

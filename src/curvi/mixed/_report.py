@@ -8,9 +8,9 @@ import numpy as np
 
 from curvi._core.text import printable
 from curvi.diagnostics._evaluation import smoothed_weights
+from curvi.likelihoods import Likelihood
 from curvi.mixed._hyper import INTERCEPT
 from curvi.mixed._inference import LEAST_ESS
-from curvi.mixed._likelihoods import Likelihood
 from curvi.mixed._origins import Entries
 from curvi.mixed._posterior import MixedPosterior, weighted_moments, weighted_quantile
 
@@ -115,7 +115,7 @@ def description(
 ) -> str:
     """Formula, likelihood, link and priors, one per line."""
     lines = [head, f"  formula     {printable(formula)}"]
-    lines.append(f"  likelihood  {likelihood.name}, {likelihood.link} link")
+    lines.append(f"  likelihood  {likelihood.title}")
     priors = [(printable(name), printable(text)) for name, text in priors]
     width = max((len(name) for name, _ in priors), default=0)
     lines += [f"  {'priors' if not i else '':<10}  {name:<{width}}  ~ {text}"
@@ -143,7 +143,7 @@ def _where(names: tuple[str, ...], place: int, origin: Any, within: Entries) -> 
 def priors_of(model: Any) -> list[tuple[str, str]]:
     """Names of parameters and their priors: numbers where the data are known, rules before."""
     if not hasattr(model, "posterior_"):
-        unit = "2.5 sd(y)" if model._likelihood().link == "identity" else "2.5"
+        unit = "2.5 sd(y)" if model._likelihood().location_scale else "2.5"
         centre = "(from the means of the data)"
         given = [
             ("fixed effects", "N(0, {}^2)", model.prior_scale, f"({unit} / sd(x))"),

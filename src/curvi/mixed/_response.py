@@ -8,9 +8,9 @@ import numpy as np
 
 from curvi._core.errors import InputError
 from curvi._core.text import quoted
+from curvi.likelihoods import Likelihood
 from curvi.mixed._checks import require_size
 from curvi.mixed._formula import Responses
-from curvi.mixed._likelihoods import Likelihood
 from curvi.mixed._table import label_of
 
 
@@ -23,14 +23,14 @@ def response_of(
     """
     values = found.values
     classes: tuple[str, ...] = ()
-    if likelihood.name == "binomial":
+    if likelihood.takes_trials:
         if found.kind != "proportion":
             raise InputError(
                 f"the response of a binomial model is proportion(successes, trials), not {text}"
             )
         y, trials = values[:, 0].astype(np.float64), values[:, 1].astype(np.float64)
     elif found.kind == "categoric":
-        if likelihood.name != "bernoulli":
+        if not likelihood.binary:
             raise InputError(
                 f"the response {quoted(text)} holds text; a {likelihood.name} model needs numbers"
             )
@@ -44,19 +44,19 @@ def response_of(
                 "takes proportion(successes, trials)"
             )
         y, trials = y[:, 0], np.ones(len(y))
-        if likelihood.name == "bernoulli":
+        if likelihood.binary:
             y, classes = _binary(column if column is not None else y, text)
     bad = np.flatnonzero(~np.isfinite(y))
     if len(bad):
         raise InputError(f"the response {quoted(text)} is {y[bad[0]]} in row {first + bad[0]}")
     require_size(y, f"the response {quoted(text)}")
-    likelihood.check(y, trials)
+    likelihood.check(y, trials, text, first)
     return y, trials, classes
 
 
 def require_variation(likelihood: Likelihood, low: float, high: float, text: str) -> None:
     """Refuse a response that is the same in every row, where its spread is the unit of all else."""
-    if likelihood.link == "identity" and low == high:
+    if likelihood.location_scale and low == high:
         raise InputError(f"the response {quoted(text)} is {low:g} in every row; nothing varies")
 
 

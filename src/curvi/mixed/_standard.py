@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from curvi.likelihoods import Extra
 from curvi.mixed._design import Design, Factor
-from curvi.mixed._hyper import INTERCEPT, Block, Extra, Layout
+from curvi.mixed._hyper import INTERCEPT, Block, Layout
 from curvi.mixed._origins import at_zero
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import numpy as np
 from curvi._core import validation
 from curvi._core.errors import InputError, warn_user
 from curvi._core.text import quoted
+from curvi.likelihoods import Extra, Likelihood
 from curvi.mixed._checks import (
     Pairs,
     inspect_bars,
@@ -23,8 +24,7 @@ from curvi.mixed._checks import (
 from curvi.mixed._design import Design, Factor, Moments, arrange
 from curvi.mixed._expressions import unknown_column
 from curvi.mixed._formula import Formula, Matrices, column_names
-from curvi.mixed._hyper import Block, Extra, Layout
-from curvi.mixed._likelihoods import Likelihood
+from curvi.mixed._hyper import Block, Layout
 from curvi.mixed._standard import origin_of
 
 WIDE = 2.5  # default prior scales in units of the response over those of a column
@@ -248,7 +248,7 @@ def build(
 ) -> tuple[Design, Layout]:
     """The design of a table, and the layout of its hyperparameters, with their priors."""
     X, offset, lefts = finite_columns(matrices, frame)
-    X, lefts = matrices.centred(X, lefts)
+    X, lefts = matrices.centred(X, lefts, frame)
     names = matrices.common_columns()
     require_groups(formula, names)
     y, trials = response
@@ -265,7 +265,7 @@ def build(
     pairs.add(factors, categories)
     pairs.announce(factors, categories)
     plain = (X - origin) * (fixed / unit)
-    inspect_design(design, plain.T @ plain, len(y), likelihood.name)
+    inspect_design(design, plain.T @ plain, len(y), likelihood)
     return design, layout_of(design, likelihood, scales, unit)
 
 

@@ -9,7 +9,8 @@ otherwise.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,8 +26,11 @@ from curvi.mixed._expressions import (
     Column,
     Constant,
     Node,
+    codes_of_values,
+    column_of,
     compute,
     constant,
+    levels_of_values,
 )
 from curvi.mixed._origins import (
     ONE,
@@ -48,6 +52,14 @@ class Sum:
 
     intercept: bool
     terms: tuple[tuple[Node, ...], ...]
+
+
+@dataclass(frozen=True)
+class Written:
+    """Terms of a sum so far: those that stand alone, and those of others, such as x in x*h."""
+
+    alone: set[frozenset[Node]] = field(default_factory=set)
+    within: set[frozenset[Node]] = field(default_factory=set)
 
 
 def united(terms: list[Term], more: list[Term]) -> list[Term]:
@@ -175,47 +187,6 @@ def _category(node: Call) -> tuple[Node, tuple[bool, Any]]:
     return given["data"], (chosen.function == "Sum", level)
 
 
-def levels_of_values(value: Any, name: str) -> tuple[Any, ...]:
-    """Different values: in the order of an ordered category, or sorted."""
-    import pandas as pd
-
-    dtype = getattr(value, "dtype", None)
-    if isinstance(dtype, pd.CategoricalDtype) and dtype.ordered:
-        found = list(dtype.categories)
-    else:
-        found = list(pd.unique(pd.Series(np.asarray(value))))
-        try:
-            found = sorted(found)
-        except TypeError as error:
-            raise InputError(f"{name} mixes texts and numbers; write all values as text") from error
-    plain = [level.item() if isinstance(level, np.generic) else level for level in found]
-    return tuple(
-        int(v) if isinstance(v, float) and v.is_integer() else v if _plain(v) else str(v)
-        for v in plain
-    )
-
-
-def _plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str)
-
-
-def codes_of_values(value: Any, levels: tuple[Any, ...], name: str) -> np.ndarray:
-    """Places of values among the levels of a fit; others are refused."""
-    import pandas as pd
-
-    places, distinct = pd.factorize(np.asarray(value), use_na_sentinel=False)
-    if any(isinstance(level, str) for level in levels):
-        distinct = np.array([str(one) for one in distinct], object)
-    codes = pd.Index(list(levels)).get_indexer(pd.Index(distinct))
-    if np.any(codes < 0):
-        strange = sorted(str(one) for one in distinct[codes < 0])[:5]
-        raise InputError(
-            f"the levels {', '.join(map(quoted, strange))} of {name} are not among those of the "
-            "fitted table"
-        )
-    return codes[places]
-
-
 @dataclass(frozen=True)
 class Piece:
     """A product of components; those that are ``full`` have a column for every level."""
@@ -228,8 +199,8 @@ class Piece:
         pairs = zip(self.components, self.full, strict=True)
         return [":".join(parts) for parts in itertools.product(*(c.labels(f) for c, f in pairs))]
 
-    def values(self, table: Any) -> np.ndarray:
-        """Its columns on the rows of a table."""
+    def values(self, table: Any, moved: Any = None) -> np.ndarray:
+        """Its columns on the rows of a table, polynomials on those of another one if given."""
         found = np.ones((len(table), 1))
         for component, full in zip(self.components, self.full, strict=True):
             columns = found.shape[1] * component.columns(full)
@@ -238,7 +209,8 @@ class Piece:
                 f"{columns} columns of {':'.join(c.name for c in self.components)}",
                 "write (1 | group) for factors of many levels",
             )
-            part = component.values(table, full)
+            powers = moved is not None and polynomials(component.node, component.width)
+            part = component.values(moved if powers and not component.levels else table, full)
             found = (found[:, :, None] * part[:, None, :]).reshape(len(table), columns)
         return found
 
@@ -289,7 +261,24 @@ class Columns:
         learned = [tuple(known[node] for node in term) for term in plain]
         found = cls(terms.intercept, tuple(coded(terms.intercept, learned)), tuple(offsets))
         centres = {name: float(np.mean(table[name])) for name in sorted(found.span.closed())}
-        return replace(found, centres=tuple(centres.items()))
+        found = replace(found, centres=tuple(centres.items()))
+        found._require_digits(table)
+        return found
+
+    def _require_digits(self, table: Any, *, most: float = 0.1) -> None:
+        """Refuse powers and products so far from zero that rounding hides how they vary."""
+        far = {}
+        for name, centre in self.centres:
+            away = float(np.abs(column_of(table, name) - centre).max())
+            far[name] = abs(centre) / away if away else 0.0
+        for label, vector in zip(self.labels(), self.span.vectors, strict=False):
+            for monomial, _ in vector:
+                times = math.prod(far.get(name, 0.0) ** power for name, power in monomial)
+                if sum(power for _, power in monomial) > 1 and times * np.finfo(float).eps > most:
+                    raise InputError(
+                        f"{label} is so far from zero that rounding hides how it varies; write "
+                        f"center({monomial[0][0]}) in place of {monomial[0][0]}"
+                    )
 
     def crossed(self, table: Any) -> list[Crossed]:
         """Categories, and combinations of them, whose levels all have a fixed effect."""
@@ -319,20 +308,27 @@ class Columns:
 
     @cached_property
     def within(self) -> Entries:
-        """How columns around the centres follow; what is constant is left to the intercept."""
-        found = self.span.entries(dict(self.centres))
-        return tuple(entry for entry in found if entry[0] or not self.intercept)
+        """How columns around the centres follow from those that are there."""
+        return self.span.entries(dict(self.centres))
+
+    def around(self, values: np.ndarray, table: Any) -> np.ndarray:
+        """The columns around the centres, computed there: x**2 less 2 c x has few digits left."""
+        if not self.within:
+            return values
+        away = {name: column_of(table, name) - centre for name, centre in self.centres}
+        return self.values(table, table.assign(**away))
 
     def labels(self) -> list[str]:
         """Names of the columns, offsets left out."""
         constant_ = ["Intercept"] if self.intercept else []
         return [*constant_, *itertools.chain(*(piece.labels() for piece in self.pieces))]
 
-    def values(self, table: Any) -> np.ndarray:
-        """The columns on the rows of a table."""
+    def values(self, table: Any, moved: Any = None) -> np.ndarray:
+        """The columns on the rows of a table, polynomials on those of another one if given."""
         ones = np.ones((len(table), int(self.intercept)))
         with np.errstate(all="ignore"):  # what is not finite is reported by column
-            return np.column_stack([ones, *(piece.values(table) for piece in self.pieces)])
+            parts = (piece.values(table, moved) for piece in self.pieces)
+            return np.column_stack([ones, *parts])
 
     def offset(self, table: Any) -> np.ndarray:
         """The sum of the offsets."""

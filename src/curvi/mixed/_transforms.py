@@ -51,16 +51,20 @@ def _learn_polynomial(x: np.ndarray, degree: Any = 1, raw: Any = False) -> Memor
         raise InputError(f"degree of poly is {degree}; give at least 1")
     if raw:
         return {"degree": degree}
+    if len(np.unique(x)) <= degree:
+        raise InputError(f"poly of degree {degree} needs more than {degree} different values")
+    centre = float(np.mean(x))
+    away = x - centre  # what is far from zero keeps its digits
     before, here = np.zeros_like(x), np.ones_like(x)
     shifts, norms = [], [float(len(x))]
     for k in range(degree):
-        shifts.append(float(x @ here**2 / norms[-1]))
+        shifts.append(float(away @ here**2 / norms[-1]))
         back = norms[-1] / norms[-2] if k else 0.0
-        before, here = here, (x - shifts[-1]) * here - back * before
+        before, here = here, (away - shifts[-1]) * here - back * before
         norms.append(float(here @ here))
-    if norms[-1] <= np.finfo(float).eps ** 2 * norms[0] * max(1.0, float(x @ x)) ** degree:
-        raise InputError(f"poly of degree {degree} needs more than {degree} different values")
-    return {"shifts": np.array(shifts), "norms": np.array(norms)}
+    if norms[-1] <= np.finfo(float).eps ** 2 * norms[0] * float(np.abs(away).max()) ** (2 * degree):
+        raise InputError(f"poly of degree {degree} needs values that differ more evenly")
+    return {"shifts": centre + np.array(shifts), "norms": np.array(norms)}
 
 
 def _polynomial(x: np.ndarray, memory: Memory) -> np.ndarray:
@@ -84,6 +88,8 @@ def _learn_spline(
     inner = _whole(df, "df") - degree - bool(intercept)
     if inner < 0:
         raise InputError(f"df of bs is {df}; with degree={degree} give {int(df) - inner} or more")
+    if not all(isinstance(end, int | float | None) for end in (lower_bound, upper_bound)):
+        raise InputError(f"bs has bounds {lower_bound!r} and {upper_bound!r}; write numbers")
     low = float(np.min(x)) if lower_bound is None else float(lower_bound)
     high = float(np.max(x)) if upper_bound is None else float(upper_bound)
     knots = np.percentile(x, np.linspace(0, 100, inner + 2)[1:-1])

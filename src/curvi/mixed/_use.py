@@ -12,10 +12,10 @@ from curvi._core.errors import InputError
 from curvi._core.memory import require_memory
 from curvi._core.text import printable, quoted
 from curvi.glm._regressors import checked_level
+from curvi.likelihoods import Likelihood
 from curvi.mixed import _report as report
 from curvi.mixed._figures import plot_estimates, plot_groups
 from curvi.mixed._formula import Matrices
-from curvi.mixed._likelihoods import Likelihood
 from curvi.mixed._posterior import MixedPosterior
 from curvi.mixed._prediction import (
     NewRows,
@@ -172,7 +172,7 @@ class FittedUse:
 
     def _trials(self, matrices: Matrices, frame: Any, rows: int) -> np.ndarray:
         """Trials of new rows of a binomial model; one where they are not given."""
-        if self._likelihood().name != "binomial":
+        if not self._likelihood().takes_trials:
             return np.ones(rows)
         try:
             trials = matrices.response.of_trials(frame)
@@ -237,7 +237,7 @@ class FittedUse:
         """
         predicted = self.predict(table)
         y, _ = self._response(as_frame(table))
-        if self._likelihood().name == "bernoulli":
+        if self._likelihood().binary:
             return float(np.mean((predicted > 0.5) == (y > 0.5)))  # noqa: PLR2004  even odds
         return float(1 - np.sum((y - predicted) ** 2) / np.sum((y - y.mean()) ** 2))
 

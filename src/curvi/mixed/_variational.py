@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from curvi._core.errors import NumericalError
+from curvi.likelihoods import Likelihood
 from curvi.mixed._design import Design
 from curvi.mixed._hyper import Layout
-from curvi.mixed._likelihoods import Likelihood
 from curvi.mixed._system import (
     Prior,
     System,

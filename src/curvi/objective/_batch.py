@@ -99,8 +99,8 @@ class BatchedDensity:
                 part = positions[begin : begin + batch].astype(self.density.dtype)
             padded = np.concatenate([part, np.repeat(part[-1:], batch - len(part), axis=0)])
             # JAX moves an array of NumPy itself, in half the time of an explicit device_put.
-            found = _compiled(work, self.density, self.rows, padded)
-            values[begin : begin + batch] = np.asarray(found[0])[: len(part)]
-            gradients[begin : begin + batch] = np.asarray(found[1])[: len(part)]
+            outputs = _compiled(work, self.density, self.rows, padded)
+            values[begin : begin + batch] = np.asarray(outputs[0])[: len(part)]
+            gradients[begin : begin + batch] = np.asarray(outputs[1])[: len(part)]
         self.evaluations += count
         return values, gradients

@@ -82,12 +82,13 @@ class Curvature:
     @cached_property
     def colours(self) -> np.ndarray:
         """A colour for every local: no two of a colour have an entry in the same row."""
-        found = self.structure
-        size = found.num_locals
-        rows, columns = found.rows[found.own], found.columns[found.own]
+        structure = self.structure
+        size = structure.num_locals
+        rows, columns = structure.rows[structure.own], structure.columns[structure.own]
         where = np.concatenate([rows, columns]), np.concatenate([columns, rows])
         ones = sparse.csr_matrix((np.ones(len(where[0]), np.int8), where), (size, size))
-        along = np.argsort(found.order[found.num_dense :])  # a chain as it stands needs least
+        # A chain in the order of its coordinates needs least.
+        along = np.argsort(structure.order[structure.num_dense :])
         return colouring(ones + sparse.identity(size, np.int8), along)
 
     @property
@@ -97,11 +98,11 @@ class Curvature:
 
     @cached_property
     def _tangents(self) -> np.ndarray:
-        found = self.structure
-        count, colours = found.num_dense, int(self.colours.max(initial=-1)) + 1
-        seeds = np.zeros((colours + count, found.dimension))
-        seeds[self.colours, found.order[count:]] = 1.0
-        seeds[colours + np.arange(count), found.order[:count]] = 1.0
+        structure = self.structure
+        count, colours = structure.num_dense, int(self.colours.max(initial=-1)) + 1
+        seeds = np.zeros((colours + count, structure.dimension))
+        seeds[self.colours, structure.order[count:]] = 1.0
+        seeds[colours + np.arange(count), structure.order[:count]] = 1.0
         return seeds
 
     def _products(self, positions: np.ndarray, tangents: np.ndarray) -> np.ndarray:
@@ -124,23 +125,23 @@ class Curvature:
         total = np.zeros(self._tangents.shape)
         batch = self._batch(tangents)
         for begin in range(0, len(positions), batch):
-            found = self._products(positions[begin : begin + batch], tangents)
-            total[: len(tangents)] -= found.astype(np.float64).sum(axis=0)
+            products = self._products(positions[begin : begin + batch], tangents)
+            total[: len(tangents)] -= products.astype(np.float64).sum(axis=0)
         return SparseSymmetric(self.structure, *self._read(total / len(positions)))
 
-    def _read(self, found: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _read(self, products: np.ndarray) -> tuple[np.ndarray, ...]:
         """The parts of a matrix from its products with all colours."""
-        found = found[:, self.structure.order]
+        products = products[:, self.structure.order]
         count = self.structure.num_dense
-        colours = len(found) - count
-        rest = found[:colours, count:]
+        colours = len(products) - count
+        rest = products[:colours, count:]
         own = self.structure.own
         rows, columns = self.structure.rows[own], self.structure.columns[own]
         low = np.zeros(len(own))
         low[own] = 0.5 * (rest[self.colours[columns], rows] + rest[self.colours[rows], columns])
         diagonal = rest[self.colours, np.arange(self.structure.num_locals)]
-        block = found[colours:, :count]
-        return 0.5 * (block + block.T), found[colours:, count:].T, low, diagonal
+        block = products[colours:, :count]
+        return 0.5 * (block + block.T), products[colours:, count:].T, low, diagonal
 
     def verified(self, positions: np.ndarray, rng: np.random.Generator) -> bool:
         """Whether products along dense vectors agree with the sparse Hessian at the positions."""
@@ -151,9 +152,9 @@ class Curvature:
             vectors[0] = rng.normal(size=self.structure.dimension)
             exact = self._products(position[None], vectors)[0, 0]
             matrix = self.negative_mean(position[None])
-            found = -matrix.dot(vectors[0, order, None])[places, 0]
+            claimed = -matrix.dot(vectors[0, order, None])[places, 0]
             size = matrix.magnitude().dot(np.abs(vectors[0, order, None]))[places, 0]
-            wrong = ~(np.abs(exact - found) <= 10 * precise * np.maximum(size, np.abs(exact)))
+            wrong = ~(np.abs(exact - claimed) <= 10 * precise * np.maximum(size, np.abs(exact)))
             if wrong.any():
                 return False
         return True
@@ -192,21 +193,21 @@ def find_curvature(target: AbstractTarget, rng: np.random.Generator) -> Curvatur
     rng : numpy Generator
         Chooses positions and groups.
     """
-    place = _finite_place(target, rng)
-    if place is None:
+    position = _finite_place(target, rng)
+    if position is None:
         return None
-    pattern = _found_pattern(target, place, rng)
+    pattern = _found_pattern(target, position, rng)
     if pattern is None:
         return None
     structure = eliminate(pattern, _dense_rows(pattern))
     if structure is None:
         return None
-    found = Curvature(target.density, target.rows, structure)
-    if int(found.colours.max(initial=-1)) + 1 > _MOST_COLOURS:
+    curvature = Curvature(target.density, target.rows, structure)
+    if int(curvature.colours.max(initial=-1)) + 1 > _MOST_COLOURS:
         return None
     fresh = [_finite_place(target, rng) for _ in range(_CHECKS)]
-    places = np.stack([place if one is None else one for one in fresh])
-    return found if found.verified(places, rng) else None
+    places = np.stack([position if one is None else one for one in fresh])
+    return curvature if curvature.verified(places, rng) else None
 
 
 def _finite_place(target: AbstractTarget, rng: np.random.Generator) -> np.ndarray | None:
@@ -215,22 +216,22 @@ def _finite_place(target: AbstractTarget, rng: np.random.Generator) -> np.ndarra
     tangents = np.zeros((_COLUMNS, len(start)))
     tangents[0] = rng.normal(size=len(start))
     for spread in _SPREADS:
-        place = start + spread * rng.normal(size=len(start))
-        if np.isfinite(products(target.density, target.rows, place[None], tangents)[0, 0]).all():
-            return place
+        position = start + spread * rng.normal(size=len(start))
+        if np.isfinite(products(target.density, target.rows, position[None], tangents)[0, 0]).all():
+            return position
     return None
 
 
 def _found_pattern(
-    target: AbstractTarget, place: np.ndarray, rng: np.random.Generator
+    target: AbstractTarget, position: np.ndarray, rng: np.random.Generator
 ) -> sparse.csr_matrix | None:
     """Where the Hessian is not zero; None where that is nearly everywhere."""
-    dimension = len(place)
+    dimension = len(position)
     count = min(_COLUMNS, dimension)
     chosen = rng.permutation(dimension)[:count]
     tangents = np.zeros((_COLUMNS, dimension))
     tangents[np.arange(count), chosen] = 1.0
-    columns = products(target.density, target.rows, place[None], tangents)[0, :count] != 0
+    columns = products(target.density, target.rows, position[None], tangents)[0, :count] != 0
     if np.median(columns.sum(axis=1)) > max(_FEW, _MOST_DENSE * dimension) + MOST_DENSE_ROWS:
         return None
     hits = columns.sum(axis=0)
@@ -245,7 +246,7 @@ def _found_pattern(
         weights = np.where(inside, rng.uniform(0.5, 1.5, dimension), 0.0)
         tangents = np.zeros((_GROUPS, dimension))
         tangents[group, np.arange(dimension)] = weights * rng.choice([-1.0, 1.0], dimension)
-        touched.append(products(target.density, target.rows, place[None], tangents)[0].T != 0)
+        touched.append(products(target.density, target.rows, position[None], tangents)[0].T != 0)
         groups.append(group)
     local = _decoded(np.flatnonzero(inside), touched, groups)
     if local is None:
@@ -273,8 +274,8 @@ def _decoded(
     )
     for begin, end in zip(blocks, [*blocks[1:], dimension], strict=True):
         index = np.arange(begin, end)[expected[begin:end] > 0]
-        found = (sparse.csr_matrix(touched[0][index], dtype=np.int8) @ members).tocoo()
-        rows, columns = index[found.row], found.col
+        hits = (sparse.csr_matrix(touched[0][index], dtype=np.int8) @ members).tocoo()
+        rows, columns = index[hits.row], hits.col
         for touches, group in zip(touched[1:], groups[1:], strict=True):
             good = touches[rows, group[columns]]
             rows, columns = rows[good], columns[good]

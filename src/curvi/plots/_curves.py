@@ -11,11 +11,11 @@ from curvi.plots._style import COLOURS, QUIET, house_style, new_figure
 _SHARE = 0.75  # of the values that an axis shows: the first ones may be far from the rest
 
 
-def draw_curve(panel: Any, place: np.ndarray, values: np.ndarray, *, climbs: bool) -> None:
+def draw_curve(panel: Any, x: np.ndarray, values: np.ndarray, *, climbs: bool) -> None:
     """One curve of an objective, on an axis that shows where it ends and not where it began."""
     finite = np.isfinite(values)
     shown = values[finite]
-    panel.plot(place[finite], shown, marker=".", markersize=4, color=COLOURS[0], linestyle="-")
+    panel.plot(x[finite], shown, marker=".", markersize=4, color=COLOURS[0], linestyle="-")
     if not len(shown):
         return
     best = shown.max() if climbs else shown.min()
@@ -26,13 +26,13 @@ def draw_curve(panel: Any, place: np.ndarray, values: np.ndarray, *, climbs: boo
 
 
 def draw_run(
-    figure: Any, place: np.ndarray, values: np.ndarray, norms: np.ndarray, climbs: bool
+    figure: Any, x: np.ndarray, values: np.ndarray, norms: np.ndarray, climbs: bool
 ) -> tuple[Any, Any]:
     """An objective above the norm of its gradient; the two panels."""
     upper, lower = figure.subplots(2, 1, sharex=True)
-    draw_curve(upper, place, values, climbs=climbs)
+    draw_curve(upper, x, values, climbs=climbs)
     norms = np.where(norms > 0, norms, np.nan)
-    lower.plot(place, norms, marker=".", markersize=4, color=COLOURS[1], linestyle="-")
+    lower.plot(x, norms, marker=".", markersize=4, color=COLOURS[1], linestyle="-")
     if np.isfinite(norms).any():
         lower.set_yscale("log")
     lower.set_ylabel("norm of the gradient")
@@ -130,17 +130,17 @@ def plot_bands(
     shown = np.abs(series) if absolute else series
     axes.plot(steps, shown, ".", color=QUIET, markersize=4, label="observed")
     future = len(series) + np.arange(len(ahead[0].mean)) if ahead and not absolute else None
-    for bands, place, number, label in (
+    for bands, x, number, label in (
         (smoothed, steps, 0, "smoothed"),
         (ahead, future, 1, "forecast"),
     ):
-        if place is None:
+        if x is None:
             continue
         colour = COLOURS[number]
         for band in bands:
-            axes.fill_between(place, band.lower, band.upper, color=colour, alpha=0.25, linewidth=0)
+            axes.fill_between(x, band.lower, band.upper, color=colour, alpha=0.25, linewidth=0)
         axes.plot(
-            place, bands[0].mean, color=colour, linestyle=("-", "--")[number], label=label
+            x, bands[0].mean, color=colour, linestyle=("-", "--")[number], label=label
         )  # fmt: skip
     axes.set_xlabel("step")
     axes.set_ylabel("absolute value" if absolute else "value")

@@ -116,8 +116,8 @@ def plot_sheet(images: np.ndarray, image_shape: tuple[int, int], *, quantiles: b
     height, width = image_shape
     sheet = images.reshape(rows, columns, height, width).transpose(0, 2, 1, 3)
     whole = sheet.reshape(rows * height, columns * width)
-    share = whole.shape[0] / whole.shape[1]
-    figure = new_figure(6, 6 * share, layout="constrained" if quantiles else None)
+    aspect = whole.shape[0] / whole.shape[1]
+    figure = new_figure(6, 6 * aspect, layout="constrained" if quantiles else None)
     figure.patch.set_alpha(0.0)
     axis = figure.subplots() if quantiles else figure.add_axes((0, 0, 1, 1))
     axis.imshow(whole, cmap="gray", vmin=0, vmax=1, interpolation="nearest")

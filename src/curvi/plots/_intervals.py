@@ -28,10 +28,10 @@ def draw_intervals(
 
     ``sides`` are half widths, one row or two; ``number`` chooses colour and marker.
     """
-    place = np.arange(len(mean))
+    index = np.arange(len(mean))
     colour = COLOURS[number % len(COLOURS)]
     panel.errorbar(
-        mean, place + shift, xerr=sides, fmt=MARKERS[number % len(MARKERS)], markersize=size,
+        mean, index + shift, xerr=sides, fmt=MARKERS[number % len(MARKERS)], markersize=size,
         elinewidth=max(0.35 * size, 0.4), color=colour, label=label,
     )  # fmt: skip
     panel.axvline(0, color=QUIET, linewidth=0.8, linestyle="-", zorder=0)
@@ -40,7 +40,7 @@ def draw_intervals(
     if names is None:
         panel.set_yticks([])
     else:
-        panel.set_yticks(place, literal(names), fontsize=8 if len(names) > _SMALL_TYPE else 10)
+        panel.set_yticks(index, literal(names), fontsize=8 if len(names) > _SMALL_TYPE else 10)
 
 
 @house_style
@@ -107,16 +107,16 @@ def plot_coefficients(
     blocks, features = coefficients.shape
     figure = new_figure(WIDTH, 1.2 + 2.4 * blocks)
     panels = figure.subplots(blocks, 1, sharex=True, squeeze=False)[:, 0]
-    place = np.arange(features)
+    index = np.arange(features)
     marker = "." if features <= 10 * MOST_LABELS else " "
     for block, panel in enumerate(panels):
-        panel.stem(place, coefficients[block], linefmt=COLOURS[0], markerfmt=marker, basefmt=QUIET)
+        panel.stem(index, coefficients[block], linefmt=COLOURS[0], markerfmt=marker, basefmt=QUIET)
         panel.grid(visible=False, axis="x")
         panel.set_ylabel("estimated coefficient")
         if labels is not None:
             panel.set_title(f"class {literal(labels)[block]}")
     if names is not None and features <= MOST_LABELS:
-        panels[-1].set_xticks(place, literal(names), rotation=60, ha="right", fontsize=8)
+        panels[-1].set_xticks(index, literal(names), rotation=60, ha="right", fontsize=8)
         panels[-1].set_xlabel("feature")
     else:
         panels[-1].set_xlabel("index of the feature")

@@ -9,16 +9,11 @@ from scipy import special
 
 from curvi._core import validation
 from curvi._core.errors import InputError
+from curvi.likelihoods import NOTHING, Likelihood
 from curvi.sequences._latent import LatentModel, Posterior
 from curvi.sequences._nested import Lattice
 
 _ROUNDS = 34  # of bisection: quantiles to a billionth of an sd
-RESPONSES = {
-    "gaussian": lambda t: t,
-    "poisson": np.exp,
-    "bernoulli": special.expit,
-    "volatility": lambda t: np.exp(0.5 * t),
-}
 
 
 class Band(NamedTuple):
@@ -46,22 +41,25 @@ def check_interval(interval: float) -> None:
 
 
 def mixture_band(
-    mean: np.ndarray, variance: np.ndarray, weights: np.ndarray, interval: float, transform: Any
+    mean: np.ndarray,
+    variance: np.ndarray,
+    weights: np.ndarray,
+    interval: float,
+    likelihood: Likelihood | None = None,
 ) -> Band:
-    """Moments and quantiles of a mixture of Gaussians at every step."""
-    sd = np.sqrt(np.maximum(variance, 0))
+    """Moments and quantiles of a mixture of Gaussians at every step, or of the mean response."""
+    variance = np.maximum(variance, 0)
+    sd = np.sqrt(variance)
     tail = 0.5 * (1 - interval)
     ends = [_quantile(mean, sd, weights, p) for p in (tail, 1 - tail)]
-    if transform is None:
+    if likelihood is None:
         centre = weights @ mean
         spread = weights @ (variance + (mean - centre) ** 2)
         return Band(centre, np.sqrt(spread), *ends)
-    nodes, rule = np.polynomial.hermite_e.hermegauss(24)
-    values = transform(mean[..., None] + sd[..., None] * nodes)
-    rule = rule / rule.sum()
-    centre = weights @ (values @ rule)
-    spread = weights @ ((values - centre[None, :, None]) ** 2 @ rule)
-    return Band(centre, np.sqrt(spread), *(transform(end) for end in ends))
+    first, second = likelihood.moments(mean, variance)
+    centre = weights @ first
+    spread = weights @ (second - first**2 + (first - centre) ** 2)
+    return Band(centre, np.sqrt(np.maximum(spread, 0)), *(likelihood.mean(end) for end in ends))
 
 
 def _quantile(mean: np.ndarray, sd: np.ndarray, weights: np.ndarray, p: float) -> np.ndarray:
@@ -73,19 +71,6 @@ def _quantile(mean: np.ndarray, sd: np.ndarray, weights: np.ndarray, p: float) -
         below = weights @ special.ndtr((middle - mean) / sd) < p
         low, high = np.where(below, middle, low), np.where(below, high, middle)
     return 0.5 * (low + high)
-
-
-def observed(
-    rng: np.random.Generator, predictor: np.ndarray, likelihood: str, natural: Any
-) -> np.ndarray:
-    """Observations given their predictors."""
-    if likelihood == "gaussian":
-        return predictor + natural["noise"][0] * rng.normal(size=predictor.shape)
-    if likelihood == "poisson":
-        return rng.poisson(np.exp(np.minimum(predictor, 40))).astype(float)
-    if likelihood == "bernoulli":
-        return (rng.uniform(size=predictor.shape) < special.expit(predictor)).astype(float)
-    return np.exp(0.5 * predictor) * rng.normal(size=predictor.shape)
 
 
 def replicated(
@@ -100,7 +85,8 @@ def replicated(
         part = Posterior(*(column[one] for column in posterior))
         states = model.draw(lattice.points[one], part, rng, int(counts[index]))[0, -last:].T
         natural = model.natural(lattice.points[one])
-        drawn.append(observed(rng, states, model.likelihood, natural))
+        extra = natural.get("noise", NOTHING)
+        drawn.append(model.likelihood.sample(states, np.ones_like(states), extra, rng))
     stacked = np.concatenate(drawn)
     rng.shuffle(stacked)
     return stacked

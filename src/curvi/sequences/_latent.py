@@ -17,7 +17,7 @@ round is exact, and the bound is the log marginal likelihood.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from scipy import special
 
 from curvi._core.memory import require_memory
 from curvi._core.threads import one_blas_thread
-from curvi.glm._likelihoods import Bernoulli, Likelihood, Poisson, RowTerms
+from curvi.likelihoods import NOTHING, ORDERS, Likelihood
 from curvi.sequences._anderson import Anderson
 from curvi.sequences._structure import Components, Structure
 from curvi.sequences._system import Solved, State, System
@@ -41,28 +41,7 @@ _NEAR = 1e-3  # of the end, in the same unit: what is missing of the bound is it
 _GAP_DRAWS = 512
 _QUARTILES = 1.349  # the distance of the quartiles of a normal variable, in sds
 _NUMBERS_AT_ONCE = 2e7  # entries of blocks that are factorised together
-_LOG_CHI_SQUARE = -1.27  # the mean of the logarithm of a squared standard normal variable
 _BETA = (20.0, 1.5)  # prior of (1 + phi) / 2
-
-
-@dataclass(frozen=True)
-class Volatility(Likelihood):
-    """Returns with log variance t: ``-(log 2 pi + t + y^2 exp(-t)) / 2``, in closed form."""
-
-    def row_terms(self, mean: Any, variance: Any, y: Any) -> RowTerms:
-        """``E[y^2 exp(-t)] = y^2 exp(-m + v / 2)``."""
-        ratio = y**2 * np.exp(-mean + 0.5 * variance)
-        value = -0.5 * (math.log(2 * math.pi) + mean + ratio)
-        half = 0.5 * ratio
-        return RowTerms(value, half - 0.5, -0.5 * half, -half, 0.5 * half, -0.25 * half)
-
-
-LIKELIHOODS: dict[str, Likelihood | None] = {
-    "gaussian": None,
-    "poisson": Poisson(),
-    "bernoulli": Bernoulli(),
-    "volatility": Volatility(),
-}
 
 
 class Posterior(NamedTuple):
@@ -102,8 +81,8 @@ class LatentModel:
     ----------
     y : array, shape (times,)
         Observations; NaN where there is none. Labels of a Bernoulli series are -1 and +1.
-    likelihood : str
-        One of `LIKELIHOODS`.
+    likelihood : Likelihood
+        Of an observation given its predictor.
     components : Components
         The processes.
     design : array, shape (times, columns)
@@ -117,7 +96,7 @@ class LatentModel:
     """
 
     y: np.ndarray
-    likelihood: str
+    likelihood: Likelihood
     components: Components
     design: np.ndarray
     design_sd: np.ndarray
@@ -127,7 +106,7 @@ class LatentModel:
     @property
     def names(self) -> tuple[str, ...]:
         """Hyperparameters, in the order of theta."""
-        noise = ("noise",) if self.likelihood == "gaussian" else ()
+        noise = ("noise",) if self.likelihood.conjugate else ()
         return (*self.components.hyperparameters, *noise)
 
     def natural(self, theta: np.ndarray) -> dict[str, np.ndarray]:
@@ -157,19 +136,12 @@ class LatentModel:
     def _start(self, points: int) -> tuple[np.ndarray, np.ndarray]:
         """Sites of the likelihood around each observation alone."""
         seen = np.isfinite(self.y)
-        y = np.where(seen, self.y, 0.0)
-        if self.likelihood == "bernoulli":
-            precision, linear = np.full_like(y, 0.25), 0.5 * y
-        elif self.likelihood == "poisson":
-            precision = y + 0.5
-            linear = precision * (np.log(y + 0.5) - self.offset)
-        else:
-            floor = 1e-4 * np.mean(y[seen] ** 2)
-            precision = np.full_like(y, 0.5)
-            linear = 0.5 * (np.log(y**2 + floor) - _LOG_CHI_SQUARE - self.offset)
-        sites = (np.where(seen, precision, 0.0), np.where(seen, linear, 0.0))
-        precision, linear = (np.broadcast_to(s, (points, len(y))).copy() for s in sites)
-        return precision, linear
+        sites = np.zeros((2, points, len(self.y)))
+        for whole, part in zip(
+            sites, self.likelihood.sites(self.y[seen], self.offset), strict=True
+        ):
+            whole[:, seen] = part
+        return sites[0], sites[1]
 
     @one_blas_thread()  # blocks are small, and its threads would wait for each other
     def fit(
@@ -212,7 +184,7 @@ class LatentModel:
     def _fit(self, structure: Structure, theta: np.ndarray, sites: Any) -> Posterior:
         natural = self.natural(theta)
         system = self._system(structure, natural)
-        if self.likelihood == "gaussian":
+        if self.likelihood.conjugate:
             seen = np.isfinite(self.y)
             precision = np.where(seen, 1.0, 0.0)[None] / natural["noise"][:, None] ** 2
             linear = precision * (np.where(seen, self.y, 0.0) - self.offset)
@@ -227,10 +199,12 @@ class LatentModel:
         memory = Anderson()
         length, done = np.ones(len(now.bound)), np.zeros(len(now.bound), bool)
         for _ in range(_MOST_ROUNDS):
-            terms = self.rows(now.solved.mean + self.offset, now.solved.variance, natural)
-            wanted = -terms.mean_mean
+            _, slope, curvature = self.rows(
+                now.solved.mean + self.offset, now.solved.variance, natural
+            )
+            wanted = -curvature
             step_w = wanted - now.w
-            step_r = terms.by_mean + wanted * now.solved.mean - now.r
+            step_r = slope + wanted * now.solved.mean - now.r
             moves = memory.step(now.w, now.r, step_w, step_r, now.solved.variance)
             share = np.where(memory.used, 1.0, length)[:, None]
             trial_w = np.maximum(now.w + share * moves[0], 0.0)
@@ -262,36 +236,25 @@ class LatentModel:
         lost = np.finfo(float).eps * size.sum(axis=1)
         return _Sites(w, r, solved, np.where(lost < _LARGEST_LOSS, bound, -np.inf))
 
-    def rows(self, mean: np.ndarray, variance: np.ndarray, natural: Any) -> RowTerms:
+    def rows(
+        self, mean: np.ndarray, variance: np.ndarray, natural: Any, orders: Sequence[int] = ORDERS
+    ) -> np.ndarray:
         """Expected log likelihoods and their derivatives, (points, times); zero where unseen."""
         seen = np.isfinite(self.y)
-        y = np.broadcast_to(self.y[seen], (len(mean), int(seen.sum())))
-        if self.likelihood == "gaussian":
-            noise = natural["noise"][:, None] ** 2
-            square = (y - mean[:, seen]) ** 2 + variance[:, seen]
-            value = -0.5 * (square / noise + np.log(2 * math.pi * noise))
-            parts: list[Any] = [value, None, None, None]
-        else:
-            likelihood = LIKELIHOODS[self.likelihood]
-            assert likelihood is not None  # noqa: S101
-            with np.errstate(over="ignore", invalid="ignore"):
-                flat = likelihood.row_terms(
-                    mean[:, seen].ravel(), variance[:, seen].ravel(), y.ravel()
-                )
-            parts = [column.reshape(y.shape) for column in flat[:4]]
-        out = []
-        for part in parts:
-            whole = np.zeros(mean.shape)
-            if part is not None:
-                whole[:, seen] = part
-            out.append(whole)
-        return RowTerms(*out)
+        extra = natural["noise"][:, None, None] if self.likelihood.conjugate else NOTHING
+        out = np.zeros((len(orders), *mean.shape))
+        with np.errstate(over="ignore", invalid="ignore"):
+            out[..., seen] = self.likelihood.expected(
+                mean[:, seen], variance[:, seen], self.y[seen], extra=extra, orders=orders
+            )
+        return out
 
     def _bound(
         self, system: System, solved: Solved, w: np.ndarray, r: np.ndarray, natural: Any
     ) -> np.ndarray:
         """The ELBO; the divergence needs predictors and determinants alone."""
-        rows = self.rows(solved.mean + self.offset, solved.variance, natural).value.sum(axis=1)
+        mean = solved.mean + self.offset
+        rows = self.rows(mean, solved.variance, natural, (0,))[0].sum(axis=1)
         quadratic = w * (solved.variance + solved.mean**2) - r * solved.mean
         return rows + 0.5 * (quadratic.sum(axis=1) + system.prior_log_det - solved.log_det)
 
@@ -357,18 +320,10 @@ class LatentModel:
             )
             eta = drawn[:, seen] + mean
             site = eta * (linear - 0.5 * precision * eta)
-            total = self._log_likelihood(eta + offset, y) - site
+            total = self.likelihood.log_density(eta + offset, y) - site
             total = total.sum(axis=1, dtype=np.float64)
             gaps[some] = 0.5 * _bulk(total).var(axis=1)
         return gaps
-
-    def _log_likelihood(self, predictor: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """``log p(y | t)`` up to a constant of y."""
-        if self.likelihood == "poisson":
-            return y * predictor - np.exp(predictor)
-        if self.likelihood == "bernoulli":
-            return -np.logaddexp(0, -y * predictor)
-        return -0.5 * (predictor + y**2 * np.exp(-predictor))
 
 
 def _bulk(values: np.ndarray) -> np.ndarray:

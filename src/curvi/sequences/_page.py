@@ -38,12 +38,6 @@ _NAMES = {
     "noise": "sd of the noise of an observation",
     "phi": "autocorrelation of the level (phi)",
 }
-_SIGNALS = {
-    "gaussian": "expected value",
-    "poisson": "expected count",
-    "bernoulli": "probability",
-    "volatility": "sd of a return",
-}
 
 
 class Reported:
@@ -134,7 +128,7 @@ def verdict_of(model: Any) -> Verdict:
             (f"They have tails longer than a lattice of {count} points.",),
             ("Give prior_scales that say more, or leave out a component.",),
         )
-    exact = model.likelihood == "gaussian"
+    exact = model._model.likelihood.conjugate
     states = "exact given the sds" if exact else "the best Gaussian given the sds"
     return Verdict(
         "good",
@@ -153,11 +147,12 @@ def _band(x: np.ndarray, band: Band, label: str, tone: Any) -> list[Layer]:
 
 def _series_blocks(model: Any, y: np.ndarray, ahead: Band | None) -> tuple[Any, ...]:
     steps = np.arange(1, len(y) + 1)
-    volatile = model.likelihood == "volatility"
+    likelihood = model._model.likelihood
+    volatile = likelihood.of_scale
     shown = np.abs(y) if volatile else y
     signal = model.smooth(interval=LEVEL, response=True)
     layers = [Layer("points", steps, shown, "observed", tone="muted")]
-    layers += _band(steps, signal, _SIGNALS[model.likelihood], "first")
+    layers += _band(steps, signal, likelihood.label, "first")
     blocks: list[Any] = []
     future = np.arange(len(y) + 1, len(y) + 1 + (0 if ahead is None else len(ahead.mean)))
     if ahead is not None and not volatile:
@@ -175,7 +170,7 @@ def _series_blocks(model: Any, y: np.ndarray, ahead: Band | None) -> tuple[Any, 
         )
     )
     if ahead is not None:
-        whole = model.likelihood in ("poisson", "bernoulli")
+        whole = likelihood.whole_numbers
         rows = tuple(
             (str(t), rounded(m, s), rounded(s, s),
              f"{low:.0f} to {up:.0f}" if whole else f"{rounded(low, s)} to {rounded(up, s)}")
@@ -248,7 +243,7 @@ def _estimate_blocks(model: Any) -> tuple[Any, ...]:
 
 
 def _fit_blocks(model: Any, y: np.ndarray, seen: np.ndarray) -> tuple[Any, ...]:
-    if model.likelihood == "bernoulli":
+    if model._model.likelihood.binary:
         chance = model.smooth(response=True).mean
         return (calibration(y[seen] > 0, chance[seen], "1"),)
     rng = np.random.default_rng(0)
@@ -275,7 +270,7 @@ def _facts(model: Any, y: np.ndarray, seen: np.ndarray) -> Facts:
         "What was fitted",
         {
             "states": ", ".join(parts),
-            "likelihood": model.likelihood,
+            "likelihood": model._model.likelihood.name,
             "steps": f"{len(y):,}, {int((~seen).sum())} of them without an observation",
             "scales of the half-normal priors": ", ".join(f"{n} {s}" for n, s in scales.items()),
             "points of the integral over sds": str(len(model.lattice_.weights)),

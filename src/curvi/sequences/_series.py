@@ -9,6 +9,7 @@ import numpy as np
 
 from curvi._core import validation
 from curvi._core.errors import InputError
+from curvi.likelihoods import Likelihood
 from curvi.sequences._latent import LatentModel
 from curvi.sequences._structure import Components
 
@@ -26,7 +27,7 @@ class Series:
     Attributes
     ----------
     y : array, shape (steps,)
-        As the likelihood takes it: labels are -1 and +1.
+        As the likelihood takes it.
     X : array, shape (steps, columns)
         The user's regressors.
     column_sd : array, shape (columns,)
@@ -130,7 +131,7 @@ def _check_time(index: Any, season: bool) -> None:
         )
 
 
-def as_series(y: Any, X: Any, likelihood: str, *, season: bool = False) -> Series:
+def as_series(y: Any, X: Any, likelihood: Likelihood, *, season: bool = False) -> Series:
     """Validate a series: numbers, at least two of them seen, in the support of the likelihood."""
     shown = _numbers(y)
     index: Any = getattr(y, "index", None)
@@ -152,51 +153,30 @@ def as_series(y: Any, X: Any, likelihood: str, *, season: bool = False) -> Serie
         )
     regressors = np.zeros((len(shown), 0)) if X is None else _regressors(X, len(shown), "len(y)")
     given = shown[seen]
-    _check_support(shown, seen, likelihood)
-    scale, offset = _unit(given, likelihood)
-    values = np.where(seen, 2 * shown - 1, np.nan) if likelihood == "bernoulli" else shown
+    likelihood.check(shown)
+    with np.errstate(over="ignore"):
+        scale, offset = likelihood.units(given)
+    constant = likelihood.location_scale and given.min() == given.max()
+    if constant or not np.isfinite([scale, offset]).all():
+        raise InputError(
+            "y does not vary, or its squares are out of range: there is nothing to infer from it"
+        )
     spread = regressors.std(axis=0)
     if (spread == 0).any():
         column = int(np.argmax(spread == 0))
         raise InputError(f"X[:, {column}] is constant; leave it out, the level plays its part")
-    return Series(values, regressors, spread, scale, offset, shown)
+    return Series(shown, regressors, spread, scale, offset, shown)
 
 
-def _unit(given: np.ndarray, likelihood: str) -> tuple[float, float]:
-    """Unit and middle of the predictor."""
-    if likelihood == "poisson":
-        return 1.0, float(np.log(max(given.mean(), 0.5 / len(given))))
-    if likelihood == "bernoulli":
-        share = (given.sum() + 0.5) / (len(given) + 1)
-        return 1.0, float(np.log(share / (1 - share)))
-    with np.errstate(over="ignore", divide="ignore"):
-        scale, offset = float(given.std()), float(given.mean())
-        if likelihood == "volatility":
-            scale, offset = 1.0, float(np.log(np.mean(given**2)))
-    if scale == 0 or not np.isfinite(scale) or not np.isfinite(offset):
-        raise InputError(
-            "y does not vary, or its squares are out of range: there is nothing to infer from it"
-        )
-    return scale, offset
-
-
-def _check_support(y: np.ndarray, seen: np.ndarray, likelihood: str) -> None:
-    wrong = np.zeros(len(y), bool)
-    if likelihood == "poisson":
-        wrong[seen] = (y[seen] < 0) | (y[seen] != np.floor(y[seen]))
-        need = "whole numbers that are not negative"
-    elif likelihood == "bernoulli":
-        wrong[seen] = (y[seen] != 0) & (y[seen] != 1)
-        need = "0 and 1"
-    if wrong.any():
-        place = int(np.argmax(wrong))
-        raise InputError(f"y[{place}] is {y[place]:g}; likelihood={likelihood!r} needs {need}")
+def in_series(likelihood: Any) -> bool:
+    """Whether the observations of a series can have it: noise is its only hyperparameter."""
+    return not likelihood.takes_trials and (likelihood.conjugate or not likelihood.extras)
 
 
 def model_for(
     series: Series,
     components: Components,
-    likelihood: str,
+    likelihood: Likelihood,
     prior_scales: dict[str, float] | None,
 ) -> LatentModel:
     """The model of a series, with priors in its own unit."""

@@ -14,11 +14,12 @@ from curvi._core.memory import require_memory
 from curvi.engine import resumable
 from curvi.engine._recording import belongs, remembered
 from curvi.io._objects import SavedEstimator
-from curvi.sequences._bands import RESPONSES, Band, check_interval, mixture_band, replicated
-from curvi.sequences._latent import LIKELIHOODS, LatentModel, Posterior
+from curvi.likelihoods import Likelihood, likelihood_of
+from curvi.sequences._bands import Band, check_interval, mixture_band, replicated
+from curvi.sequences._latent import LatentModel, Posterior
 from curvi.sequences._nested import Lattice, integrate
 from curvi.sequences._page import Reported
-from curvi.sequences._series import Series, as_series, model_for
+from curvi.sequences._series import Series, as_series, in_series, model_for
 from curvi.sequences._structure import Components, check_season
 from curvi.sequences._system import State
 
@@ -106,13 +107,15 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         options = f"level={self.level!r}, trend={self.trend!r}, season={self.season!r}"
         return f"StateSpace({options}, likelihood={self.likelihood!r})"
 
+    def _likelihood(self) -> Likelihood:
+        return likelihood_of(self.likelihood, allowed=in_series)
+
     def _components(self, series: Series) -> Components:
         """Validate the options."""
         scale = series.scale
-        validation.one_of(self.likelihood, tuple(LIKELIHOODS), "likelihood")
         level = self.level
         if level == "auto":
-            level = "ar" if self.likelihood == "volatility" else "walk"
+            level = "ar" if self._likelihood().of_scale else "walk"
         if level is not None:
             validation.one_of(level, ("auto", "walk", "ar"), "level")
         validation.boolean(self.trend, "trend")
@@ -157,11 +160,11 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
             If the tails of the hyperparameters were cut off for want of points.
         """
         del checkpoint  # taken by the decorator
-        series = as_series(y, X, self.likelihood, season=self.season is not None)
+        series = as_series(y, X, self._likelihood(), season=self.season is not None)
         components = self._components(series)
         self._series = replace(series, num_own=int(components.level != "walk"))
-        self._model = model_for(series, components, self.likelihood, self.prior_scales)
-        belongs(repr(components), (series.y, series.X))
+        self._model = model_for(series, components, self._likelihood(), self.prior_scales)
+        belongs(f"{components!r} {self._model.likelihood.identity}", (series.y, series.X))
         evaluation = _Evaluation(self._model)
         start = np.asarray(
             [1.5 if n == "correlation" else np.log(0.3 * self._model.prior_scales[n])
@@ -170,7 +173,7 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         size = len(start)
         spacing, cutoff, most = _LATTICES[min(size, len(_LATTICES)) - 1]
         lattice = integrate(evaluation, start, spacing=spacing, cutoff=cutoff, most=most)
-        if self.likelihood != "gaussian":
+        if not self._model.likelihood.conjugate:
             gap = remembered(
                 "gap", lambda points: self._model.gap(points, lattice.kept), lattice.points
             )
@@ -206,7 +209,7 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         if hasattr(found, "lattice_") or hasattr(found, "_series"):
             made = found._components(series := found._series)
             found._series = replace(series, num_own=int(made.level != "walk"))
-            found._model = model_for(series, made, found.likelihood, found.prior_scales)
+            found._model = model_for(series, made, found._likelihood(), found.prior_scales)
             found._publish(lattice := found.lattice_.fitting(found._model.names, len(series.y)))
             drawn = found._model.draw(lattice.points, lattice.kept, np.random.default_rng(0), 1)
             if not np.isfinite([*found.smooth(response=True), *drawn[..., 0]]).all():
@@ -256,14 +259,14 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
                 mean = mean + model.offset
         if response and component != "signal":
             raise InputError(f"response=True is for the signal, not for {component!r}")
-        transform = RESPONSES[self.likelihood] if response else None
-        return mixture_band(mean, variance, self.lattice_.weights, interval, transform)
+        likelihood = model.likelihood if response else None
+        return mixture_band(mean, variance, self.lattice_.weights, interval, likelihood)
 
     def _extended(self, h: int, X: Any) -> tuple[LatentModel, Posterior]:
         """The model with h more steps, and its posterior: new steps are missing observations."""
         model = self._fitted()
         longer = model_for(
-            self._series.extended(h, X), model.components, self.likelihood, self.prior_scales
+            self._series.extended(h, X), model.components, model.likelihood, self.prior_scales
         )
         kept: Posterior = self.lattice_.kept
         pad = ((0, 0), (0, h))
@@ -292,9 +295,14 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         Raises
         ------
         InputError
-            If the model is not fitted, or X does not have h rows.
+            If the model is not fitted, X does not have h rows, or h is above 10,000.
         """
         check_interval(interval)
+        validation.positive_integer(h, "h")
+        if h > (most := 10_000):
+            raise InputError(
+                f"h is {h} steps; forecast at most {most} ahead, or simulate() a few futures"
+            )
         drawn = self.simulate(4000, h, X=X, seed=seed)
         tail = 0.5 * (1 - interval)
         lower, upper = np.quantile(drawn, [tail, 1 - tail], axis=0)
@@ -358,7 +366,7 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         wide = [self.smooth(interval=p, response=True) for p in (interval, inner)]
         ahead = [self.forecast(h, interval=p, X=X) for p in (interval, inner)] if h else []
         seen = self._series.shown
-        return plot_bands(seen, wide, ahead, absolute=self.likelihood == "volatility")
+        return plot_bands(seen, wide, ahead, absolute=self._model.likelihood.of_scale)
 
 
 class _Evaluation:

@@ -38,10 +38,10 @@ def solve_dense(
         negative = False
     except linalg.LinAlgError:
         negative = True  # the best step is on the boundary
-    found = _on_boundary(matrix, gradient, radius)
-    if found is not None:
-        gain = -(gradient @ found + 0.5 * found @ matrix @ found)
-        return _solution(found, root, gain, inside=False, negative=negative)
+    solution = _on_boundary(matrix, gradient, radius)
+    if solution is not None:
+        gain = -(gradient @ solution + 0.5 * solution @ matrix @ solution)
+        return _solution(solution, root, gain, inside=False, negative=negative)
     values, vectors = linalg.eigh(matrix, check_finite=False)
     turned = vectors.T @ gradient
     coefficients = -turned / (values + _shift(values, turned, radius))

@@ -76,8 +76,8 @@ class DSVI(CheapSteps):
         )
         drops = (step // self.decay_steps).astype(value.dtype)
         rate = self.learning_rate * self.decay**drops
-        moved = self._move(raw, gradient, rate)
-        proposal = DSVIState(problem.from_raw(moved))
+        raw_params = self._move(raw, gradient, rate)
+        proposal = DSVIState(problem.from_raw(raw_params))
         finite = all_finite(value, gradient, proposal)
         info = make_info(value, grad_norm=optax.tree.norm(gradient), accepted=finite, finite=finite)
         return select(finite, proposal, state), info

@@ -14,7 +14,7 @@ from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi.linalg import (
     CGPath,
-    Diagonal,
+    DiagonalMetric,
     LinearMap,
     Metric,
     conjugate_gradient_path,
@@ -160,18 +160,18 @@ class HessianFree(StochasticMethod):
 
     def init(self, problem: Problem, params: Any, resources: Any) -> HessianFreeMethodState:
         """No direction yet."""
-        zeros = kept = optax.tree.zeros_like(params)
+        zeros = sides = optax.tree.zeros_like(params)
         one, none = jnp.ones((), optax.tree.dtype(params)), jnp.asarray(0, jnp.int32)
         exact = self._exact(problem)
         if exact is not None:
-            kept = first_sides(exact, params, diagonal_layers(exact, params))
+            sides = first_sides(exact, params, diagonal_layers(exact, params))
             growth = jnp.minimum(layered_steps.FIRST_BATCHES * one, self.max_growth)
             last = exact.matrices(zeros)
-            return HessianFreeMethodState(params, one, last, kept, growth, none)
+            return HessianFreeMethodState(params, one, last, sides, growth, none)
         layered = self._layered(problem)
         if layered is not None:
-            kept = first_sides(layered, params)
-        return HessianFreeMethodState(params, one, zeros, kept, one, none)
+            sides = first_sides(layered, params)
+        return HessianFreeMethodState(params, one, zeros, sides, one, none)
 
     def step(
         self,
@@ -230,31 +230,31 @@ class HessianFree(StochasticMethod):
             problem, state.params, resources, state.batches, count, sides
         )
         second = problem.sample(resources, state.batches + count)
-        found = layered_steps.measured(
+        model = layered_steps.measured(
             problem, state.params, system, last, damping, second,
             layered_steps.iterations(count, self.cg_steps),
         )  # fmt: skip
 
         def at(step_size: Array) -> Array:
-            moved = jax.tree.map(lambda p, x: p + step_size * x, state.params, found.step)
+            moved = jax.tree.map(lambda p, x: p + step_size * x, state.params, model.step)
             return problem.value(moved, second)
 
-        step_size, value, retries = shortened(at, jnp.ones((), found.value.dtype), found.value)
-        gain = step_size * (found.slope - 0.5 * step_size * found.curvature)
-        trial = jax.tree.map(lambda p, x: p + step_size * x, state.params, found.step)
-        ratio = agreement(found.value, value, gain)
-        finite = layered_steps.finite_step(system, found) & all_finite(value, trial)
-        move = Move(found.step, found.length, found.signal, gain, value, retries)
+        step_size, value, retries = shortened(at, jnp.ones((), model.value.dtype), model.value)
+        gain = step_size * (model.slope - 0.5 * step_size * model.curvature)
+        trial = jax.tree.map(lambda p, x: p + step_size * x, state.params, model.step)
+        ratio = agreement(model.value, value, gain)
+        finite = layered_steps.finite_step(system, model) & all_finite(value, trial)
+        move = Move(model.step, model.length, model.signal, gain, value, retries)
         begun = state._replace(damping=damping, kept=sides)
         after, accepted = self._judged(begun, move, ratio, finite, layered_steps.FIXED_COST)
         after = after._replace(batches=state.batches + count + 1)
-        moved = after._replace(params=trial, direction=optax.tree.scale(step_size, found.direction))
+        moved = after._replace(params=trial, direction=optax.tree.scale(step_size, model.direction))
         stay = after._replace(direction=optax.tree.zeros_like(last))
         info = make_info(
             system.value,
             grad_norm=optax.tree.norm(system.gradient),
             gain=gain,
-            cg_steps=found.cg_steps,
+            cg_steps=model.cg_steps,
             accepted=accepted,
             finite=finite,
             batches=count + 1,
@@ -304,20 +304,20 @@ class HessianFree(StochasticMethod):
         layered = self._layered(problem)
         unit: Any = 1.0
         if layered is not None:
-            kept = renewed_sides(layered, state.params, state.kept, sample, step)
-            unit = mean_curvature(layered, state.params, kept)
+            sides = renewed_sides(layered, state.params, state.kept, sample, step)
+            unit = mean_curvature(layered, state.params, sides)
         elif self.preconditioner is not None:
             key = jax.random.fold_in(jax.random.key(0), step)
             fresh = hutchinson_diagonal(operator, key, _PROBES)
             weight = jnp.maximum(0.1, 1 / (1 + step.astype(state.damping.dtype)))
-            kept = jax.tree.map(lambda d, f: d + weight * (f - d), state.kept, fresh)
-            kept = select(all_finite(kept), kept, state.kept)
-            size = sum(leaf.size for leaf in jax.tree.leaves(kept))
-            unit = optax.tree.sum(jax.tree.map(jnp.abs, kept)) / size
+            sides = jax.tree.map(lambda d, f: d + weight * (f - d), state.kept, fresh)
+            sides = select(all_finite(sides), sides, state.kept)
+            size = sum(leaf.size for leaf in jax.tree.leaves(sides))
+            unit = optax.tree.sum(jax.tree.map(jnp.abs, sides)) / size
         else:
-            kept = state.kept
+            sides = state.kept
         first = jnp.asarray(self._first_damping(_DAMPING) * unit, state.damping.dtype)
-        return state._replace(kept=kept, damping=jnp.where(step == 0, first, state.damping))
+        return state._replace(kept=sides, damping=jnp.where(step == 0, first, state.damping))
 
     def _solved(
         self, problem: Problem, state: HessianFreeMethodState, mine: Sampled, count: Array
@@ -330,7 +330,7 @@ class HessianFree(StochasticMethod):
             steps = jnp.minimum(jnp.maximum(_FEWEST, count), self.cg_steps)
         elif self.preconditioner is not None:
             lifted = jax.tree.map(lambda d: (jnp.abs(d) + state.damping) ** 0.75, state.kept)
-            metric = Diagonal(lifted)
+            metric = DiagonalMetric(lifted)
         return conjugate_gradient_path(
             damped(mine.operator, state.damping),
             optax.tree.scale(-1.0, mine.gradient),

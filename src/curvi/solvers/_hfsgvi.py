@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from curvi._core import validation
 from curvi.linalg import (
-    Diagonal,
+    DiagonalMetric,
     conjugate_gradient,
     hessian,
     hutchinson_diagonal,
@@ -106,7 +106,7 @@ class HFSGVI(StochasticMethod):
         if self.preconditioner == "diagonal":
             key = jax.random.fold_in(jax.random.key(0), step)
             estimate = hutchinson_diagonal(operator, key, _PROBES)
-            metric = Diagonal(_magnitudes(estimate))
+            metric = DiagonalMetric(_magnitudes(estimate))
         elif self.preconditioner == "martens":
             squares = problem.squared_gradients(back, point, sample)
             metric = martens_diagonal(squares, _floor(squares))

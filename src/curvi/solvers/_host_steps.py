@@ -21,7 +21,7 @@ _MOST_ROUNDING = 1.0  # nats of the bound: an improper target is followed to whe
 _LEAST_RADIUS, _FARTHER = 3.0, 4.0
 
 
-class Point(NamedTuple):
+class HostPoint(NamedTuple):
     """A map, the noise that it moved, and what the log density says there."""
 
     map: Any
@@ -61,23 +61,23 @@ class HostSteps(abc.ABC):
         self.density = BatchedDensity(problem.density, resources.rows)
         self.noise = np.asarray(resources.noise, np.float64)
         self.constant = float(problem.family.base.entropy(problem.dimension))
-        self.here: Point | None = None
+        self.here: HostPoint | None = None
         self.direction: Any = None
 
     @abc.abstractmethod
-    def _direction_at(self, here: Point) -> Any:
+    def _direction_at(self, here: HostPoint) -> Any:
         """The natural gradient there, with the ``gain`` that it promises."""
 
     @abc.abstractmethod
-    def _trial(self, here: Point, direction: Any) -> tuple[Point, bool]:
+    def _trial(self, here: HostPoint, direction: Any) -> tuple[HostPoint, bool]:
         """The point after a step of the step size, and whether its precision was made positive."""
 
     @abc.abstractmethod
-    def _verdict(self, here: Point, there: Point, rounding: float) -> tuple[bool, bool]:
+    def _verdict(self, here: HostPoint, there: HostPoint, rounding: float) -> tuple[bool, bool]:
         """Whether a trial is accepted, and whether a rejected one leaves nothing to try."""
 
     @abc.abstractmethod
-    def _params_of(self, place: Any) -> Any:
+    def _params_of(self, host_map: Any) -> Any:
         """The parameters of a map."""
 
     @property
@@ -152,12 +152,12 @@ class HostSteps(abc.ABC):
         self.cut = length > self.radius
         return way * (self.radius / length) if self.cut else way
 
-    def _at(self, place: Any) -> Point:
-        moved = place.forward(self.noise)
+    def _at(self, host_map: Any) -> HostPoint:
+        moved = host_map.forward(self.noise)
         values, gradients = self.density(moved.positions)
         with np.errstate(invalid="ignore", over="ignore"):
             terms = values + moved.log_det
-        return Point(place, moved, gradients, terms, self.constant)
+        return HostPoint(host_map, moved, gradients, terms, self.constant)
 
 
 def _end(rounding: float) -> Outcome:
@@ -166,7 +166,7 @@ def _end(rounding: float) -> Outcome:
 
 
 def _info(
-    here: Point,
+    here: HostPoint,
     gain: float,
     accepted: bool,
     finite: bool,

@@ -23,7 +23,7 @@ _LONGEST_PERIOD = 50  # steps between pulls of the penalty
 _GENTLE = 0.1  # part of a weight that one pull may take
 
 
-class Curvature(NamedTuple):
+class KroneckerFactors(NamedTuple):
     """Kronecker factors of every layer and their inverse roots."""
 
     input_factors: tuple[Array, ...]
@@ -37,7 +37,7 @@ class KFACState(NamedTuple):
 
     params: Any
     momentum: tuple[Array, ...]
-    curvature: Curvature
+    curvature: KroneckerFactors
     average: Any
 
 
@@ -156,7 +156,7 @@ class KFAC(CheapSteps):
             else jnp.eye(m.shape[1], dtype=m.dtype)
             for m, layer in zip(matrices, layers, strict=True)
         )
-        curvature = Curvature(inputs, outputs, inputs, outputs)
+        curvature = KroneckerFactors(inputs, outputs, inputs, outputs)
         return KFACState(params, tuple(jnp.zeros_like(m) for m in matrices), curvature, params)
 
     def estimate(self, state: KFACState) -> Any:
@@ -185,7 +185,7 @@ class KFAC(CheapSteps):
         norms = [jnp.sqrt(jnp.sum(update * update)) for update in updates]
         # A norm is finite only if every entry is: one pass over the updates serves both.
         finite = jnp.isfinite(value) & jnp.all(jnp.isfinite(rate * jnp.stack(norms)))
-        momentum, moved = [], []
+        momentum, updated = [], []
         for index, layer in enumerate(layers):
             matrix, past = matrices[index], state.momentum[index]
             clip = self._clipped(updates[index], norms[index], rows)
@@ -193,8 +193,8 @@ class KFAC(CheapSteps):
             weight = (1 - self.momentum) * clip
             mixed = jnp.where(finite, self.momentum * past + weight * update, past)
             momentum.append(mixed)
-            moved.append(jnp.where(finite, matrix - rate * mixed, matrix))
-        params = objective.assemble(state.params, tuple(moved))
+            updated.append(jnp.where(finite, matrix - rate * mixed, matrix))
+        params = objective.assemble(state.params, tuple(updated))
         average = params
         if self.average_window:
             average = average_towards(state.average, params, self._window(now), step)
@@ -254,7 +254,7 @@ class KFAC(CheapSteps):
 
     def _renewed(
         self, problem: Problem, objective: Layered, state: KFACState, resources: Any, step: Array
-    ) -> Curvature:
+    ) -> KroneckerFactors:
         """Factors and roots of this step; both are renewed more often in the early phase."""
         early = 2 * step < self.plateau
         factor_due = step % jnp.where(early, max(1, self.factor_every // 3), self.factor_every) == 0
@@ -275,7 +275,7 @@ class KFAC(CheapSteps):
             old = (curvature.input_factors, curvature.output_factors)
             return jax.tree.map(lambda a, b: keep * a + (1 - keep) * b, old, (new_in, new_out))
 
-        def renew() -> Curvature:
+        def renew() -> KroneckerFactors:
             old = curvature.input_factors, curvature.output_factors
             factors = jax.lax.cond(factor_due, estimate, lambda: old)
 
@@ -284,9 +284,9 @@ class KFAC(CheapSteps):
                 roots = each_on_one(lambda factor: _inverse_root(factor, self.damping), leaves)
                 return structure.unflatten(roots)
 
-            kept = curvature.input_roots, curvature.output_roots
-            roots = jax.lax.cond(root_due, decompose, lambda: kept)
-            renewed = Curvature(*factors, *roots)
+            roots_before = curvature.input_roots, curvature.output_roots
+            roots = jax.lax.cond(root_due, decompose, lambda: roots_before)
+            renewed = KroneckerFactors(*factors, *roots)
             return select(all_finite(renewed), renewed, curvature)
 
         # One branch around both: what enters the decomposition is transposed to its layout, and

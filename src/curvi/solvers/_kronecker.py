@@ -98,7 +98,7 @@ def kronecker_metric(objective: Layered, sides: Sides, damping: Array) -> Functi
     """
 
     def powered(vector: Any, power: float) -> Any:
-        moved = []
+        images = []
         layers = objective.layers(vector)
         for matrix, layer, (left, right) in zip(
             objective.matrices(vector), layers, sides, strict=True
@@ -106,8 +106,8 @@ def kronecker_metric(objective: Layered, sides: Sides, damping: Array) -> Functi
             products = left.values[:, None] * right.values[None, :]
             scale = (products + (damping + layer.decay)) ** power
             inner = _rotated(matrix, left.vectors.T, right.vectors) * scale
-            moved.append(_rotated(inner, left.vectors, right.vectors.T))
-        return objective.assemble(vector, tuple(moved))
+            images.append(_rotated(inner, left.vectors, right.vectors.T))
+        return objective.assemble(vector, tuple(images))
 
     return FunctionMetric(lambda v: powered(v, 1.0), lambda v: powered(v, -1.0))
 

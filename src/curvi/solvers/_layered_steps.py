@@ -21,13 +21,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from curvi.linalg import Diagonal, conjugate_gradient, damped
+from curvi.linalg import DiagonalMetric, conjugate_gradient, damped
 from curvi.linalg._arithmetic import all_finite, vdot
 from curvi.solvers._kronecker import Sides, due, mean_curvature, renewed_sides
 from curvi.solvers._method import Layer, Layered, Problem
 from curvi.solvers._rotated import (
-    Batch,
     Matrices,
+    RotatedBatch,
     along,
     diagonal_layers,
     gauss_newton,
@@ -62,12 +62,12 @@ class Measured(NamedTuple):
     cg_steps: Array
 
 
-class System(NamedTuple):
+class LayeredSystem(NamedTuple):
     """Value and gradient on the first sample, its first batch, layers and sides."""
 
     value: Array
     gradient: Matrices
-    batch: Batch
+    batch: RotatedBatch
     layers: tuple[Layer, ...]
     sides: Sides
 
@@ -84,15 +84,15 @@ def renewed(
     """Sides of this step, the last step in their coordinates, and the unit of the damping."""
     layers = diagonal_layers(objective, params)
     fresh = renewed_sides(objective, params, sides, sample, step, layers)
-    moved = jax.lax.cond(
+    previous = jax.lax.cond(
         due(step), lambda: rotated(restored(direction, sides), fresh), lambda: direction
     )
-    return fresh, moved, mean_curvature(objective, params, fresh)
+    return fresh, previous, mean_curvature(objective, params, fresh)
 
 
 def system_of(
     problem: Problem, params: Any, resources: Any, first: Array, count: Array, sides: Sides
-) -> System:
+) -> LayeredSystem:
     """The mean gradient of batches ``first`` to ``first + count``, the first one linearised."""
     objective = problem.layered()
     batch = passed(objective, params, problem.sample(resources, first), sides)
@@ -100,11 +100,11 @@ def system_of(
     value, gradient = mean_of_batches(problem, params, resources, first, count, start)
     matrices = objective.matrices(gradient)
     layers = diagonal_layers(objective, params)
-    return System(value, rotated(matrices, sides), batch, layers, sides)
+    return LayeredSystem(value, rotated(matrices, sides), batch, layers, sides)
 
 
 def measured(
-    problem: Problem, params: Any, system: System, last: Matrices, damping: Array,
+    problem: Problem, params: Any, system: LayeredSystem, last: Matrices, damping: Array,
     sample: Any, max_steps: Array,
 ) -> Measured:  # fmt: skip
     """Solve from the last step, and measure what was there and what was added."""
@@ -124,14 +124,14 @@ def measured(
     lengths = best_lengths(slopes, curvatures)
     direction = jax.tree.map(lambda a, b: lengths[0] * a + lengths[1] * b, last, added)
     promised = -vdot(system.gradient, direction)
-    found = jnp.dot(lengths, slopes)
+    gain = jnp.dot(lengths, slopes)
     step = objective.assemble(optax.tree.zeros_like(params), restored(direction, sides))
     return Measured(
         step=step,
         direction=direction,
         length=lengths[1],
-        signal=jnp.clip(found / jnp.where(promised > 0, promised, 1.0), 0.0, 1.0),
-        slope=found,
+        signal=jnp.clip(gain / jnp.where(promised > 0, promised, 1.0), 0.0, 1.0),
+        slope=gain,
         curvature=lengths @ curvatures @ lengths,
         value=second.value,
         cg_steps=steps,
@@ -154,11 +154,11 @@ def corrected(
     multiple = jnp.where(curvature > 0, slope / jnp.where(curvature > 0, curvature, 1.0), 0.0)
     multiple = jnp.clip(multiple, 0.0, 1.0)
     residual = jax.tree.map(lambda g, i: -g - multiple * i, gradient, image)
-    found = conjugate_gradient(
-        operator, residual, preconditioner=Diagonal(diagonal), max_steps=max_steps,
+    result = conjugate_gradient(
+        operator, residual, preconditioner=DiagonalMetric(diagonal), max_steps=max_steps,
         relative_tolerance=_RESIDUAL, natural_norm=True, verify=False,
     )  # fmt: skip
-    return found.solution, found.steps
+    return result.solution, result.steps
 
 
 def best_lengths(slopes: Array, curvatures: Array) -> Array:
@@ -196,6 +196,6 @@ def iterations(count: Array, most: int) -> Array:
     return jnp.minimum(jnp.maximum(_FEWEST, count // 2), most)
 
 
-def finite_step(system: System, found: Measured) -> Array:
+def finite_step(system: LayeredSystem, measured: Measured) -> Array:
     """Whether everything was finite."""
-    return all_finite(system.value, system.gradient, found.value, found.step)
+    return all_finite(system.value, system.gradient, measured.value, measured.step)

@@ -78,11 +78,11 @@ class LBFGS(Method):
         first = jnp.where(
             state.memory.num_pairs > 0, 1.0, 1 / jnp.maximum(optax.tree.norm(gradient), 1.0)
         )
-        found = line_search(evaluate, state.params, direction, value, slope, first, self.max_trials)
+        line = line_search(evaluate, state.params, direction, value, slope, first, self.max_trials)
         here = all_finite(value, gradient, direction)
-        accepted = here & found.success
-        move = optax.tree.scale(jnp.where(accepted, found.length, 0.0), direction)
-        difference = optax.tree.sub(problem.project(state.params, found.gradient), gradient)
+        accepted = here & line.success
+        move = optax.tree.scale(jnp.where(accepted, line.length, 0.0), direction)
+        difference = optax.tree.sub(problem.project(state.params, line.gradient), gradient)
         memory, _ = remember(state.memory, move, difference)
         # After a failed search the memory is of no use: start again from the gradient.
         memory = select(here & ~accepted, empty_memory(state.params, self.history), memory)
@@ -93,15 +93,15 @@ class LBFGS(Method):
             # Near a saddle the guess is small but the line search finds a way down: go on.
             enough = jnp.maximum(tolerance, rounding_of(value))
             converged = here & (self._remaining(problem, state, gradient, gain) < enough)
-            converged &= value - found.value <= jnp.maximum(tolerance, 10 * rounding_of(value))
+            converged &= value - line.value <= jnp.maximum(tolerance, 10 * rounding_of(value))
             outcome = jnp.where(converged, Outcome.CONVERGED.value, Outcome.RUNNING.value)
         info = make_info(
             value,
             grad_norm=optax.tree.norm(gradient),
             gain=gain,
-            cg_steps=found.trials,
+            cg_steps=line.trials,
             accepted=accepted,
-            finite=here & found.finite,
+            finite=here & line.finite,
             outcome=outcome,
         )
         return LBFGSState(params, select(accepted | here, memory, state.memory)), info

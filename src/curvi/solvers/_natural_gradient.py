@@ -13,7 +13,7 @@ from curvi._core.errors import InputError
 from curvi.families import SparsePrecision
 from curvi.families._host import HostMap, has_host_map
 from curvi.linalg._sparse_symmetric import inverse_root
-from curvi.solvers._host_steps import HostSteps, Point
+from curvi.solvers._host_steps import HostPoint, HostSteps
 from curvi.solvers._method import Info, Method, Problem, Stepper
 from curvi.solvers._sparse_steps import SparseSteps
 
@@ -125,26 +125,26 @@ class _Steps(HostSteps):
     def __init__(self, problem: Any, params: Any, resources: Any, least: float) -> None:
         super().__init__(problem, resources, HostMap.of(problem.family, params), least)
 
-    def _params_of(self, place: HostMap) -> Any:
-        return place.params(self.problem.family, self.problem.density.dtype)
+    def _params_of(self, host_map: HostMap) -> Any:
+        return host_map.params(self.problem.family, self.problem.density.dtype)
 
-    def _direction_at(self, here: Point) -> _Direction:
+    def _direction_at(self, here: HostPoint) -> _Direction:
         return _direction(here, self.noise)
 
-    def _trial(self, here: Point, direction: _Direction) -> tuple[Point, bool]:
+    def _trial(self, here: HostPoint, direction: _Direction) -> tuple[HostPoint, bool]:
         """The step goes to the mean last, whose length is in sds of the new q."""
         root, indefinite = _new_root(direction.excess, self.step_size)
         way = self._within_radius(self.step_size * (root.T @ direction.mean))
         return self._at(_moved_map(here.map, direction, self.step_size, root, way)), indefinite
 
-    def _verdict(self, here: Point, there: Point, rounding: float) -> tuple[bool, bool]:
+    def _verdict(self, here: HostPoint, there: HostPoint, rounding: float) -> tuple[bool, bool]:
         """Where rounding decides between the two ends, there is nothing left to gain."""
         accepted = bool(there.finite and there.neg_elbo < here.neg_elbo)
         gain = self.step_size * self.direction.gain
         return accepted, bool(not accepted and there.finite and gain < 4 * rounding)
 
 
-def _direction(here: Point, noise: np.ndarray) -> _Direction:
+def _direction(here: HostPoint, noise: np.ndarray) -> _Direction:
     r"""The natural gradient: delta, H made symmetric less the identity, and that of B.
 
     Without the error of the draws H is symmetric. Its average with its transpose has less of that
@@ -178,12 +178,12 @@ def _new_root(excess: np.ndarray, step_size: float) -> tuple[np.ndarray, bool]:
 
 
 def _moved_map(
-    place: HostMap, direction: _Direction, step_size: float, root: np.ndarray, way: np.ndarray
+    host_map: HostMap, direction: _Direction, step_size: float, root: np.ndarray, way: np.ndarray
 ) -> HostMap:
     """The map after a step whose mean goes ``way``, in sds of the new one."""
-    factor = place.factor @ root
-    warp = place.warp + step_size * np.clip(direction.warp, -_LARGEST_WARP, _LARGEST_WARP)
-    return replace(place, mean=place.mean + factor @ way, factor=factor, warp=warp)
+    factor = host_map.factor @ root
+    warp = host_map.warp + step_size * np.clip(direction.warp, -_LARGEST_WARP, _LARGEST_WARP)
+    return replace(host_map, mean=host_map.mean + factor @ way, factor=factor, warp=warp)
 
 
 def _lifted_root(precision: np.ndarray) -> np.ndarray:

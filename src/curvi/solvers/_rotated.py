@@ -29,7 +29,7 @@ from curvi.solvers._method import Layer, Layered
 Matrices = tuple[Array, ...]
 
 
-class Batch(NamedTuple):
+class RotatedBatch(NamedTuple):
     """A batch that was passed through the network.
 
     Attributes
@@ -55,7 +55,7 @@ def diagonal_layers(objective: Layered, params: Any) -> tuple[Layer, ...]:
     return tuple(layer._replace(diagonal_output=True) for layer in objective.layers(params))
 
 
-def passed(objective: Any, params: Any, sample: tuple[Any, Any], sides: Sides) -> Batch:
+def passed(objective: Any, params: Any, sample: tuple[Any, Any], sides: Sides) -> RotatedBatch:
     """Linearise the outputs in what the layers give, once for all products."""
     batch, key = sample
     dtype = optax.tree.dtype(params)
@@ -81,7 +81,7 @@ def passed(objective: Any, params: Any, sample: tuple[Any, Any], sides: Sides) -
         for a, (left, _) in zip(inputs, sides, strict=True)
     )
     weights = objective.output_weights(outputs, slope)
-    return Batch(loss + penalty, gradient, push, pull, rows, slope, weights)
+    return RotatedBatch(loss + penalty, gradient, push, pull, rows, slope, weights)
 
 
 def rotated(matrices: Matrices, sides: Sides) -> Matrices:
@@ -100,7 +100,7 @@ def restored(matrices: Matrices, sides: Sides) -> Matrices:
     )
 
 
-def gauss_newton(batch: Batch, layers: tuple[Layer, ...], sides: Sides) -> FunctionMap:
+def gauss_newton(batch: RotatedBatch, layers: tuple[Layer, ...], sides: Sides) -> FunctionMap:
     """The map of the formula above."""
 
     def product(vector: Matrices) -> Matrices:
@@ -116,18 +116,18 @@ def gauss_newton(batch: Batch, layers: tuple[Layer, ...], sides: Sides) -> Funct
 
 
 def along(
-    batch: Batch, directions: tuple[Matrices, ...], layers: tuple[Layer, ...], sides: Sides
+    batch: RotatedBatch, directions: tuple[Matrices, ...], layers: tuple[Layer, ...], sides: Sides
 ) -> Array:
     """Curvatures of directions and between them, without a way back."""
-    moved = [_outputs(batch, vector) for vector in directions]
+    outputs = [_outputs(batch, vector) for vector in directions]
     decayed = [_decayed(vector, layers, sides) for vector in directions]
     return jnp.stack([
         jnp.stack([
             optax.tree.vdot(jax.tree.map(jnp.multiply, batch.weights, one), other)
             + optax.tree.vdot(pulled, vector)
-            for other, vector in zip(moved, directions, strict=True)
+            for other, vector in zip(outputs, directions, strict=True)
         ])
-        for one, pulled in zip(moved, decayed, strict=True)
+        for one, pulled in zip(outputs, decayed, strict=True)
     ])  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def kronecker_diagonal(layers: tuple[Layer, ...], sides: Sides, damping: Array) 
     )
 
 
-def _outputs(batch: Batch, vector: Matrices) -> Any:
+def _outputs(batch: RotatedBatch, vector: Matrices) -> Any:
     """How the outputs move with the parameters."""
     return batch.push(tuple(a @ v for a, v in zip(batch.rows, vector, strict=True)))
 

@@ -109,8 +109,8 @@ def shortened(
 
     # The first try is the first round of the loop: the objective is compiled once.
     start = (length, jnp.full_like(value, jnp.inf), jnp.asarray(-1, jnp.int32))
-    found: tuple[Array, Array, Array] = jax.lax.while_loop(worse, tried, start)
-    return found
+    ended: tuple[Array, Array, Array] = jax.lax.while_loop(worse, tried, start)
+    return ended
 
 
 def _length(slope: Array, curvature: Array) -> Array:

@@ -20,14 +20,14 @@ import numpy as np
 from curvi.families._sparse_host import SparseMap
 from curvi.linalg._sparse_symmetric import SparseSymmetric
 from curvi.objective._curvature import Curvature
-from curvi.solvers._host_steps import HostSteps, Point
+from curvi.solvers._host_steps import HostPoint, HostSteps
 
 _LEAST_PIVOT = 0.1  # of the old diagonal, where the new precision would be indefinite
 _ERRORS = 2.0  # standard errors by which a bound must be worse for a step to be rejected
 _SHORTEST = 1e-6  # step size below which nothing is left to try
 
 
-class _Direction(NamedTuple):
+class _SparseDirection(NamedTuple):
     """The expected gradient in the noise, the expected curvature, and the gain they promise."""
 
     mean: np.ndarray
@@ -43,27 +43,27 @@ class SparseSteps(HostSteps):
         super().__init__(problem, resources, SparseMap.of(family, params), least)
         self.curvature = Curvature(problem.density, resources.rows, family.elimination)
 
-    def _params_of(self, place: SparseMap) -> Any:
-        return place.params(self.problem.density.dtype)
+    def _params_of(self, host_map: SparseMap) -> Any:
+        return host_map.params(self.problem.density.dtype)
 
-    def _verdict(self, here: Point, there: Point, rounding: float) -> tuple[bool, bool]:
+    def _verdict(self, here: HostPoint, there: HostPoint, rounding: float) -> tuple[bool, bool]:
         """Within the error of the change, which few draws know badly."""
         change = there.terms - here.terms
         slack = _ERRORS * float(np.std(change)) / len(change) ** 0.5 + rounding
         accepted = bool(there.finite and np.mean(change) > -slack)
         return accepted, bool(not accepted and self.step_size < _SHORTEST)
 
-    def _direction_at(self, here: Point) -> _Direction:
-        place = here.map
+    def _direction_at(self, here: HostPoint) -> _SparseDirection:
+        host_map = here.map
         curvature = self.curvature.negative_mean(here.moved.positions)
-        mean = place.linear_back(here.gradients).mean(axis=0)
+        mean = host_map.linear_back(here.gradients).mean(axis=0)
         # |R' C R - I|^2 by the draws, along which R e is known.
-        moved = place.apply(np.ascontiguousarray(self.noise.T))
-        excess = place.transposed(curvature.dot(moved)) - self.noise.T
+        displacements = host_map.apply(np.ascontiguousarray(self.noise.T))
+        excess = host_map.transposed(curvature.dot(displacements)) - self.noise.T
         gain = 0.5 * mean @ mean + 0.25 * np.mean(np.sum(excess**2, axis=0))
-        return _Direction(mean, curvature, float(gain))
+        return _SparseDirection(mean, curvature, float(gain))
 
-    def _trial(self, here: Point, direction: _Direction) -> tuple[Point, bool]:
+    def _trial(self, here: HostPoint, direction: _SparseDirection) -> tuple[HostPoint, bool]:
         """The point after a step, and whether its precision had to be made positive."""
         old = here.map.precision()
         try:
@@ -71,9 +71,9 @@ class SparseSteps(HostSteps):
             root = new.inverse_root(_LEAST_PIVOT, like=old)
         except np.linalg.LinAlgError:  # beyond rounding: a shorter step is not
             return here._replace(terms=np.full_like(here.terms, np.nan)), True
-        moved = here.map.with_root(root)
+        new_map = here.map.with_root(root)
         gradient = here.gradients.mean(axis=0)[here.map.order]
-        way = self.step_size * moved.transposed(gradient[:, None])
+        way = self.step_size * new_map.transposed(gradient[:, None])
         way = self._within_radius(way)
-        mean = here.map.mean + moved.apply(way)[:, 0]
-        return self._at(replace(moved, mean=mean)), root.raised
+        mean = here.map.mean + new_map.apply(way)[:, 0]
+        return self._at(replace(new_map, mean=mean)), root.raised

@@ -171,13 +171,13 @@ def cg_tolerance(grad_norm: Scalar) -> Scalar:
     return la.namespace(grad_norm).clip(grad_norm, TIGHTEST, LOOSEST)
 
 
-def from_cg(found: CGResult) -> SubproblemSolution:
+def from_cg(result: CGResult) -> SubproblemSolution:
     """The solution of a subproblem by Steihaug's conjugate gradients."""
     return SubproblemSolution(
-        step=found.solution,
-        gain=-found.model_value,
-        length=found.length,
-        inside=(found.outcome == CGOutcome.CONVERGED) | (found.outcome == CGOutcome.STALLED),
-        negative_curvature=found.negative_curvature,
-        iterations=found.steps,
+        step=result.solution,
+        gain=-result.model_value,
+        length=result.length,
+        inside=(result.outcome == CGOutcome.CONVERGED) | (result.outcome == CGOutcome.STALLED),
+        negative_curvature=result.negative_curvature,
+        iterations=result.steps,
     )

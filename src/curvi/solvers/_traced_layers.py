@@ -26,7 +26,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from curvi._core.errors import InputError
 from curvi.solvers._factors import cut
 from curvi.solvers._method import Layer, Pass
-from curvi.solvers._walk import Mark, Place, Walk
+from curvi.solvers._walk import Leaf, Place, Walk
 
 _LARGEST_FACTOR = 2048  # beyond, a side of a layer is preconditioned by its diagonal, or not at all
 
@@ -75,8 +75,8 @@ class TracedLayers:
 
     def _leaves(self) -> list[int]:
         """Leaves in the order of the layers: products first, then all others."""
-        found = [place.leaf for place in self.places]
-        return [*found, *(i for i in range(len(self.decays)) if i not in found)]
+        leaves = [site.leaf for site in self.places]
+        return [*leaves, *(i for i in range(len(self.decays)) if i not in leaves)]
 
     def layers(self, params: PyTree) -> tuple[Layer, ...]:
         """Products with both factors, where they are not too large; the rest with a diagonal."""
@@ -130,11 +130,11 @@ class TracedLayers:
 
     def tap_shapes(self, params: PyTree, batch: Any) -> tuple[tuple[int, int], ...]:
         """(rows, outputs) of every product; one row for every other parameter."""
-        found = jax.eval_shape(
+        shapes = jax.eval_shape(
             lambda p, b: self.tapped(p, None, b, jax.random.key(0)).inputs, params, batch
         )
         sizes = [matrix.shape[1] for matrix in jax.eval_shape(self.matrices, params)]
-        return tuple((rows.shape[0], size) for rows, size in zip(found, sizes, strict=True))
+        return tuple((rows.shape[0], size) for rows, size in zip(shapes, sizes, strict=True))
 
     def tapped(self, params: PyTree, taps: Any, batch: Any, key: PRNGKeyArray) -> Pass:
         """Forward pass of the objective's program, with taps added to its products."""
@@ -144,20 +144,20 @@ class TracedLayers:
         if taps is not None:
             for leaf, tap in zip(order[products:], taps[products:], strict=True):
                 leaves[leaf] = leaves[leaf] + tap.reshape(leaves[leaf].shape)
-        moved = jax.tree.unflatten(structure, leaves)
+        params_at_taps = jax.tree.unflatten(structure, leaves)
         closed, shapes = jax.make_jaxpr(self.objective.outputs, return_shape=True)(
-            moved, batch, key
+            params_at_taps, batch, key
         )
         walk = Walk({p.number: i for i, p in enumerate(self.places)}, taps)
         arguments = [*leaves, *jax.tree.leaves((batch, key))]
-        marks = [Mark(i, tuple(range(leaf.ndim))) for i, leaf in enumerate(leaves)]
-        found = walk.run(closed.jaxpr, closed.consts, arguments, marks)
+        marks = [Leaf(i, tuple(range(leaf.ndim))) for i, leaf in enumerate(leaves)]
+        outputs = walk.run(closed.jaxpr, closed.consts, arguments, marks)
         ones = [jnp.ones((1, 1), dtype)] * (len(order) - products)
         rows, inside = [walk.rows[i] for i in range(products)], self._inside(batch)
         if inside is not None:
             rows = [row * inside[:, None] for row in rows]
         inputs = (*rows, *ones)
-        return Pass(jax.tree.unflatten(jax.tree.structure(shapes), found), inputs)
+        return Pass(jax.tree.unflatten(jax.tree.structure(shapes), outputs), inputs)
 
 
 def with_layers(objective: Any, params: PyTree, batch: Any, key: PRNGKeyArray) -> TracedLayers:
@@ -179,12 +179,12 @@ def with_layers(objective: Any, params: PyTree, batch: Any, key: PRNGKeyArray) -
 
     def analysed(params: PyTree, batch: Any, key: PRNGKeyArray) -> Any:
         closed = jax.make_jaxpr(objective.outputs)(params, batch, key)
-        marks = [Mark(i, tuple(range(leaf.ndim))) for i, leaf in enumerate(leaves)]
+        marks = [Leaf(i, tuple(range(leaf.ndim))) for i, leaf in enumerate(leaves)]
         return walk.run(closed.jaxpr, closed.consts, jax.tree.leaves((params, batch, key)), marks)
 
     jax.eval_shape(analysed, params, batch, key)
-    used = [place.leaf for place in walk.met] + walk.other_uses
-    places = tuple(place for place in walk.met if used.count(place.leaf) == 1)
+    used = [site.leaf for site in walk.met] + walk.other_uses
+    places = tuple(site for site in walk.met if used.count(site.leaf) == 1)
     return TracedLayers(objective, places, _decays(objective, params))
 
 

@@ -46,7 +46,7 @@ class Place(NamedTuple):
         return jnp.transpose(matrix.reshape(shape), np.argsort(self.order).tolist())
 
 
-class Mark(NamedTuple):
+class Leaf(NamedTuple):
     """A value that is a parameter, with its axes in this order."""
 
     leaf: int
@@ -67,7 +67,7 @@ class Walk:
         self.other_uses: list[int] = []
 
     def run(
-        self, jaxpr: Any, consts: list[Any], arguments: list[Any], marks: Sequence[Mark | None]
+        self, jaxpr: Any, consts: list[Any], arguments: list[Any], marks: Sequence[Leaf | None]
     ) -> list[Any]:
         """The outputs of a program; ``marks`` say which arguments are parameters."""
         values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
@@ -77,15 +77,15 @@ class Walk:
         def read(atom: Any) -> Any:
             return atom.val if isinstance(atom, jaxpr_core.Literal) else values[atom]
 
-        def mark(atom: Any) -> Mark | None:
+        def mark(atom: Any) -> Leaf | None:
             return None if isinstance(atom, jaxpr_core.Literal) else known.get(atom)
 
         for equation in jaxpr.eqns:
             inputs = [read(atom) for atom in equation.invars]
-            found, turned = self._equation(
+            outputs, turned = self._equation(
                 jaxpr, equation, inputs, list(map(mark, equation.invars))
             )
-            values.update(zip(equation.outvars, found, strict=True))
+            values.update(zip(equation.outvars, outputs, strict=True))
             if turned is not None:
                 known[equation.outvars[0]] = turned
         for atom in jaxpr.outvars:
@@ -94,37 +94,37 @@ class Walk:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _equation(
-        self, jaxpr: Any, equation: Any, inputs: list[Any], marks: list[Mark | None]
-    ) -> tuple[list[Any], Mark | None]:
+        self, jaxpr: Any, equation: Any, inputs: list[Any], marks: list[Leaf | None]
+    ) -> tuple[list[Any], Leaf | None]:
         name, params = equation.primitive.name, equation.params
         inside = self._inside(name, params, inputs, marks)
         if inside is not None:
             return inside, None
-        found = _evaluated(jaxpr, equation, inputs)
+        outputs = _evaluated(jaxpr, equation, inputs)
         present = [m for m in marks if m is not None]
         if not present:
-            return found, None
+            return outputs, None
         if name == "transpose":
             order = tuple(present[0].order[axis] for axis in params["permutation"])
-            return found, present[0]._replace(order=order)
+            return outputs, present[0]._replace(order=order)
         if name == "convert_element_type" and equation.outvars[0].aval.dtype == inputs[0].dtype:
-            return found, present[0]
+            return outputs, present[0]
         product = _product(equation, inputs, marks)
         if product is None:
             self.other_uses.extend(m.leaf for m in present)
-            return found, None
-        place, rows, spread = product
-        place = place._replace(number=len(self.met))
-        self.met.append(place)
-        if place.number in self.wanted:
-            index = self.wanted[place.number]
+            return outputs, None
+        site, rows, spread = product
+        site = site._replace(number=len(self.met))
+        self.met.append(site)
+        if site.number in self.wanted:
+            index = self.wanted[site.number]
             self.rows[index] = rows()
             if self.taps is not None:
-                found = [found[0] + spread(self.taps[index])]
-        return found, None
+                outputs = [outputs[0] + spread(self.taps[index])]
+        return outputs, None
 
     def _inside(
-        self, name: str, params: Any, inputs: list[Any], marks: list[Mark | None]
+        self, name: str, params: Any, inputs: list[Any], marks: list[Leaf | None]
     ) -> list[Any] | None:
         """What a program within the program returns, if parameters enter it."""
         inner = params.get("jaxpr")
@@ -134,7 +134,7 @@ class Walk:
             return self._scan(params, inputs, marks)
         return None
 
-    def _scan(self, params: Any, inputs: list[Any], marks: list[Mark | None]) -> list[Any]:
+    def _scan(self, params: Any, inputs: list[Any], marks: list[Leaf | None]) -> list[Any]:
         """A loop over time: taps are read step by step, rows of all steps are put together."""
         consts, carried = params["num_consts"], params["num_carry"]
         body, length = params["jaxpr"], params["length"]
@@ -157,8 +157,8 @@ class Walk:
 
         def step(state: Any, here: Any) -> Any:
             walk = Walk(local, here[1])
-            found = walk.run(body.jaxpr, body.consts, [*known, *state, *here[0]], marks[:consts])
-            return found[:carried], (found[carried:], [walk.rows[i] for i in range(len(wanted))])
+            after = walk.run(body.jaxpr, body.consts, [*known, *state, *here[0]], marks[:consts])
+            return after[:carried], (after[carried:], [walk.rows[i] for i in range(len(wanted))])
 
         last, (stacked, rows) = jax.lax.scan(
             step, rest[:carried], (rest[carried:], taps), length, params["reverse"]
@@ -175,11 +175,11 @@ def _evaluated(jaxpr: Any, equation: Any, inputs: list[Any]) -> list[Any]:
     single = jaxpr.replace(
         constvars=[], invars=list(pairs), outvars=equation.outvars, eqns=[equation]
     )
-    found: list[Any] = jax.core.eval_jaxpr(single, (), *pairs.values())
-    return found
+    outputs: list[Any] = jax.core.eval_jaxpr(single, (), *pairs.values())
+    return outputs
 
 
-def _product(equation: Any, inputs: list[Any], marks: list[Mark | None]) -> Any:
+def _product(equation: Any, inputs: list[Any], marks: list[Leaf | None]) -> Any:
     """A product of rows with one parameter: its place, its rows, and how a tap enters; or None."""
     name = equation.primitive.name
     if len(marks) != 2 or (marks[0] is None) == (marks[1] is None):
@@ -191,7 +191,7 @@ def _product(equation: Any, inputs: list[Any], marks: list[Mark | None]) -> Any:
     return None
 
 
-def _dense(params: Any, inputs: list[Any], marks: list[Mark | None]) -> Any:
+def _dense(params: Any, inputs: list[Any], marks: list[Leaf | None]) -> Any:
     contracted, batched = params["dimension_numbers"]
     if batched[0] or batched[1]:
         return None
@@ -199,9 +199,9 @@ def _dense(params: Any, inputs: list[Any], marks: list[Mark | None]) -> Any:
     mark: Any = marks[side]
     x, summed, mine = inputs[1 - side], list(contracted[1 - side]), list(contracted[side])
     free = [axis for axis in range(x.ndim) if axis not in summed]
-    kept = [axis for axis in range(inputs[side].ndim) if axis not in mine]
-    order = tuple(mark.order[axis] for axis in (*mine, *kept))
-    shape = [*(x.shape[a] for a in free), *(inputs[side].shape[a] for a in kept)]
+    rest = [axis for axis in range(inputs[side].ndim) if axis not in mine]
+    order = tuple(mark.order[axis] for axis in (*mine, *rest))
+    shape = [*(x.shape[a] for a in free), *(inputs[side].shape[a] for a in rest)]
 
     def rows() -> Array:
         turned = jnp.transpose(x, (*free, *summed))
@@ -217,7 +217,7 @@ def _dense(params: Any, inputs: list[Any], marks: list[Mark | None]) -> Any:
     return Place(0, mark.leaf, order, len(mine)), rows, spread
 
 
-def _convolution(params: Any, inputs: list[Any], mark: Mark) -> Any:
+def _convolution(params: Any, inputs: list[Any], mark: Leaf) -> Any:
     if params["feature_group_count"] != 1 or params["batch_group_count"] != 1:
         return None
     lhs, rhs, out = params["dimension_numbers"]

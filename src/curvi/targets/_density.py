@@ -69,8 +69,8 @@ class Density:
 
     def log_prior_prob(self, z: Float[Array, " dimension"]) -> Float[Array, ""]:
         """Log prior of a flat position; without rows, its whole log density."""
-        found: Array = self.prior(z)
-        return found
+        value: Array = self.prior(z)
+        return value
 
     def log_likelihood_rows(
         self, z: Float[Array, " dimension"], rows: PyTree
@@ -91,8 +91,8 @@ class Density:
                 f"the likelihood was traced for batches of {known} row(s), not of {count}; use "
                 f"target.with_batches([{count}]).density"
             )
-        found: Array = self.likelihoods[count](z, rows)
-        return found
+        values: Array = self.likelihoods[count](z, rows)
+        return values
 
     def log_prob(
         self, z: Float[Array, " dimension"], rows: PyTree | None = None

@@ -86,21 +86,21 @@ class AbstractTarget(Described, abc.ABC):
 
     def with_batches(self, batches: Iterable[int] = ()) -> AbstractTarget:
         """The same target with its functions traced anew, also for batches of so many rows."""
-        found = object.__new__(type(self))
-        found.__dict__.update(self.__dict__)
-        found.__dict__.pop("to_user", None)
-        found.__dict__["density"] = self._traced(self.density.unravel, batches)
-        return found
+        target = object.__new__(type(self))
+        target.__dict__.update(self.__dict__)
+        target.__dict__.pop("to_user", None)
+        target.__dict__["density"] = self._traced(self.density.unravel, batches)
+        return target
 
     @cached_property
     def to_user(self) -> Program:
         """From a flat position to the user's own space."""
 
         def position(z: Array) -> PyTree:
-            found = self.density.unravel(z)
+            unconstrained = self.density.unravel(z)
             if self.constrain is None:
-                return found
-            given = validation.user_call(self.constrain, "constrain", found)
+                return unconstrained
+            given = validation.user_call(self.constrain, "constrain", unconstrained)
             return validation.as_numeric(given, "constrain")
 
         return trace(position, self.start)
@@ -139,10 +139,10 @@ class AbstractTarget(Described, abc.ABC):
 
     def started_at(self, position: PyTree) -> AbstractTarget:
         """The same target from another position of the same shapes; nothing is traced anew."""
-        found = object.__new__(type(self))
-        found.__dict__.update(self.__dict__)
-        found.__dict__.update(position=position, start=validation.flat_position(position)[0])
-        return found
+        target = object.__new__(type(self))
+        target.__dict__.update(self.__dict__)
+        target.__dict__.update(position=position, start=validation.flat_position(position)[0])
+        return target
 
     def log_prob(self, z: Float[Array, " dimension"]) -> Float[Array, ""]:
         """Log density of a flat position, all rows of data included."""
@@ -275,8 +275,8 @@ class DataTarget(AbstractTarget):
 
     def __post_init__(self) -> None:
         """Validate the position, the data and both functions."""
-        found = streamed(self.data)
-        data = found if found is not None else validation.checked_rows(self.data)[0]
+        stream = streamed(self.data)
+        data = stream if stream is not None else validation.checked_rows(self.data)[0]
         object.__setattr__(self, "data", data)
         validation.require_callable(
             self.log_likelihood, "log_likelihood", "log_likelihood(position, rows) -> (num_rows,)"
@@ -308,9 +308,9 @@ class DataTarget(AbstractTarget):
             raise InputError(
                 "rows that are read in blocks have no mesh; give arrays, or leave the mesh out"
             )
-        found = self.with_batches([padded_count(self.num_rows, mesh), *batches])
-        found.__dict__.update(data=place_rows(self.data, mesh), whole=self)
-        return found  # type: ignore[return-value]
+        target = self.with_batches([padded_count(self.num_rows, mesh), *batches])
+        target.__dict__.update(data=place_rows(self.data, mesh), whole=self)
+        return target  # type: ignore[return-value]
 
     def check_start(self) -> None:
         """Evaluate prior and likelihood at the start; raise InputError unless they are finite."""
@@ -322,9 +322,9 @@ class DataTarget(AbstractTarget):
         for first, rows in self._parts():
             values = np.asarray(self.density.log_likelihood_rows(self.start, rows))
             count = min(len(values), self.num_rows - first)
-            place = "log_likelihood of row " if not first else f"log_likelihood of row {first} + "
+            term = "log_likelihood of row " if not first else f"log_likelihood of row {first} + "
             validation.refuse_non_finite(
-                values[:count], place, "check that row, or start inside the support"
+                values[:count], term, "check that row, or start inside the support"
             )
 
     def _parts(self) -> Iterator[tuple[int, PyTree]]:

@@ -1,7 +1,8 @@
 """Variational auto-encoders: estimators, networks, likelihoods and the objective."""
 
+from curvi.likelihoods import BernoulliPixels as Bernoulli
+from curvi.likelihoods import GaussianPixels as Gaussian
 from curvi.vae._estimator import VAE
-from curvi.vae._likelihoods import Bernoulli, Gaussian
 from curvi.vae._model import VAEModel
 from curvi.vae._networks import MLPObjective, VAEParams, initial_params
 from curvi.vae._objective import Rows, VAEObjective

@@ -23,7 +23,7 @@ from curvi._core.errors import (
 from curvi._core.memory import require_memory
 from curvi.io._claims import require_described, require_like
 from curvi.io._objects import SavedEstimator
-from curvi.vae._likelihoods import Gaussian, Likelihood, likelihood_for
+from curvi.likelihoods import PIXELS, GaussianPixels, Pixels, pixels_for
 from curvi.vae._mapped import on_disk, refuse_blocks
 from curvi.vae._networks import ACTIVATIONS
 from curvi.vae._report import Reported
@@ -74,8 +74,8 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
         for size in hidden:
             validation.positive_integer(size, "a size in hidden")
         validation.one_of(self.activation, tuple(ACTIVATIONS), "activation")
-        validation.one_of(self.likelihood, ("bernoulli", "gaussian"), "likelihood")
-        Gaussian(self.variance)  # which validates it, also where the likelihood has none
+        validation.one_of(self.likelihood, tuple(PIXELS), "likelihood")
+        GaussianPixels(self.variance)  # which validates it, also where the likelihood has none
         if self.time_budget is not None:
             validation.positive_number(self.time_budget, "time_budget")
         if self.batch_size is not None:
@@ -118,15 +118,16 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
         if not gaps:
             need = "entries must be finite, not NaN or infinity"
         validation.refuse_non_finite(values, "X", need)
-        if self.likelihood == "bernoulli" and (outside := (X < 0) | (X > 1)).any():
+        kind = PIXELS[self.likelihood]()
+        if (outside := kind.outside(X)).any():
             row, column = (int(i) for i in np.argwhere(outside)[0])
             raise InputError(
-                f"X[{row}, {column}] is {X[row, column]}; likelihood='bernoulli' needs values "
-                "in [0, 1]: divide grey levels by their maximum, or use likelihood='gaussian'"
+                f"X[{row}, {column}] is {X[row, column]}; likelihood={kind.name!r} needs "
+                f"{kind.need}"
             )
-        kind = jax.dtypes.canonicalize_dtype(X.dtype) if reset else dtype_of(self.result_)
+        dtype = jax.dtypes.canonicalize_dtype(X.dtype) if reset else dtype_of(self.result_)
         with np.errstate(over="ignore"):  # what overflows is refused with its size
-            return X.astype(kind, copy=False)
+            return X.astype(dtype, copy=False)
 
     def _network_sizes(self) -> dict[str, list[int]]:
         """Sizes of layers, by the name of the network."""
@@ -170,8 +171,8 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
         self._rows(X if source is None else source[:2], gaps=True)  # width and range as before
         return jax.tree.map(np.asarray, self.params_)
 
-    def _likelihood(self, X: np.ndarray) -> Likelihood:
-        return likelihood_for(X, self.likelihood, self.variance)
+    def _likelihood(self, X: np.ndarray) -> Pixels:
+        return pixels_for(X, self.likelihood, self.variance)
 
     def _seed(self) -> int:
         return int(validation.random_source(self.random_state).randint(2**31 - 1))

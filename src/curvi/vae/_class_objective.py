@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from curvi.likelihoods import Pixels
 from curvi.vae import _networks as networks
-from curvi.vae._likelihoods import Likelihood
 from curvi.vae._objective import kl_divergence, l2_penalty, reparameterise
 
 
@@ -64,7 +64,7 @@ class ClassObjective:
         Weight of the KL term.
     """
 
-    likelihood: Likelihood
+    likelihood: Pixels
     classes: int
     labelled_fraction: float
     label_weight: float

@@ -16,10 +16,10 @@ from curvi._core.memory import require_memory
 from curvi._core.meshes import sharded
 from curvi._core.trees import precision_of, require_same_shapes
 from curvi.engine import resumable
+from curvi.likelihoods import GaussianPixels, Pixels
 from curvi.plots import plot_images, plot_sheet, plot_training
 from curvi.vae import _use as use
 from curvi.vae._base import AutoEncoder, check_rows, kept
-from curvi.vae._likelihoods import Gaussian, Likelihood, trivial_elbo
 from curvi.vae._mapped import all_rows, filled, has_gaps, in_memory, picked
 from curvi.vae._methods import as_method, rows_per_step
 from curvi.vae._model import Uses, checked_conditions
@@ -294,10 +294,10 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
         trained = train(
             objective, params, rows, method=method, schedule=schedule, validation=held_out
         )
-        trivial = trivial_elbo(some.x, objective.likelihood)
+        trivial = objective.likelihood.trivial_elbo(some.x)
         return trained.judged(trivial, abs(trivial) + rows.x.shape[1])
 
-    def _first_params(self, likelihood: Likelihood, rows: Any, seed: int) -> VAEParams:
+    def _first_params(self, likelihood: Pixels, rows: Any, seed: int) -> VAEParams:
         """First weights; without ``init_scale`` the output biases explain the mean image."""
         learned, X = likelihood.variances, split(rows).features
         params = initial_params(
@@ -313,7 +313,7 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
         if self.init_scale is not None:
             return params
         *hidden, last = params.decoder
-        if isinstance(likelihood, Gaussian):
+        if isinstance(likelihood, GaussianPixels):
             # Random weights of unit size would decode to noise far above the data's own spread.
             last = np.asarray(last) * np.asarray(_FIRST_SIGNAL * likelihood.scale, last.dtype)
         bias = likelihood.outputs_for(X.mean(axis=0))

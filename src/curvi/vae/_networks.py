@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from curvi.likelihoods import bounded
 from curvi.solvers._method import Layer, Pass
-from curvi.vae._likelihoods import bounded
 from curvi.vae._objective import VAEObjective, reparameterise, split
 
 _NAMES = ("tanh", "sigmoid", "softplus", "elu", "gelu", "silu", "relu")

@@ -23,10 +23,10 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
 from curvi._core.errors import InputError
+from curvi.likelihoods import BernoulliPixels, Pixels, bounded, over_pixels
 from curvi.linalg import Definiteness, FunctionMap
-from curvi.vae._likelihoods import Bernoulli, Gaussian, Likelihood, bounded, over_pixels
 
-__all__ = ["Bernoulli", "Gaussian", "VAEObjective"]
+__all__ = ["VAEObjective"]
 
 
 class Rows(NamedTuple):
@@ -184,7 +184,7 @@ class VAEObjective:
 
     encode: Callable[..., tuple[Array, Array]]
     decode: Callable[..., Any]
-    likelihood: Likelihood = field(default_factory=Bernoulli)
+    likelihood: Pixels = field(default_factory=BernoulliPixels)
     num_draws: int = 1
     decoder_l2: float = 0.0
     penalised: Callable[[PyTree], PyTree] | None = None

@@ -25,7 +25,6 @@ from curvi.engine import resumable
 from curvi.solvers import Averaged, FirstOrder, Method
 from curvi.vae._base import AutoEncoder
 from curvi.vae._class_objective import ClassObjective, ClassParams, MixedRows
-from curvi.vae._likelihoods import trivial_elbo
 from curvi.vae._methods import as_method
 from curvi.vae._training import Trained, train
 from curvi.vae._use import by_blocks, dtype_of
@@ -193,7 +192,7 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
             len(X), min(self.batch_size or 50, len(X)), seed, on_step=self.on_step
         )
         trained = train(objective, params, rows, method=method, schedule=schedule)
-        trivial = trivial_elbo(X, objective.likelihood)
+        trivial = objective.likelihood.trivial_elbo(X)
         trivial -= (1 + objective.label_weight) * math.log(objective.classes)
         return trained.judged(trivial, abs(trivial) + X.shape[1])
 

@@ -24,7 +24,7 @@ from curvi._core.compilation import SizedJit
 from curvi._core.errors import InputError
 from curvi._core.memory import require_memory
 from curvi._core.trees import precision_of
-from curvi.vae._likelihoods import over_pixels
+from curvi.likelihoods import over_pixels
 from curvi.vae._objective import (
     VAEObjective,
     kl_divergence,

@@ -20,7 +20,6 @@ from curvi._core import validation
 from curvi._core.compilation import compiled
 from curvi._core.trees import precision_of
 from curvi.paper.concentration import reconstruction_lipschitz
-from curvi.vae._likelihoods import Bernoulli
 from curvi.vae._networks import MLPObjective, VAEParams
 from curvi.vae._objective import VAEObjective
 
@@ -71,7 +70,7 @@ def reconstruction_variance(
         rows,
         sds=np.asarray(sd),
         activation=objective.activation,
-        likelihood="bernoulli" if isinstance(objective.likelihood, Bernoulli) else "gaussian",
+        likelihood=objective.likelihood.name,
     )
     measured = float(np.mean(np.var(np.asarray(terms, np.float64), axis=0, ddof=1)))
     return ReconstructionVariance(measured, float(np.sqrt(np.mean(constants**2))), num_draws)

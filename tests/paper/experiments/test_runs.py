@@ -11,7 +11,7 @@ from curvi._core.errors import Outcome
 from curvi.cli import main
 from curvi.families import MeanField, Params
 from curvi.glm._bound import SampledGLMProblem
-from curvi.glm._likelihoods import Bernoulli
+from curvi.likelihoods import Bernoulli
 from curvi.paper.experiments import _concentration as concentration
 from curvi.paper.experiments import _conditions as conditions
 from curvi.paper.experiments import _regression as regression

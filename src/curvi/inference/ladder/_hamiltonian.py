@@ -124,14 +124,11 @@ Outputs = Callable[[np.ndarray], np.ndarray]
 
 @runtime_checkable
 class Jumps(Protocol):
-    """A distribution near the target, from which chains take proposals now and then.
-
-    Between times they also try to go along one of its ``ways``, or back.
-    """
+    """A distribution near the target, from which chains take proposals now and then."""
 
     @property
     def ways(self) -> np.ndarray:
-        """Vectors from one optimum to another, one per row."""
+        """Moves, one per row, that chains also try, there or back."""
 
     def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
         """Positions, one per row."""

@@ -49,6 +49,9 @@ class Search:
         Nats by which a path must fall below both of its ends to separate them.
     slightest : float
         Nats by which the mass of an end may be below that of the answer.
+    strays : float
+        Share of draws that do not make a mode known: a chain that has wandered off into it says
+        nothing of its mass.
     most_ends : int
         Ends that are returned.
     most_normals : int
@@ -67,6 +70,7 @@ class Search:
     steps: int = 40
     valley: float = 2.0
     slightest: float = 5.0
+    strays: float = 0.02
     most_ends: int = 40
     most_normals: int = 6
 
@@ -98,7 +102,7 @@ class Search:
         count = self.num_directions(dimension, density.density.cost.numbers)
         if dimension == 1 or (count and HostMap.matching(draws) is not None):
             return "in any direction"
-        return "along coordinates; a narrow one elsewhere would be missed"
+        return "along coordinates"
 
     def standing_out(
         self, density: BatchedDensity, draws: np.ndarray, rng: np.random.Generator
@@ -151,7 +155,8 @@ class Search:
             sds = _local_sds(density, place, sd)
             heavy = value + np.log(sds).sum() + 0.5 * len(sds) * np.log(2 * np.pi)
             seen.append(End(place, sds, float(heavy)))
-            if heavy >= mass - self.slightest and not self.joined(density, place, draws):
+            light = heavy < mass - self.slightest
+            if not light and not self.joined(density, place, draws, self.strays):
                 found.append(seen[-1])
         return sorted(found, key=lambda one: -one.mass)
 
@@ -162,10 +167,13 @@ class Search:
         here, _ = self._ascended(density, best, np.maximum(draws.std(axis=0), 1e-300))
         return np.stack([one.place for one in ends]) - here
 
-    def joined(self, density: BatchedDensity, place: np.ndarray, draws: np.ndarray) -> bool:
-        """Whether a path without a valley joins a place to the nearest of the draws."""
+    def joined(
+        self, density: BatchedDensity, place: np.ndarray, draws: np.ndarray, strays: float = 0.0
+    ) -> bool:
+        """Whether a path without a valley joins a place to the nearest draws, but for a share."""
         sd = np.maximum(draws.std(axis=0), 1e-300)
-        nearest = np.argsort(np.sum(((draws - place) / sd) ** 2, axis=1))[:3]
+        nearest = np.argsort(np.sum(((draws - place) / sd) ** 2, axis=1))
+        nearest = nearest[int(strays * len(draws)) :][:3]
         shares = np.linspace(0, 1, 12)[:, None]
         # The nearest draw of a mode far away lies in a tail: no height to compare a valley with.
         usual = float(np.median(density(draws[:: max(len(draws) // 32, 1)])[0]))

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 
 from curvi._core import validation
 from curvi._core.errors import InputError
+from curvi.likelihoods import PIXELS
 
 # The steepest slope of each activation: the constants of Lemma 4, and of others.
 ACTIVATION_SLOPES = {
@@ -187,13 +188,14 @@ def reconstruction_lipschitz(
     array of shape (rows,)
         One constant per row.
     """
-    validation.one_of(likelihood, ("bernoulli", "gaussian"), "likelihood")
+    validation.one_of(likelihood, tuple(PIXELS), "likelihood")
     pixels = np.atleast_2d(np.asarray(images, np.float64))
-    if likelihood == "gaussian":
-        return np.full(pixels.shape[0], math.inf)
-    if np.any(~((pixels >= 0) & (pixels <= 1))):
+    kind = PIXELS[likelihood]()
+    if kind.outside(pixels).any():
         raise InputError("images must lie in [0, 1] for Bernoulli pixels")
-    reach = np.linalg.norm(np.maximum(pixels, 1 - pixels), axis=1)
+    reach = kind.steepest(pixels)
+    if np.isinf(reach).any():
+        return reach
     if len(layers) == 0:
         raise InputError("layers is empty; a network has at least one weight matrix")
     matrices = [_matrix(weights, "weights") for weights in layers]

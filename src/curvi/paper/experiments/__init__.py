@@ -86,5 +86,5 @@ def run(
     written: list[Path] = experiment(out, seeds=seeds, quick=quick, report=report, **options)
     settings = {"seeds": list(seeds), "seconds": seconds, "steps": steps, "quick": quick}
     record = {**provenance(), "experiment": name, **settings}
-    place = written[0].parent / f"{name}.provenance.json"
-    return [*written, write_provenance(place, record)]
+    record_path = written[0].parent / f"{name}.provenance.json"
+    return [*written, write_provenance(record_path, record)]

@@ -56,12 +56,12 @@ def variance_rows(draws: int, seeds: Sequence[int]) -> list[Row]:
     rows = []
     for name, function in FUNCTIONS.items():
         for dimension in DIMENSIONS:
-            found = [_values(function, draws, dimension, seed).var(ddof=1) for seed in seeds]
+            variances = [_values(function, draws, dimension, seed).var(ddof=1) for seed in seeds]
             rows.append(
                 {
                     "function": name,
                     "dimension": dimension,
-                    "variance": _rounded(np.mean(found), 5),
+                    "variance": _rounded(np.mean(variances), 5),
                     "sharp": variance_bound(1.0),
                     "theorem 2": variance_bound(1.0, constant="paper"),
                     "loose": loose_variance_bound(1.0, dimension),
@@ -113,7 +113,7 @@ def decoder_rows(seeds: Sequence[int], *, quick: bool, report: Callable[[str], N
     images = (load_digits().data / 16).astype(np.float32)
     rows = []
     for epochs in EPOCHS[:3] if quick else EPOCHS:
-        found = []
+        reports = []
         for seed in seeds[:1] if quick else seeds:
             report(f"digits: {epochs} epochs, seed {seed}")
             model = VAE(
@@ -123,8 +123,8 @@ def decoder_rows(seeds: Sequence[int], *, quick: bool, report: Callable[[str], N
             inputs = (model.objective_, model.params_, images[:_ROWS])
             variance = reconstruction_variance(*inputs, num_draws=_DRAWS, seed=seed)
             error = relative_gradient_error(*inputs, num_draws=_DRAWS, seed=seed)
-            found.append((variance.lipschitz, variance.measured, variance.sharp, error))
-        lipschitz, measured, sharp, error = np.mean(found, axis=0)
+            reports.append((variance.lipschitz, variance.measured, variance.sharp, error))
+        lipschitz, measured, sharp, error = np.mean(reports, axis=0)
         rows.append(
             {
                 "epochs": epochs,
@@ -152,8 +152,8 @@ def draw_variances(rows: list[Row]) -> Any:
     ):
         panel.plot(places, [row[key] for row in lines], style, label=label)
     for name in FUNCTIONS:
-        found = [row["variance"] for row in rows if row["function"] == name]
-        panel.plot(places, found, "o-", markersize=4, linewidth=1, label=f"measured: {name}")
+        variances = [row["variance"] for row in rows if row["function"] == name]
+        panel.plot(places, variances, "o-", markersize=4, linewidth=1, label=f"measured: {name}")
     panel.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="variance (L = 1)")
     panel.set_ylim(bottom=5e-3, top=1e3)
     panel.legend(fontsize=8, ncols=2)

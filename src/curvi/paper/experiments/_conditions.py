@@ -128,13 +128,13 @@ def plateau(
         for setting in (*exact, *drawn):
             report(f"{name}: {setting}")
             # Without draws every seed gives the same run.
-            found = [
+            readings = [
                 {"data": name, "reading": str(setting), "draws": setting.num_draws, "seed": seed}
                 | _settled(setting, *train, seed, limit)
                 for seed in (seeds if setting.num_draws else seeds[:1])
             ]
-            rows += found
-            lines.append(_plateau_line(found))
+            rows += readings
+            lines.append(_plateau_line(readings))
     text = as_markdown(lines) + "\n" + f"\n{QUICK}\n" * quick
     return write_files(out, {"plateau.csv": rows, "plateau.md": text})
 
@@ -160,23 +160,23 @@ def _settled(setting: Setting, X: np.ndarray, y: np.ndarray, seed: int, limit: f
     }
 
 
-def _plateau_line(found: list[Row]) -> Row:
-    leaves = [row["leaves_at_step"] or "never" for row in found]
+def _plateau_line(rows: list[Row]) -> Row:
+    leaves = [row["leaves_at_step"] or "never" for row in rows]
     return {
-        "data": found[0]["data"],
-        "reading": found[0]["reading"],
-        f"bound of steps {_EARLY // 2} to {_EARLY} [nats]": _range(found, "stands", 2),
-        f"within {NEAR:g} nats of it since step": _range(found, "since_step"),
-        f"training errors after {_EARLY}": _range(found, "train_errors"),
-        "largest mean / sd": _range(found, "largest_ratio", 2),
+        "data": rows[0]["data"],
+        "reading": rows[0]["reading"],
+        f"bound of steps {_EARLY // 2} to {_EARLY} [nats]": _range(rows, "stands", 2),
+        f"within {NEAR:g} nats of it since step": _range(rows, "since_step"),
+        f"training errors after {_EARLY}": _range(rows, "train_errors"),
+        "largest mean / sd": _range(rows, "largest_ratio", 2),
         f"{NEAR:g} nats above it at step": ", ".join(map(str, dict.fromkeys(leaves))),
-        "bound at the end [nats]": _range(found, "end", 2),
+        "bound at the end [nats]": _range(rows, "end", 2),
     }
 
 
-def _range(found: list[Row], key: str, digits: int = 0) -> str:
+def _range(rows: list[Row], key: str, digits: int = 0) -> str:
     """The median and range of what is known; a run that does not settle is after all others."""
-    values = [float("inf") if row[key] == "" else float(row[key]) for row in found]
+    values = [float("inf") if row[key] == "" else float(row[key]) for row in rows]
     return median_and_range(values, digits).replace("inf", "never")
 
 
@@ -208,20 +208,20 @@ def lbfgs_draws(
             settings[f"L-BFGS-SGVI, {k} draws"] = replace(LARGE["L-BFGS-SGVI"][0], num_draws=k)
         for method, setting in settings.items():
             report(f"{name}: {method}")
-            found = []
+            measured = []
             for seed in used:
                 run = run_setting(setting, *train, seed=seed, seconds=limit)
-                found.append(
+                measured.append(
                     {"data": name, "method": method, "setting": str(setting), "seed": seed,
                      "draws": setting.num_draws, "bound": f"{run.last:.4f}",
                      "steps": int(run.step[-1]), "seconds": f"{run.seconds[-1]:.2f}"}
                 )  # fmt: skip
-            rows += found
+            rows += measured
             lines.append(
-                {"data": name, "method": method, "seeds": len(found),
-                 "bound at the end [nats]": _range(found, "bound", 2),
-                 "steps": _range(found, "steps"),
-                 "processor time [s]": _range(found, "seconds", 1)}
+                {"data": name, "method": method, "seeds": len(measured),
+                 "bound at the end [nats]": _range(measured, "bound", 2),
+                 "steps": _range(measured, "steps"),
+                 "processor time [s]": _range(measured, "seconds", 1)}
             )  # fmt: skip
     text = as_markdown(lines) + "\n" + f"\n{QUICK}\n" * quick
     return write_files(out, {"lbfgs_draws.csv": rows, "lbfgs_draws.md": text})

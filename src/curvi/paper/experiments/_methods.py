@@ -91,8 +91,8 @@ def load_rows(
     name: str,
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Training and test rows, always all of them: the paper's errors are counts."""
-    found = datasets.load(name)
-    (X, y), test = found.train, found.test
+    data = datasets.load(name)
+    (X, y), test = data.train, data.test
     assert y is not None and test is not None and test[1] is not None  # noqa: S101, PT018
     return (X, y), (test[0], test[1])
 
@@ -116,10 +116,10 @@ def newton_run(X: np.ndarray, y: np.ndarray, *, seed: int, num_starts: int = 1) 
         warnings.simplefilter("ignore")  # the outcome is recorded
         began = time.perf_counter(), time.process_time()
         model.fit(design(X), y)
-        share = (time.process_time() - began[1]) / (time.perf_counter() - began[0])
+        processors = (time.process_time() - began[1]) / (time.perf_counter() - began[0])
     fitted = model.result_
     seconds = fitted.trace["seconds"] + max(0.0, fitted.seconds - fitted.trace["seconds"][-1])
-    seconds = share * seconds
+    seconds = processors * seconds
     mean, log_sd = (np.asarray(leaf, np.float64).ravel() for leaf in fitted.q)
     return Run(
         step=np.append(fitted.trace["step"], fitted.steps),
@@ -205,7 +205,7 @@ def _compared(name: str, options: Options, report: Callable[[str], None]) -> Com
     seconds = options.seconds_for(name)
     runs: dict[str, list[Run]] = {}
     tried = {method: pilots(name, method, options, report) for method in PAPER_METHODS}
-    settings = {method: best_of(found) for method, found in tried.items()}
+    settings = {method: best_of(results) for method, results in tried.items()}
     for method in PAPER_METHODS:
         runs[method] = []
         for seed in seeds:
@@ -223,9 +223,9 @@ def newton_runs(
     report: Callable[[str], None],
 ) -> list[Run]:
     """The exact Newton fit with every seed, after one that is not recorded."""
-    found = []
+    runs = []
     newton_run(*train, seed=_PILOT_SEED)
     for seed in seeds:
         report(f"{name}: {NEWTON}, seed {seed}")
-        found.append(newton_run(*train, seed=seed))
-    return found
+        runs.append(newton_run(*train, seed=seed))
+    return runs

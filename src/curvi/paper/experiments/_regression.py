@@ -53,29 +53,29 @@ def table1(
 ) -> list[Path]:
     """Write table1.csv (one line per run) and table1.md (medians beside the paper's numbers)."""
     options = Options(tuple(seeds), quick, seconds, steps)
-    found = [compare(name, options, report) for name in DATA]
+    sets = [compare(name, options, report) for name in DATA]
     # From raw intensities, standardised with the training rows only.
     train, test = load_rows("leukemia-raw")
     runs = newton_runs("leukemia-raw", train, seeds=seeds, report=report)
-    found.append(Comparison("leukemia-raw", tuple(seeds), train, test, {NEWTON: runs}, {}))
+    sets.append(Comparison("leukemia-raw", tuple(seeds), train, test, {NEWTON: runs}, {}))
     wrong: Errors = {
         (one.name, method): [
             [errors(r.mean, *part) for r in runs] for part in (one.train, one.test)
         ]
-        for one in found
+        for one in sets
         for method, runs in one.runs.items()
     }
     report("duke-all: leave one out")
     left_out, total = leave_one_out(most=4 if quick else None)
     which = f"the {'first ' * quick}{total} rows of duke-all"
     note = f"Leave-one-out on {which}, Newton, one start: {left_out} errors."
-    summary = as_markdown([row for one in found for row in _table1_summary(one, wrong)])
+    summary = as_markdown([row for one in sets for row in _table1_summary(one, wrong)])
     chosen = (
-        [] if quick else [_CHOICE, as_markdown([row for one in found for row in pilot_rows(one)])]
+        [] if quick else [_CHOICE, as_markdown([row for one in sets for row in pilot_rows(one)])]
     )
     parts = [summary, note, QUICK if quick else not_reproduced(wrong), *chosen]
     text = "\n\n".join(parts)
-    rows = [row for one in found for row in _table1_rows(one, wrong)]
+    rows = [row for one in sets for row in _table1_rows(one, wrong)]
     return write_files(out, {"table1.csv": rows, "table1.md": text + "\n"})
 
 
@@ -161,18 +161,18 @@ def logistic(
 ) -> list[Path]:
     """Write logistic.png, logistic.csv (every recorded ELBO) and logistic.md."""
     options = Options(tuple(seeds), quick, seconds, steps)
-    found = [compare(name, options, report) for name in DATA]
+    sets = [compare(name, options, report) for name in DATA]
     curves = [
         {"data": c.name, "method": m, "seed": s, "step": int(a), "seconds": f"{b:.4f}",
          "bound": f"{v:.4f}"}
-        for c in found for m, runs in c.runs.items() for s, r in zip(c.seeds, runs, strict=True)
+        for c in sets for m, runs in c.runs.items() for s, r in zip(c.seeds, runs, strict=True)
         for a, b, v in zip(r.step, r.seconds, r.bound, strict=True)
     ]  # fmt: skip
-    rows = [row for one in found for row in _convergence_summary(one)]
-    text = f"{as_markdown(rows)}\n\n{QUICK if quick else claims(found)}\n"
+    rows = [row for one in sets for row in _convergence_summary(one)]
+    text = f"{as_markdown(rows)}\n\n{QUICK if quick else claims(sets)}\n"
     return write_files(
         out,
-        {"logistic.png": draw_convergence(found), "logistic.csv": curves, "logistic.md": text},
+        {"logistic.png": draw_convergence(sets), "logistic.csv": curves, "logistic.md": text},
     )
 
 
@@ -212,10 +212,10 @@ def _convergence_summary(one: Comparison) -> list[Row]:
     ]
 
 
-def claims(found: list[Comparison]) -> str:
+def claims(sets: list[Comparison]) -> str:
     """The paper's sentences about this figure, each with what was seen."""
     said = []
-    for one in found:
+    for one in sets:
         ends = {m: float(np.median([r.last for r in runs])) for m, runs in one.runs.items()}
         if one.name != "a9a":
             steps = [steps_to(r, r.last - NEAR) for r in one.runs["HFSGVI"]]
@@ -255,18 +255,18 @@ def coefficients(
         X, _ = one.train
         means[one.name] = {}
         for method, runs in one.runs.items():
-            place = int(np.argmax([run.last for run in runs]))
-            best = runs[place]
+            index = int(np.argmax([run.last for run in runs]))
+            best = runs[index]
             selected = is_selected(best.mean, best.sd**2)
-            kept = np.where(selected, best.mean, 0.0)
-            means[one.name][method] = kept
-            large = np.abs(kept) > _VISIBLE * np.abs(kept).max(initial=0.0)
+            shown = np.where(selected, best.mean, 0.0)
+            means[one.name][method] = shown
+            large = np.abs(shown) > _VISIBLE * np.abs(shown).max(initial=0.0)
             counts.append({"data": one.name, "method": method, "coefficients": len(selected),
                            "that matter by a nat": int(selected.sum()),
                            "above a hundredth of the largest": int(large.sum()),
                            "bound [nats]": f"{best.last:.2f}"})  # fmt: skip
             lines += [
-                {"data": one.name, "method": method, "seed": one.seeds[place],
+                {"data": one.name, "method": method, "seed": one.seeds[index],
                  "index": int(i) if i < X.shape[1] else "intercept",
                  "mean": f"{best.mean[i]:.6g}", "sd": f"{best.sd[i]:.6g}"}
                 for i in np.flatnonzero(selected & large)

@@ -18,24 +18,24 @@ _SMALLEST_TIME = 1e-2  # seconds
 
 
 @house_style
-def draw_convergence(found: list[Comparison]) -> Any:
+def draw_convergence(comparisons: list[Comparison]) -> Any:
     """Nats below the best bound of all runs, against processor time and against epochs.
 
     Both axes are logarithmic: on the scale of the bound itself all ends look alike.
     """
-    page = new_figure(4.3 * len(found), 7.2)
-    panels = page.subplots(2, len(found), squeeze=False)
-    for column, one in enumerate(found):
+    page = new_figure(4.3 * len(comparisons), 7.2)
+    panels = page.subplots(2, len(comparisons), squeeze=False)
+    for column, one in enumerate(comparisons):
         best = max(run.last for runs in one.runs.values() for run in runs)
         upper, lower = panels[0, column], panels[1, column]
         first = min(run.bound[0] for runs in one.runs.values() for run in runs)
         top = max(4 * (best - first), 10 * _SMALLEST_GAP)
         for method, runs in one.runs.items():
-            for place, run in enumerate(runs):
+            for number, run in enumerate(runs):
                 style = {
                     "color": _COLOURS[method],
                     "linestyle": LINES[_NUMBERS[method]],
-                    "label": method if place == 0 else None,
+                    "label": method if number == 0 else None,
                     "linewidth": 1.3,
                     "alpha": 0.8,
                     "marker": "." if len(run.step) < _FEW else None,
@@ -70,14 +70,14 @@ def draw_coefficients(means: dict[str, dict[str, np.ndarray]]) -> Any:
     methods = list(next(iter(means.values())))
     page = new_figure(3.4 * len(methods), 2.1 * len(means))
     panels = page.subplots(len(means), len(methods), squeeze=False)
-    for row, (name, found) in zip(panels, means.items(), strict=True):
+    for row, (name, means_of) in zip(panels, means.items(), strict=True):
         for panel, method in zip(row, methods, strict=True):
-            mean = found[method]
-            place = np.arange(len(mean))
+            mean = means_of[method]
+            index = np.arange(len(mean))
             panel.axhline(0, color="0.8", linewidth=0.8)
-            panel.vlines(place, 0, mean, color=_COLOURS[method], linewidth=1.2)
+            panel.vlines(index, 0, mean, color=_COLOURS[method], linewidth=1.2)
             large = np.abs(mean) > _MARKED * np.abs(mean).max(initial=0.0)
-            panel.plot(place[large], mean[large], "o", markersize=2.5, color=_COLOURS[method])
+            panel.plot(index[large], mean[large], "o", markersize=2.5, color=_COLOURS[method])
             panel.set_title(f"{name}, {method}", fontsize=9)
         row[0].set_ylabel("coefficient")
     for panel in panels[-1]:

@@ -32,7 +32,7 @@ from curvi.families import MeanField, Params
 from curvi.glm._bound import GLMProblem, Rows, SampledGLMProblem
 from curvi.glm._design import DenseDesign, SparseDesign
 from curvi.glm._fit import neg_elbo
-from curvi.glm._likelihoods import Bernoulli
+from curvi.likelihoods import Bernoulli
 from curvi.solvers import Method
 
 _EVALUATIONS_PER_DECADE = 8
@@ -142,7 +142,7 @@ def _run(setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget:
     params = exact.from_mean(family.init(jnp.zeros(columns, dtype), width))
     evaluations = _Evaluations(
         evaluation_steps(setting.max_steps),
-        lambda found: -float(neg_elbo(exact, found, rows)),
+        lambda theta: -float(neg_elbo(exact, theta, rows)),
         params,
         budget,
     )

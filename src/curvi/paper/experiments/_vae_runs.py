@@ -22,11 +22,11 @@ import optax
 from curvi import datasets
 from curvi._core.errors import NotConvergedWarning
 from curvi._core.files import write_atomically
+from curvi.likelihoods import pixels_for
 from curvi.paper.experiments._provenance import provenance
 from curvi.solvers import HFSGVI, KFAC, LBFGS, FirstOrder, HessianFree, Method
 from curvi.vae import VAE, MLPObjective
 from curvi.vae import _use as use
-from curvi.vae._likelihoods import likelihood_for
 from curvi.vae._training import Schedule, Trained, train
 
 PILOT_SEED = 10_000
@@ -76,7 +76,7 @@ PAPER = tuple(
 )
 
 
-class Candidate(NamedTuple):
+class Trial(NamedTuple):
     """A method with its batch size, and how it is named where it was tuned."""
 
     name: str
@@ -84,30 +84,30 @@ class Candidate(NamedTuple):
     batch_size: int
 
 
-def _rate(candidate: Candidate) -> float:
+def _rate(candidate: Trial) -> float:
     return float(candidate.name.removeprefix("rate "))
 
 
-def _adagrad(rate: float) -> Candidate:
-    return Candidate(f"rate {rate:.2g}", FirstOrder(optax.adagrad(rate), check_updates=False), 100)
+def _adagrad(rate: float) -> Trial:
+    return Trial(f"rate {rate:.2g}", FirstOrder(optax.adagrad(rate), check_updates=False), 100)
 
 
-CANDIDATES: dict[str, tuple[Candidate, ...]] = {
+CANDIDATES: dict[str, tuple[Trial, ...]] = {
     "adagrad": tuple(map(_adagrad, (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3))),
     "lbfgs": (
-        Candidate("10 pairs, batch 100", LBFGS(history=10), 100),
-        Candidate("15 pairs, batch 100", LBFGS(history=15), 100),
-        Candidate("10 pairs, batch 500", LBFGS(history=10), 500),
+        Trial("10 pairs, batch 100", LBFGS(history=10), 100),
+        Trial("15 pairs, batch 100", LBFGS(history=15), 100),
+        Trial("10 pairs, batch 500", LBFGS(history=10), 500),
     ),
     "hessian_free": (
-        Candidate("defaults", HessianFree(), HessianFree().usual_batch_size),
-        Candidate("batch 500", HessianFree(), 500),
-        Candidate("batch 1000, K = 10", HessianFree(cg_steps=10, preconditioner="diagonal"), 1000),
+        Trial("defaults", HessianFree(), HessianFree().usual_batch_size),
+        Trial("batch 500", HessianFree(), 500),
+        Trial("batch 1000, K = 10", HessianFree(cg_steps=10, preconditioner="diagonal"), 1000),
     ),
-    "kfac": (Candidate("defaults", KFAC(), 100),),
+    "kfac": (Trial("defaults", KFAC(), 100),),
     "hfsgvi": (
-        Candidate("K = 10, least residual, batch 500", HFSGVI(keep="least_residual"), 500),
-        Candidate("K = 10, batch 500", HFSGVI(), 500),
+        Trial("K = 10, least residual, batch 500", HFSGVI(keep="least_residual"), 500),
+        Trial("K = 10, batch 500", HFSGVI(), 500),
     ),
 }
 
@@ -139,7 +139,7 @@ class Job:
     case: Case
     model: Model
     method: str
-    candidate: Candidate
+    candidate: Trial
     seed: int
     seconds: float
 
@@ -155,7 +155,7 @@ class Job:
 def trained(job: Job, data: Images) -> Trained:
     """Train for the seconds of the job, after a step that compiles."""
     case, model, candidate = job.case, job.model, job.candidate
-    likelihood = likelihood_for(data.train, case.likelihood, "pixel")
+    likelihood = pixels_for(data.train, case.likelihood, "pixel")
     objective = MLPObjective(likelihood=likelihood, decoder_l2=model.decoder_l2)
     start = VAE(
         latent=case.latent, hidden=(model.hidden,), init_scale=model.init_scale
@@ -171,11 +171,11 @@ def trained(job: Job, data: Images) -> Trained:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "time_budget ran out", NotConvergedWarning)
         for plan in (replace(schedule, time_budget=1e-9), schedule):
-            found = train(
+            result = train(
                 objective, start, data.train, method=candidate.method, schedule=plan,
                 validation=data.validation,
             )  # fmt: skip
-    return found
+    return result
 
 
 @dataclass(frozen=True)
@@ -231,12 +231,12 @@ def finished(job: Job, data: Images, folder: Path, paint: Painter | None = None)
     model = trained(job, data)
     bound = float(np.mean(use.elbos(model, data.test, num_draws=_DRAWS)))
     rebuilt = rebuilt_by(model, data.test)
-    found = Finished(
+    run = Finished(
         model.history, bound, float(np.mean((rebuilt - data.test) ** 2)),
         {} if paint is None else paint(model),
     )  # fmt: skip
-    _write(path, found)
-    return found
+    _write(path, run)
+    return run
 
 
 def rebuilt_by(model: Trained, X: np.ndarray) -> np.ndarray:
@@ -244,12 +244,12 @@ def rebuilt_by(model: Trained, X: np.ndarray) -> np.ndarray:
     return use.mean_images(model, use.code_means(model, X))
 
 
-def _write(path: Path, found: Finished) -> None:
+def _write(path: Path, run: Finished) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     stream = io.BytesIO()
-    numbers = {"test": np.asarray([found.test_bound, found.test_squared_error])}
-    histories = {f"history {name}": column for name, column in found.history.items()}
-    pictures = {f"picture {name}": sheet for name, sheet in found.pictures.items()}
+    numbers = {"test": np.asarray([run.test_bound, run.test_squared_error])}
+    histories = {f"history {name}": column for name, column in run.history.items()}
+    pictures = {f"picture {name}": sheet for name, sheet in run.pictures.items()}
     np.savez(stream, **numbers, **histories, **pictures)  # type: ignore[arg-type]
     write_atomically(path, stream.getvalue())
 
@@ -267,14 +267,14 @@ def _read(path: Path) -> Finished:
 
 def tuned(
     case: Case, model: Model, method: str, data: Images, folder: Path, seconds: float,
-    candidates: Sequence[Candidate] | None = None,
-) -> Candidate:  # fmt: skip
+    candidates: Sequence[Trial] | None = None,
+) -> Trial:  # fmt: skip
     """The candidate with the best validation bound on the pilot seed."""
     choices = list(CANDIDATES[method] if candidates is None else candidates)
     if len(choices) == 1:
         return choices[0]
 
-    def bound(candidate: Candidate) -> float:
+    def bound(candidate: Trial) -> float:
         job = Job(case, model, method, candidate, PILOT_SEED, PILOT * seconds)
         return finished(job, data, folder).best
 
@@ -283,9 +283,9 @@ def tuned(
     # A rate at an edge of its grid was not tuned: the grid grows until the best is inside.
     while method == "adagrad" and candidates is None and best in (0, len(choices) - 1):
         further = _adagrad(_rate(choices[best]) * (1 / 3 if best == 0 else 3))
-        place = 0 if best == 0 else len(choices)
-        choices.insert(place, further)
-        bounds.insert(place, bound(further))
+        index = 0 if best == 0 else len(choices)
+        choices.insert(index, further)
+        bounds.insert(index, bound(further))
         best = int(np.argmax(bounds))
     return choices[best]
 

@@ -1,4 +1,4 @@
-r"""Several classes jointly: a softmax as a function of the contrasts between its logits.
+r"""Rows with one linear predictor or several; a softmax in the contrasts between its logits.
 
 The probabilities of K classes do not change when the same number is added to all logits. With an
 orthonormal basis Q of the vectors that sum to zero, :math:`t = Q s`, the K - 1 contrasts s hold
@@ -9,18 +9,60 @@ where W = Q B, whose coefficients sum to zero over the classes.
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy import linalg, special
 
-from curvi.glm._full_bound import PredictorTerms, RowModel
-from curvi.glm._likelihoods import row_slices
+from curvi._core.memory import row_slices
+from curvi.likelihoods._base import Likelihood
 
 _FEWEST_DRAWS = 64
 _NUMBERS_AT_ONCE = 2_000_000  # of a table of draws x rows x classes
 _SMALLEST = 1e-150  # variance of a logit that counts as none, and can still be divided by
+
+
+class PredictorTerms(NamedTuple):
+    """``-E[log p(y | t)]`` of rows, its gradient and expected Hessian in C predictors."""
+
+    value: np.ndarray  # (rows,)
+    slope: np.ndarray  # (rows, C)
+    curvature: np.ndarray  # (rows, C, C), positive semi-definite
+
+
+class RowModel(abc.ABC):
+    """The likelihood of a row as a function of C jointly Gaussian predictors."""
+
+    count: int  # C
+    conjugate: bool = False  # rows have Gaussian noise
+
+    @abc.abstractmethod
+    def terms(self, mean: np.ndarray, covariance: np.ndarray, y: np.ndarray) -> PredictorTerms:
+        """Of rows with means (rows, C) and covariances (rows, C, C)."""
+
+
+@dataclass(frozen=True)
+class OnePredictor(RowModel):
+    """A likelihood of one linear predictor, of unit noise where it has noise."""
+
+    likelihood: Likelihood
+    count: int = 1
+
+    @property
+    def conjugate(self) -> bool:  # type: ignore[override]
+        """Whether the likelihood is Gaussian."""
+        return self.likelihood.conjugate
+
+    def terms(self, mean: np.ndarray, covariance: np.ndarray, y: np.ndarray) -> PredictorTerms:
+        """In closed form or by one-dimensional quadrature."""
+        found = self.likelihood.row_terms(
+            mean[:, 0], covariance[:, 0, 0], y.astype(np.float64), second=False
+        )
+        curvature = np.broadcast_to(-found.mean_mean, mean[:, 0].shape)
+        return PredictorTerms(-found.value, -found.by_mean[:, None], curvature[:, None, None])
 
 
 @cache

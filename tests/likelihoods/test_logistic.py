@@ -1,4 +1,4 @@
-"""Expectations of log likelihoods agree with numerical integration and with each other."""
+"""Expectations of the logistic link agree with numerical integration and with each other."""
 
 from __future__ import annotations
 
@@ -10,13 +10,8 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from curvi.glm._likelihoods import (
-    Gaussian,
-    Poisson,
-    expected_log_sigmoid,
-    expected_sigmoid,
-    log_sigmoid_expectations,
-)
+from curvi.likelihoods import Bernoulli
+from curvi.likelihoods._logistic import expected_log_sigmoid, log_sigmoid_expectations
 
 MEANS = np.array([-8.0, -2.0, -0.3, 0.0, 0.7, 3.0, 12.0])
 compiled_expectation = jax.jit(expected_log_sigmoid, static_argnums=0)
@@ -76,23 +71,6 @@ def test_the_differentiation_rule_is_the_derivative():
 
 def test_the_expected_sigmoid_is_a_probability_and_symmetric():
     mean, variance = np.linspace(-40, 40, 81), np.linspace(0, 50, 81)
-    up, down = expected_sigmoid(mean, variance), expected_sigmoid(-mean, variance)
+    up, down = (Bernoulli().expected_mean(sign * mean, variance) for sign in (1, -1))
     np.testing.assert_allclose(up + down, 1, atol=1e-9)
     assert ((up >= 0) & (up <= 1)).all()
-
-
-@pytest.mark.float64_only
-@pytest.mark.parametrize("sd", [0.1, 1.0])
-def test_closed_forms_are_the_integrals(sd):
-    noise = jnp.asarray(0.7)
-    for m, y in ((-1.0, 0.0), (0.5, 3.0)):
-        at = jnp.asarray([m]), jnp.asarray([sd**2]), jnp.asarray([y]), noise
-        density = stats.norm(m, sd).pdf
-        for likelihood, log_density in (
-            (Poisson(), lambda t, y=y: stats.poisson(np.exp(t)).logpmf(y)),
-            (Gaussian(), lambda t, y=y: stats.norm(t, 0.7**0.5).logpdf(y)),
-        ):
-            truth, _ = integrate.quad(
-                lambda t, f=log_density, p=density: f(t) * p(t), m - 12 * sd, m + 12 * sd
-            )
-            np.testing.assert_allclose(likelihood.expected(*at)[0], truth, rtol=1e-7)

@@ -8,6 +8,7 @@ the remark of section 3 that ties Gauss-Newton to Fisher.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +20,8 @@ from scipy import special
 
 from curvi._core import validation
 from curvi._core.errors import InputError
+from curvi.likelihoods._counts import logistic_log_density
+from curvi.likelihoods._real import normal_log_density
 
 _MARGIN = 0.02  # first guesses of probabilities stay this far from 0 and 1
 _LARGEST_SCALE = 1e6  # sd of the rows, up to which untouched rows can be learned
@@ -48,16 +51,45 @@ def bounded(log_variance: Array, limit: float = _LIMIT) -> Array:
 
 
 @dataclass(frozen=True)
-class Bernoulli:
+class BernoulliPixels:
     r"""Pixels in [0, 1] as probabilities: :math:`\log p = \sum_j x_j s_j - \log(1 + e^{s_j})`."""
 
+    name: ClassVar[str] = "bernoulli"
     variances: ClassVar[int | None] = 0  # none are learned
+    need: ClassVar[str] = (
+        "values in [0, 1]: divide grey levels by their maximum, or use likelihood='gaussian'"
+    )
+
+    def fitting(self, X: np.ndarray, variance: str | float) -> BernoulliPixels:
+        """The same: probabilities have no unit."""
+        return self
+
+    def outside(self, X: np.ndarray) -> np.ndarray:
+        """Which entries it cannot give."""
+        found: np.ndarray = (X < 0) | (X > 1)
+        return found
+
+    def steepest(self, X: np.ndarray) -> np.ndarray:
+        """The largest norm of the slope of every row in its outputs, ``x - p``."""
+        return np.linalg.norm(np.maximum(X, 1 - X), axis=1)
+
+    def trivial_elbo(self, X: np.ndarray) -> float:
+        """The ELBO per row of the best model that ignores its code: independent pixels.
+
+        NaN is not observed, and not explained.
+        """
+        mean, share = np.nanmean(X, axis=0, dtype=np.float64), 1 - np.mean(np.isnan(X), axis=0)
+        return -float(np.sum(share * (special.entr(mean) + special.entr(1 - mean))))
+
+    def log_density(self, outputs: Array, x: Array) -> Array:
+        """Log likelihood of every pixel, on logits: no probability is ever formed."""
+        return logistic_log_density(outputs, x)
 
     def log_prob(
         self, outputs: Float[Array, "rows *pixels"], x: Array, observed: Observed = None
     ) -> Float[Array, " rows"]:
-        """Log likelihood of rows, on logits: no probability is ever formed."""
-        return over_pixels(x * outputs - jax.nn.softplus(outputs), observed)
+        """Log likelihood of rows."""
+        return over_pixels(self.log_density(outputs, x), observed)
 
     def mean(self, outputs: Float[Array, "rows *pixels"]) -> Float[Array, "rows *pixels"]:
         """E[x | z]."""
@@ -84,7 +116,7 @@ class Bernoulli:
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class GaussianPixels:
     r"""Real pixels: :math:`\log p = -\frac12 \sum_j s_j + \log 2\pi + (x_j - m_j)^2 e^{-s_j}`.
 
     Outputs are means, or a pair (means, log variances) where variances are learned; the log
@@ -101,6 +133,8 @@ class Gaussian:
 
     variance: str | float = "pixel"
     scale: float = 1.0
+    name: ClassVar[str] = "gaussian"
+    need: ClassVar[str] = "numbers"
 
     def __post_init__(self) -> None:
         """Validate the choice of variance, and the scale."""
@@ -115,6 +149,41 @@ class Gaussian:
         """How many variances are learned; None means one per pixel."""
         return {"pixel": None, "one": 1}.get(str(self.variance), 0)
 
+    def fitting(self, X: np.ndarray, variance: str | float) -> GaussianPixels:
+        """In the units of the data."""
+        with np.errstate(over="ignore"):
+            scale = float(np.sqrt(np.nanvar(X, axis=0, dtype=np.float64).mean()))
+        if not 1 / _LARGEST_SCALE <= scale <= _LARGEST_SCALE:
+            raise InputError(
+                f"X has an sd of about {scale:.3g}; networks need numbers of moderate size, from "
+                f"{1 / _LARGEST_SCALE:.0e} to {_LARGEST_SCALE:.0e}: divide X by its sd, for "
+                "example with sklearn.preprocessing.StandardScaler"
+            )
+        # A power of two: folds of a table and nearby data sets share what is compiled.
+        return GaussianPixels(variance, 2.0 ** round(math.log2(scale)))
+
+    def outside(self, X: np.ndarray) -> np.ndarray:
+        """Nothing."""
+        return np.zeros(X.shape, bool)
+
+    def steepest(self, X: np.ndarray) -> np.ndarray:
+        """A squared error has no bounded slope."""
+        return np.full(len(X), math.inf)
+
+    def trivial_elbo(self, X: np.ndarray) -> float:
+        """The ELBO per row of the best model that ignores its code: independent pixels.
+
+        NaN is not observed, and not explained.
+        """
+        mean, share = np.nanmean(X, axis=0, dtype=np.float64), 1 - np.mean(np.isnan(X), axis=0)
+        spread = np.nanvar(X, axis=0, dtype=np.float64)
+        variance: Any = spread if self.variance == "pixel" else spread.mean()
+        if not isinstance(self.variance, str):
+            variance = self.variance
+        variance = np.maximum(variance, self.scale**2 * math.exp(-_LIMIT - 1))
+        terms = np.log(2 * math.pi * variance) + spread / variance
+        return -0.5 * float(np.sum(share * np.broadcast_to(terms, mean.shape)))
+
     def parts(self, outputs: Any) -> tuple[Array, Array]:
         """Means and log variances, of one shape."""
         if isinstance(outputs, tuple):
@@ -128,11 +197,14 @@ class Gaussian:
             )
         return outputs, jnp.full_like(outputs, math.log(self.variance))
 
+    def log_density(self, outputs: Any, x: Array) -> Array:
+        """Log likelihood of every pixel."""
+        mean, log_variance = self.parts(outputs)
+        return normal_log_density(x - mean, log_variance)
+
     def log_prob(self, outputs: Any, x: Array, observed: Observed = None) -> Float[Array, " rows"]:
         """Log likelihood of rows."""
-        mean, log_variance = self.parts(outputs)
-        squares = (x - mean) ** 2 * jnp.exp(-log_variance)
-        return -0.5 * over_pixels(log_variance + math.log(2 * math.pi) + squares, observed)
+        return over_pixels(self.log_density(outputs, x), observed)
 
     def mean(self, outputs: Any) -> Float[Array, "rows *pixels"]:
         """E[x | z]."""
@@ -170,37 +242,13 @@ class Gaussian:
         return mean + jnp.exp(0.5 * log_variance) * noise
 
 
-Likelihood = Bernoulli | Gaussian
+Pixels = BernoulliPixels | GaussianPixels
+PIXELS: dict[str, Callable[..., Pixels]] = {
+    kind.name: kind for kind in (BernoulliPixels, GaussianPixels)
+}
 
 
-def likelihood_for(X: np.ndarray, name: str, variance: str | float) -> Likelihood:
+def pixels_for(X: np.ndarray, name: str, variance: str | float) -> Pixels:
     """The likelihood by name, in the units of the data."""
-    if name == "bernoulli":
-        return Bernoulli()
-    with np.errstate(over="ignore"):
-        scale = float(np.sqrt(np.nanvar(X, axis=0, dtype=np.float64).mean()))
-    if not 1 / _LARGEST_SCALE <= scale <= _LARGEST_SCALE:
-        raise InputError(
-            f"X has an sd of about {scale:.3g}; networks need numbers of moderate size, from "
-            f"{1 / _LARGEST_SCALE:.0e} to {_LARGEST_SCALE:.0e}: divide X by its sd, for example "
-            "with sklearn.preprocessing.StandardScaler"
-        )
-    # A power of two: folds of a table and nearby data sets share what is compiled.
-    return Gaussian(variance, 2.0 ** round(math.log2(scale)))
-
-
-def trivial_elbo(X: np.ndarray, likelihood: Likelihood) -> float:
-    """The ELBO per row of the best model that ignores its code: independent pixels.
-
-    NaN is not observed, and not explained.
-    """
-    mean, share = np.nanmean(X, axis=0, dtype=np.float64), 1 - np.mean(np.isnan(X), axis=0)
-    if isinstance(likelihood, Bernoulli):
-        return -float(np.sum(share * (special.entr(mean) + special.entr(1 - mean))))
-    spread = np.nanvar(X, axis=0, dtype=np.float64)
-    variance: Any = spread if likelihood.variance == "pixel" else spread.mean()
-    if not isinstance(likelihood.variance, str):
-        variance = likelihood.variance
-    variance = np.maximum(variance, likelihood.scale**2 * math.exp(-_LIMIT - 1))
-    terms = np.log(2 * math.pi * variance) + spread / variance
-    return -0.5 * float(np.sum(share * np.broadcast_to(terms, mean.shape)))
+    validation.one_of(name, tuple(PIXELS), "likelihood")
+    return PIXELS[name]().fitting(X, variance)
