@@ -54,7 +54,6 @@ WATCHED = (
     "ctypes",
     "code.",
     "shutil",
-    "object.__",
 )
 
 
