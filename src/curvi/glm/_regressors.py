@@ -350,9 +350,8 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
 def _counts(counts: np.ndarray) -> np.ndarray:
     """The same counts, with a warning where one is infinite."""
     if (beyond := np.isinf(counts)).any():
-        row = int(np.flatnonzero(beyond)[0])
-        message = f"the count of row {row} is infinite: its features are far from those of the fit"
-        warn_user(message, RuntimeWarning)
+        message = f"the count of row {np.argmax(beyond)} is infinite: its features are far from "
+        warn_user(f"{message}those of the fit", RuntimeWarning)
     return counts
 
 
@@ -365,8 +364,8 @@ def _normal_quantile(
     while np.any(high - low > 1e-9 * sds.min(axis=0)):
         middle = 0.5 * low + 0.5 * high
         above = weight @ special.ndtr((middle - means) / sds) >= level
-        if np.all((middle == low) | (middle == high)):  # no number is between
-            break
+        if np.all((middle == low) | (middle == high)):
+            break  # no number is between
         low, high = np.where(above, low, middle), np.where(above, middle, high)
     return high
 
@@ -390,12 +389,12 @@ def as_numbers(y: np.ndarray, dtype: Any) -> np.ndarray:
         raise InputError(f"y has dtype {y.dtype}; give numbers, in a unit of your choice")
     try:
         return y.astype(dtype)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"y must hold numbers ({error})") from error
+    except (TypeError, ValueError) as wrong:
+        raise InputError(f"y must hold numbers ({wrong})") from wrong
 
 
 def checked_level(level: float) -> float:
     """Validate the probability of an interval."""
-    if validation.positive_number(level, "level") >= 1:
+    if (number := validation.positive_number(level, "level")) >= 1:
         raise InputError(f"level is {level}; it must be below one")
-    return float(level)
+    return number

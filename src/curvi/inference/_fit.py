@@ -73,6 +73,11 @@ from curvi.targets import AbstractTarget
 
 _STREAM = 0xD4A
 _LAPLACE_STEPS = 1000  # to the mode, at most
+_UNJUDGED = "Interrupted while the bound was evaluated: the last run is returned, unjudged."
+_OUTSIDE = (
+    "The bound is not finite on fresh draws: q reaches outside the support of the target, or its "
+    "log density overflows. "
+)
 _MANY_STEPS = 100  # in which any width that a proper posterior has is reached
 
 
@@ -209,7 +214,9 @@ def fit(
     (True, 8.0, 0.447)
     """
     began = time.perf_counter()
-    check_options(on_failure, tolerance, time_budget)
+    check_options(
+        on_failure, tolerance=tolerance, time_budget=time_budget, mc_tolerance=mc_tolerance
+    )
     check_ladder(ladder)
     chosen = (family, method, draws, num_draws, batch_size, init)
     method, execution = as_method(method, family), as_execution(execution)
@@ -224,24 +231,20 @@ def fit(
         family, method, draws = rung
     elif isinstance(family, str) and family == "auto":
         family = init.family if isinstance(init, FitResult) else MeanField()
-    instance_of(family, Family, "family", "curvi.MeanField()")
-    assert isinstance(family, Family)  # noqa: S101  for the type checker
-    family = family if automatic else with_found_structure(family.on(target.position), target)
-    num_draws, starts = (
-        optional_count(num_draws, "num_draws"),
-        optional_count(num_starts, "num_starts"),
-    )
-    if mc_tolerance is not None:
-        validation.positive_number(mc_tolerance, "mc_tolerance")
+    q: Family = instance_of(family, Family, "family", "curvi.MeanField()")
+    family = q if automatic else with_found_structure(q.on(target.position), target)
+    num_draws = optional_count(num_draws, "num_draws")
+    starts = optional_count(num_starts, "num_starts")
     if not isinstance(init, FitResult):
         validation.one_of(init, ("position", "laplace"), "init")
     family.require_memory(target.dimension, target.dtype, copies=COPIES)
     plan = planned_draws(family, method, target, draws, num_draws, batch_size)
     problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
     key = validation.random_key(seed)
-    steps = method.default_max_steps if max_steps is None else max_steps
-    validation.positive_integer(steps, "max_steps")
-    accuracy = default_tolerance(target.dtype) if tolerance is None else tolerance
+    steps = validation.positive_integer(
+        method.default_max_steps if max_steps is None else max_steps, "max_steps"
+    )
+    accuracy = tolerance or default_tolerance(target.dtype)
     noise = None if plan.fresh else draws_of(problem, key, _STREAM)
     resources = Resources(key, target.rows, noise)
     few = not automatic or target.dimension <= FEW_DIMENSIONS  # other starts are tried there
@@ -309,8 +312,8 @@ class _Call(NamedTuple):
     def result(self, grown: Grown, outcome: Outcome, message: str) -> FitResult:
         """What the runs have left, without a judgement on fresh draws."""
         ended, problem = grown.ended, grown.problem
-        trace = {name: column for name, column in ended.trace.items() if name != "value"}
-        trace["elbo"] = -ended.trace["value"]
+        trace = {**ended.trace, "elbo": -ended.trace["value"]}
+        del trace["value"]
         return FitResult(
             target=getattr(self.target, "whole", self.target),  # not its shards
             family=problem.family,
@@ -318,8 +321,8 @@ class _Call(NamedTuple):
             params=ended.params,
             outcome=outcome,
             message=message,
-            elbo=float("nan"),
-            elbo_se=float("nan"),
+            elbo=np.nan,
+            elbo_se=np.nan,
             trace=trace,
             draws=problem.plan,
             steps=ended.steps,
@@ -349,19 +352,15 @@ def _judged(
 
     A first Ctrl-C leaves that out, a second one raises.
     """
-    message = "Interrupted while the bound was evaluated: the last run is returned, unjudged."
-    unjudged = call.result(grown, Outcome.INTERRUPTED, message)
+    unjudged = call.result(grown, Outcome.INTERRUPTED, _UNJUDGED)
     try:
         outcome, message, evaluation = _verdict(call, grown, first)
         result = replace(
             call.result(grown, outcome, message),
-            elbo=evaluation.elbo,
-            elbo_se=evaluation.elbo_se,
-            log_ratio=evaluation.log_ratio,
-            start_elbos=first.elbos,
-            modes=first.modes,
-        )
-        if climbing is not None and outcome is Outcome.CONVERGED and not grown.interrupted:
+            elbo=evaluation.elbo, elbo_se=evaluation.elbo_se, log_ratio=evaluation.log_ratio,
+            start_elbos=first.elbos, modes=first.modes,
+        )  # fmt: skip
+        if climbing and outcome is Outcome.CONVERGED and not grown.interrupted:
             result = climbing(result)
         if not outcome.is_failure:
             _ = result.alarms  # computed here, where Ctrl-C loses nothing
@@ -376,26 +375,17 @@ def _judged(
     return result
 
 
-def _no_time() -> float:
-    return 0.0
-
-
 def _verdict(call: _Call, grown: Grown, first: FirstRun) -> tuple[Outcome, str, Evaluation]:
     """Evaluate the bound on fresh draws, and let a bad one overrule the method's own verdict."""
-    ended, problem, target = grown.ended, grown.problem, call.target
-    outcome = ended.outcome
+    ended, problem, target, outcome = grown.ended, grown.problem, call.target, grown.ended.outcome
     message = grown.message or first.message or outcome.sentence
     if outcome is Outcome.NON_FINITE and not ended.trace["accepted"].any():
         message = broken_gradient(problem, target, first.start, grown.resources) + message
     candidates, key = [ended.params, first.start], grown.resources.key
-    left = _no_time if grown.interrupted else call.budget.left
+    left = float if grown.interrupted else call.budget.left  # no time: float() is zero
     found, before = evaluate_all(target, problem.family, candidates, key, left)
     if not np.isfinite(found.elbo):
-        outcome = Outcome.NON_FINITE
-        message = (
-            "The bound is not finite on fresh draws: q reaches outside the support of the target, "
-            "or its log density overflows. " + Outcome.NON_FINITE.sentence
-        )
+        outcome, message = Outcome.NON_FINITE, _OUTSIDE + Outcome.NON_FINITE.sentence
     else:
         margin = 5 * (found.elbo_se**2 + before.elbo_se**2) ** 0.5 + 1.0
         if np.isfinite(before.elbo) and found.elbo < before.elbo - margin:

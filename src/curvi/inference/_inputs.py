@@ -128,13 +128,12 @@ def as_execution(execution: Any) -> Execution:
     return Execution("compiled") if current_mesh() is not None else policy
 
 
-def check_options(on_failure: Any, tolerance: Any, time_budget: Any) -> None:
-    """Validate the options of a run."""
+def check_options(on_failure: Any, **positive: Any) -> None:
+    """Validate the options of a run; those that were left out are None."""
     validation.one_of(on_failure, ("raise", "warn", "return"), "on_failure")
-    if tolerance is not None:
-        validation.positive_number(tolerance, "tolerance")
-    if time_budget is not None:
-        validation.positive_number(time_budget, "time_budget")
+    for name, value in positive.items():
+        if value is not None:
+            validation.positive_number(value, name)
 
 
 def default_tolerance(dtype: Any) -> float:

@@ -241,7 +241,7 @@ def minimise(
     (True, True)
     """
     began = time.perf_counter()
-    check_options(on_failure, tolerance, time_budget)
+    check_options(on_failure, tolerance=tolerance, time_budget=time_budget)
     start, unravel = validation.flat_position(params)
     uniform = unravel(start)
     method, execution = as_method(method), as_execution(execution)
