@@ -106,7 +106,9 @@ def test_uncorrelated_effects_are_so_where_the_column_is_zero(key, monkeypatch):
 def test_an_update_keeps_where_the_priors_were_stated(key):
     frame = grouped(key, "gaussian")
     model = curvi.MixedModel(FORMULA, num_points=128)
-    first = model.fit(frame[:80]).posterior_.layout.factors[0][0].origin
-    both = model.partial_fit(frame[80:].assign(x=frame.x + 4))
-    assert both.posterior_.layout.factors[0][0].origin == first
-    np.testing.assert_allclose(both._origin[1], frame.x[:80].mean())
+    first = model.fit(frame[:80])._memory
+    assert dict(first.common.centres) == pytest.approx(frame[["x", "z"]][:80].mean().to_dict())
+    both = model.partial_fit(frame[80:].assign(x=frame.x + 4))._memory
+    assert [both.common.centres, both.lefts[0].centres] == [
+        first.common.centres, first.lefts[0].centres,
+    ]  # fmt: skip

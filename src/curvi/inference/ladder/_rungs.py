@@ -44,6 +44,11 @@ class AllEntries:
 
     They were found around the start. What is missing makes q worse, not the answer wrong: weights
     and HMC know nothing of it.
+
+    Parameters
+    ----------
+    width : float
+        Of the q that the second fit starts from, in units of the coordinates.
     """
 
     width: float = 0.1

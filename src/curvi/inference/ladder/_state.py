@@ -31,7 +31,17 @@ _STREAM = 0x1AD
 
 
 class Candidate(NamedTuple):
-    """A fitted q, and how it compares with the target."""
+    """A fitted q, and how it compares with the target.
+
+    Attributes
+    ----------
+    family, params
+        The q.
+    elbo, elbo_se : float
+        Its bound on fresh draws, and the standard error of that.
+    log_ratio : array, shape (draws,)
+        Log density of the target less that of q at these draws.
+    """
 
     family: Family
     params: Params

@@ -169,7 +169,8 @@ class _Integrated(SampledGLMProblem):
     def _energy(self, params: Params, sample: Any) -> Float[Array, ""]:
         rows = sample.rows
         moments = self._predictor(self.to_mean(params), rows)
-        return -stable_sum(rows.weight * self.likelihood.expected(*moments, rows.y, rows.noise))
+        (value,) = self.likelihood.expected(*moments, rows.y, orders=(0,))
+        return -stable_sum(rows.weight * value)
 
 
 def _sparse(matrix: np.ndarray) -> SparseDesign:
