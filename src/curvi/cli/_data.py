@@ -54,8 +54,8 @@ class PathCommand:
     def run(self) -> int:
         """Print one line per file or folder; the code is 1 when a file is missing."""
         from curvi._core.validation import one_of
+        from curvi.datasets import ENTRIES
         from curvi.datasets import _lookup as lookup
-        from curvi.datasets._registry import ENTRIES
 
         places = lookup.folders()
         lines, missing = [str(place) for place in places], 0

@@ -13,9 +13,18 @@ import numpy as np
 
 from curvi._core.errors import InputError
 from curvi._core.text import printable, quoted
-from curvi.datasets import Table, read_table
-from curvi.datasets._cells import Cells, is_date, is_missing, is_number, read_cells, separator_of
-from curvi.datasets._table import CellError, chosen_columns
+from curvi.datasets import (
+    CellError,
+    Cells,
+    Table,
+    chosen_columns,
+    is_date,
+    is_missing,
+    is_number,
+    read_cells,
+    read_table,
+    separator_of,
+)
 
 _MOST_LEVELS = 30  # of a column of text that becomes indicators
 _ID_NAME = re.compile(r"(^|[_ .-])(id|nr|no|index|key|uuid|row)$|^(id|index)[_ .-]", re.IGNORECASE)

@@ -106,7 +106,7 @@ class FitCommand:
         done = run[kind]()
         if not is_first_process():
             return done.code
-        from curvi.report._text import text_of
+        from curvi.report import text_of
 
         say(done.report.json().rstrip() if self.json else text_of(done.report))
         try:

@@ -12,7 +12,7 @@ from typing import Any
 from curvi._core.text import printable
 from curvi.cli._encode import handle_missing, typed_columns
 from curvi.cli._stream import as_text
-from curvi.datasets._cells import read_cells, separator_of
+from curvi.datasets import read_cells, separator_of
 from curvi.plots import png_bytes
 from curvi.report import Report
 
@@ -80,8 +80,7 @@ def fit_formula(
     **options: Any,
 ) -> FittedMixed:  # fmt: skip
     """Read the columns of a formula, fit it to them, and keep what was said."""
-    from curvi.mixed import MixedModel
-    from curvi.mixed._formula import column_names, parse
+    from curvi.mixed import MixedModel, column_names, parse
 
     with tempfile.TemporaryDirectory() as folder:
         text = as_text(path, folder)

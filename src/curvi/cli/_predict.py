@@ -16,7 +16,7 @@ from curvi._core.files import check_output, write_atomically
 from curvi._core.text import printable
 from curvi.cli._encode import encoded, typed_columns
 from curvi.cli._terminal import say
-from curvi.datasets._cells import Cells, is_missing, read_cells, separator_of
+from curvi.datasets import Cells, is_missing, read_cells, separator_of
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _columns(model: Any, cells: Cells) -> list[dict[str, Any]]:
 
 
 def _of_mixed(model: Any, cells: Cells) -> list[dict[str, Any]]:
-    from curvi.mixed._formula import column_names, parse
+    from curvi.mixed import column_names, parse
 
     formula = parse(model.formula_)
     names = [name for name in cells.columns if name in column_names(formula)]

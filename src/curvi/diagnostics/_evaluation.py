@@ -21,11 +21,8 @@ from curvi._core import validation
 from curvi._core.compilation import SizedJit
 from curvi._core.memory import require_memory
 from curvi._core.trees import on_device, size
-from curvi.families import Family, Params
-from curvi.families._host import HostMap, has_host_map, host_map
-from curvi.objective import energies, host_sample
-from curvi.objective._batch import BatchedDensity
-from curvi.objective._draws import host_generator
+from curvi.families import Family, HostMap, Params, has_host_map, host_map
+from curvi.objective import BatchedDensity, energies, host_generator, host_sample
 from curvi.paper.concentration import VarianceReport
 from curvi.targets import AbstractTarget, Density
 

@@ -13,8 +13,7 @@ from jaxtyping import Array
 from curvi._core.compilation import compiled
 from curvi._core.trees import coordinate_names
 from curvi.families import Family, Params
-from curvi.solvers import Problem
-from curvi.solvers._newton import tangent_metric
+from curvi.solvers import Problem, tangent_metric
 from curvi.targets import AbstractTarget
 
 _SHARE = 0.1  # of the length of a direction, for a coordinate to be named

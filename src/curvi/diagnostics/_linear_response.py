@@ -30,9 +30,14 @@ from curvi._core.trees import Unravel, coordinate_names, ravel
 from curvi.diagnostics._flat_directions import flat_direction
 from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
-from curvi.linalg import CGOutcome, FunctionMetric, conjugate_gradient, projected
-from curvi.linalg._cg import eager_conjugate_gradient
-from curvi.solvers._flat import FlatObjective
+from curvi.linalg import (
+    CGOutcome,
+    FunctionMetric,
+    conjugate_gradient,
+    eager_conjugate_gradient,
+    projected,
+)
+from curvi.solvers import FlatObjective
 from curvi.targets import AbstractTarget
 
 _BLOCK = 64  # systems solved together at most

@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from curvi._core.trees import coordinate_names, flat_numbers
-from curvi.families import Family, Params, SparsePrecision
-from curvi.families._host import HostMap, has_host_map
+from curvi.families import Family, HostMap, Params, SparsePrecision, has_host_map
 from curvi.targets import AbstractTarget
 
 _APART = 1.0  # sds between means that belong to different optima

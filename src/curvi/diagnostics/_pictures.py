@@ -11,11 +11,9 @@ from curvi._core import validation
 from curvi._core.text import printable
 from curvi._core.trees import flat_numbers
 from curvi.diagnostics._summary import names_of
-from curvi.plots import house_style, literal, new_figure, plot_fit
-from curvi.plots._curves import draw_run
-from curvi.plots._style import COLOURS, QUIET, RULE
+from curvi.plots import COLOURS, QUIET, RULE, draw_run, house_style, literal, new_figure, plot_fit
+from curvi.report import notebook_html
 from curvi.report._blocks import Estimate, Forest, estimates_of, normal_estimate
-from curvi.report._notebook import notebook_html
 
 _KINDS = ("fit", "forest", "pair", "convergence")
 _MOST_FOREST, _MOST_PAIRS, _MOST_LISTED = 60, 6, 12

@@ -47,8 +47,7 @@ from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
 from curvi.objective import Draws, plan_draws
 from curvi.solvers import Method
-from curvi.targets import AbstractTarget
-from curvi.targets._stored import StoredTarget
+from curvi.targets import AbstractTarget, StoredTarget
 
 _CLOSE_ESS = 0.99  # from here on q has the target's tails, too, as far as draws can tell
 

@@ -15,12 +15,8 @@ from curvi._core.text import printable
 from curvi._core.trees import leaf_names, precision_of, size
 from curvi.diagnostics._evaluation import ImportanceWeights, evaluation_noise
 from curvi.diagnostics._moments import UserMoments
-from curvi.io._claims import require_claims, require_like
-from curvi.io._objects import Saved
-from curvi.io._values import CannotStoreError, Encoder
-from curvi.targets import AbstractTarget, Target
-from curvi.targets._stored import NoLogDensityError, StoredTarget
-from curvi.targets._targets import Labels
+from curvi.io import CannotStoreError, Encoder, Saved, require_claims, require_like
+from curvi.targets import AbstractTarget, Labels, NoLogDensityError, StoredTarget, Target
 
 DRAWS = "stored_draws"
 _IN_NEW_SPACE = ("_moments", DRAWS)  # computed again in the structure of a target given

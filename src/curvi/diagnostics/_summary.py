@@ -10,8 +10,7 @@ from jaxtyping import PyTree
 from curvi._core.errors import InputError, NumericalError
 from curvi._core.trees import coordinate_names, flat_numbers
 from curvi.diagnostics._verdict import headline, summary_table
-from curvi.targets import Labels
-from curvi.targets._stored import NoLogDensityError
+from curvi.targets import Labels, NoLogDensityError
 
 _MOST_RESPONSES = 100  # coordinates up to which all linear-response sds are solved for
 EARLY = "the fit ended early; reading mc_error computes it"

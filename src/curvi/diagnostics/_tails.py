@@ -22,8 +22,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from curvi.diagnostics._evaluation import energies_at, evaluation_count, evaluation_noise
 from curvi.diagnostics._moments import UserSpace, positions_in_blocks
-from curvi.families import Family, Params
-from curvi.families._host import has_host_map, host_map
+from curvi.families import Family, Params, has_host_map, host_map
 from curvi.targets import AbstractTarget
 
 _RADII = np.array([3.0, 4.0, 6.0, *8.0 * 2.0 ** np.arange(6)])  # sds of q

@@ -32,9 +32,7 @@ from curvi._core.callbacks import own_exceptions
 from curvi._core.errors import InputError, Terminated, warn_user
 from curvi._core.meshes import agreed, largest, of_all_processes
 from curvi.engine._identity import Identities, described, plain
-from curvi.io._format import FORMAT, read_file, write_file
-from curvi.io._objects import CHECKPOINT, versions
-from curvi.io._values import Decoder, Encoder
+from curvi.io import CHECKPOINT, FORMAT, Decoder, Encoder, read_file, versions, write_file
 
 # What may differ from one call to the next: how long it runs, and what it shows.
 _FREE = {

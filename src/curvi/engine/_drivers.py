@@ -23,9 +23,8 @@ from curvi._core.meshes import current_mesh, replicate
 from curvi._core.threads import one_blas_thread
 from curvi.engine._execution import Execution
 from curvi.engine._recording import leaves_of, restored_tree
-from curvi.linalg._arithmetic import namespace
-from curvi.solvers import Info, Method, Problem
-from curvi.solvers._method import Stepper
+from curvi.linalg import namespace
+from curvi.solvers import Info, Method, Problem, Stepper
 
 CAPACITY = 500  # steps of one chunk at most, and rows of its trace on device
 PATIENCE = 40  # rejected steps in a row after which a run gives up

@@ -14,7 +14,7 @@ import numpy as np
 from curvi._core.errors import InputError
 from curvi._core.meshes import layout, of_all_processes
 from curvi._core.trees import leaf_names
-from curvi.io._streams import Stream
+from curvi.io import Stream
 from curvi.solvers import Method, Problem
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")

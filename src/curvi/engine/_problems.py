@@ -16,12 +16,10 @@ from curvi._core.compilation import Cost, cost_of
 from curvi._core.meshes import split_batch
 from curvi._core.programs import Program, read_by, trace
 from curvi.families import Family, Params
-from curvi.io._streams import Stream
+from curvi.io import Stream
 from curvi.linalg import LinearMap, Metric
 from curvi.objective import Draws, draw_noise, neg_elbo
-from curvi.solvers import Problem
-from curvi.solvers._method import Layered
-from curvi.solvers._traced_layers import with_layers
+from curvi.solvers import Layered, Problem, with_layers
 from curvi.targets import Density
 
 _SHOWS_LAYERS = ("outputs", "loss", "curvature", "penalty")

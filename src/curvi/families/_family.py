@@ -24,7 +24,7 @@ from curvi.families._scales import (
     Vector,
 )
 from curvi.linalg import FunctionMetric, Metric
-from curvi.report._notebook import notebook_html
+from curvi.report import notebook_html
 
 _STRUCTURES: dict[str, Scale] = {"diagonal": Diagonal(), "full": LowerTriangular()}
 

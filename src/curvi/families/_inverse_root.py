@@ -14,8 +14,7 @@ from curvi._core.compilation import compiled
 from curvi._core.errors import InputError
 from curvi._core.memory import require_matrix
 from curvi.families._scales import LowerTriangular, Matrix, Scale, Vector
-from curvi.linalg import FunctionMetric, Metric
-from curvi.linalg._elimination import Elimination
+from curvi.linalg import Elimination, FunctionMetric, Metric
 
 _BLOCK = LowerTriangular()
 

@@ -19,8 +19,7 @@ from curvi.families._family import Params
 from curvi.families._scales import LowerTriangular
 from curvi.families._sparse_precision import SparsePrecision
 from curvi.families._warp import WarpedMap
-from curvi.linalg._elimination import Elimination
-from curvi.linalg._sparse_symmetric import InverseFactor, SparseSymmetric
+from curvi.linalg import Elimination, InverseFactor, SparseSymmetric
 
 
 @dataclass(frozen=True, eq=False)

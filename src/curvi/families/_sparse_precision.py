@@ -12,7 +12,7 @@ from curvi._core.errors import InputError
 from curvi.families._conditional import Warped, WarpedGaussian
 from curvi.families._inverse_root import InverseRoot
 from curvi.families._structure import coordinates_of, leaf_coordinates
-from curvi.linalg._elimination import Elimination, eliminate
+from curvi.linalg import Elimination, eliminate
 
 _UNKNOWN = (
     "SparsePrecision does not know the structure of this position; pass it to curvi.fit, which "

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from curvi._core.compilation import Cost, cost_of
 from curvi._core.trees import stable_sum
-from curvi.engine._problems import Resources, pick_rows, row_keys, step_key
+from curvi.engine import Resources, pick_rows, row_keys, step_key
 from curvi.families import Family, Params
 from curvi.glm._design import AnyArray, DenseDesign, Design
 from curvi.likelihoods import Likelihood

@@ -18,16 +18,14 @@ from scipy import linalg
 
 from curvi._core.errors import Outcome
 from curvi._core.threads import one_blas_thread
-from curvi.engine import Budget, RunResult, run_driver
-from curvi.engine._drivers import EagerDriver
+from curvi.engine import Budget, EagerDriver, RunResult, run_driver
 from curvi.engine._recording import Recording
 from curvi.families import Family, Params
 from curvi.glm._full_bound import FullBound, inverse_root
 from curvi.glm._newton import run_identity
 from curvi.glm._stages import THREADED_WORK, Hooks, Options
 from curvi.glm._starts import GLMFit, Start, best_start
-from curvi.solvers import Info
-from curvi.solvers._step import rounding_of
+from curvi.solvers import Info, rounding_of
 
 MOST_STEPS = 400  # many more than a table takes whose rows say something
 _SHORTEST = 0.1  # share of a step along which a smooth bound would improve

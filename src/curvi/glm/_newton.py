@@ -15,17 +15,19 @@ import numpy as np
 from scipy import linalg
 
 from curvi._core.errors import Outcome
-from curvi.engine import Budget, RunResult, run_driver
-from curvi.engine._checkpoint import Session
-from curvi.engine._drivers import EagerDriver
-from curvi.engine._identity import plain, short_digest
+from curvi.engine import Budget, EagerDriver, RunResult, Session, plain, run_driver, short_digest
 from curvi.engine._recording import Recording
 from curvi.glm._diagonal_bound import DiagonalBound, SecondOrder
 from curvi.glm._rows import Tables
-from curvi.solvers import Info
-from curvi.solvers._dense_subproblem import solve_dense
-from curvi.solvers._newton import step_info
-from curvi.solvers._step import LocalModel, Step, rounding_of, trust_region_step
+from curvi.solvers import (
+    Info,
+    LocalModel,
+    Step,
+    rounding_of,
+    solve_dense,
+    step_info,
+    trust_region_step,
+)
 
 _SHRINKS = 0.01  # of a gain to the next, where an old Hessian is as good as a new one
 _CHECKED = 1.0  # gain of a step from which on rounding errors of the Hessian could matter

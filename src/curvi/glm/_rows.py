@@ -22,7 +22,7 @@ from curvi._core.memory import row_slices
 from curvi._core.validation import refuse_unreal
 from curvi.glm._bound import Rows
 from curvi.glm._design import Columns, Moments
-from curvi.io._passes import SameRows, aligned, column_names
+from curvi.io import SameRows, aligned, column_names
 
 DTYPES = (np.float64, np.float32)
 _DISTANT = 30.0  # sds from zero, beyond which squares lose three digits

@@ -16,7 +16,7 @@ from curvi.glm._dense import COARSE_ROWS
 from curvi.glm._diagonal_bound import DiagonalBound
 from curvi.glm._newton import run_newton
 from curvi.glm._relevance import relevant_start
-from curvi.inference._inputs import default_tolerance
+from curvi.inference import default_tolerance
 from curvi.solvers import Method
 
 _HOST_STEPS = 1000

@@ -9,8 +9,7 @@ import numpy as np
 from curvi._core.errors import InputError
 from curvi.glm._posterior import Posterior
 from curvi.glm._starts import GLMFit
-from curvi.io._claims import require_claims, require_like
-from curvi.io._objects import SavedEstimator
+from curvi.io import SavedEstimator, require_claims, require_like
 
 
 class StoredRegression(SavedEstimator):

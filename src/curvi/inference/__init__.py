@@ -2,6 +2,7 @@
 
 from curvi.inference._calibrate import Calibration, calibrate
 from curvi.inference._fit import fit
+from curvi.inference._inputs import default_tolerance as default_tolerance
 from curvi.inference._laplace import LaplaceResult, laplace
 from curvi.inference._minimise import OptimiseResult, minimise
 from curvi.inference.ladder._climb import LADDER

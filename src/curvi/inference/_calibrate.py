@@ -28,7 +28,7 @@ from curvi._core import validation
 from curvi._core.errors import InputError, Interrupted, NumericalError, keep_result
 from curvi._core.memory import require_memory
 from curvi._core.trees import coordinate_names, leaf_names
-from curvi.diagnostics._verdict import summary_table
+from curvi.diagnostics import summary_table
 from curvi.inference._fit import fit
 from curvi.targets import AbstractTarget
 

@@ -22,10 +22,7 @@ from curvi._core.errors import (
     warn_user,
 )
 from curvi._core.meshes import sharded
-from curvi.diagnostics import FitResult
-from curvi.diagnostics._evaluation import Evaluation, evaluate_all
-from curvi.diagnostics._flat_directions import improper_sentence
-from curvi.diagnostics._monte_carlo import draws_of
+from curvi.diagnostics import Evaluation, FitResult, draws_of, evaluate_all, improper_sentence
 from curvi.engine import (
     Budget,
     Execution,

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from curvi._core.errors import Interrupted, Outcome, keep_result
-from curvi.diagnostics._moments import sd_of
-from curvi.diagnostics._monte_carlo import (
+from curvi.diagnostics import (
     REPLICATE_STEPS,
     Replicates,
     descend_from_saddle,
     draws_of,
     replicates,
+    sd_of,
 )
 from curvi.engine import Budget, Execution, Resources, RunResult, VariationalProblem, run
 from curvi.families import Diagonal, Params

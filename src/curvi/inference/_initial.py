@@ -16,10 +16,14 @@ from curvi._core.compilation import compiled
 from curvi._core.errors import InputError, NumericalError, Outcome, keep_result
 from curvi._core.memory import require_memory
 from curvi._core.trees import on_device, size
-from curvi.diagnostics import FitResult, evaluate
-from curvi.diagnostics._evaluation import raw_relative_ess
-from curvi.diagnostics._flat_directions import improper_sentence
-from curvi.diagnostics._modes import Mode, modes_of
+from curvi.diagnostics import (
+    FitResult,
+    Mode,
+    evaluate,
+    improper_sentence,
+    modes_of,
+    raw_relative_ess,
+)
 from curvi.engine import (
     Budget,
     Execution,
@@ -32,7 +36,7 @@ from curvi.engine import (
 from curvi.families import Family, Params
 from curvi.inference._broken_start import no_width
 from curvi.inference._growth import joined_traces
-from curvi.objective._draws import host_generator
+from curvi.objective import host_generator
 from curvi.solvers import Method
 from curvi.targets import AbstractTarget
 

@@ -20,7 +20,7 @@ from curvi._core.trees import precision_of
 from curvi.diagnostics import FitResult
 from curvi.engine import Execution
 from curvi.families import SparsePrecision
-from curvi.io._streams import Stream
+from curvi.io import Stream
 from curvi.solvers import FirstOrder, Method, NaturalGradient, TrustRegion
 from curvi.targets import AbstractTarget, DataTarget, Target
 

@@ -21,14 +21,14 @@ from curvi._core import validation
 from curvi._core.compilation import compiled
 from curvi._core.errors import InputError, MisfitWarning, NumericalError, Outcome, warn_user
 from curvi._core.trees import ArrayState, coordinate_names, precision_of
-from curvi.diagnostics._moments import (
+from curvi.diagnostics import (
     UserMoments,
+    not_finite_sentence,
     positions,
     require_positions,
     user_moments,
     user_space,
 )
-from curvi.diagnostics._verdict import not_finite_sentence
 from curvi.engine import Budget, Execution, ObjectiveProblem, Resources, run
 from curvi.families import Family, FullRank, Params
 from curvi.inference._inputs import (

@@ -27,8 +27,8 @@ from curvi.engine import (
     hooks_for,
     resumable,
     run,
+    traced_objective,
 )
-from curvi.engine._problems import traced_objective
 from curvi.inference._growth import joined_traces
 from curvi.inference._inputs import (
     announce,
@@ -39,8 +39,8 @@ from curvi.inference._inputs import (
     default_tolerance,
     outside_transformations,
 )
-from curvi.io._objects import Saved
-from curvi.objective._draws import host_generator
+from curvi.io import Saved
+from curvi.objective import host_generator
 from curvi.plots import plot_trace
 from curvi.solvers import Method, TrustRegion
 

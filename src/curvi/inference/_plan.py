@@ -10,7 +10,7 @@ from curvi.diagnostics import FitResult
 from curvi.families import Family, SparsePrecision
 from curvi.inference.ladder._first import climbs
 from curvi.inference.ladder._sparsity import SPARSE_DRAWS
-from curvi.io._streams import Stream
+from curvi.io import Stream
 from curvi.objective import Draws, plan_draws
 from curvi.solvers import Method, NaturalGradient
 from curvi.targets import AbstractTarget, DataTarget

@@ -3,6 +3,7 @@
 Each file imports its library only when it is used; none of them is needed by the rest of curvi.
 """
 
+from curvi.interop._arviz import arviz_of_draws as arviz_of_draws
 from curvi.interop._arviz import to_arviz
 from curvi.interop._bambi import from_bambi
 from curvi.interop._blackjax import SamplerStart, to_blackjax

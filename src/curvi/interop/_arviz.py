@@ -14,10 +14,8 @@ from jaxtyping import Array, Float, PyTree
 from curvi._core import validation
 from curvi._core.errors import InputError, optional_import
 from curvi._core.trees import precision_of
-from curvi.diagnostics import FitResult
-from curvi.diagnostics._moments import require_positions, user_space
-from curvi.targets import Labels
-from curvi.targets._stored import StoredTarget
+from curvi.diagnostics import FitResult, require_positions, user_space
+from curvi.targets import Labels, StoredTarget
 
 _BLOCK = 256  # draws whose densities are evaluated together
 

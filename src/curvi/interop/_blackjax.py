@@ -12,8 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from curvi._core import validation
 from curvi._core.trees import precision_of, ravel
 from curvi.diagnostics import FitResult
-from curvi.targets import AbstractTarget
-from curvi.targets._stored import StoredTarget
+from curvi.targets import AbstractTarget, StoredTarget
 
 
 class SamplerStart(NamedTuple):

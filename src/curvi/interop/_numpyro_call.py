@@ -18,8 +18,7 @@ from curvi._core.errors import InputError
 from curvi._core.trees import usual_promotion
 from curvi.interop import _checks as checks
 from curvi.interop._standardise import MOVED, SUFFIX, with_standard_sites
-from curvi.targets import AbstractTarget, DataTarget, Labels, Target
-from curvi.targets._centring import Centring, Degrees
+from curvi.targets import AbstractTarget, Centring, DataTarget, Degrees, Labels, Target
 
 Position = dict[str, Array]
 Trace = dict[str, Any]

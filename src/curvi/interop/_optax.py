@@ -12,9 +12,8 @@ from jaxtyping import Array
 
 from curvi._core import validation
 from curvi._core.errors import InputError
-from curvi.linalg import conjugate_gradient, damped, hessian
-from curvi.linalg._arithmetic import all_finite, select
-from curvi.solvers._step import GOOD, POOR, agreement, next_damping
+from curvi.linalg import all_finite, conjugate_gradient, damped, hessian, select
+from curvi.solvers import GOOD, POOR, agreement, next_damping
 
 
 class HessianFreeState(NamedTuple):

@@ -19,8 +19,7 @@ from curvi.interop._checks import Shapes, check_position, run_checked, shapes_of
 from curvi.interop._pymc_graph import PURPOSE, Graph, translated
 from curvi.interop._pymc_standardise import StandardSites, standard_sites
 from curvi.interop._standardise import SUFFIX
-from curvi.targets import Labels, Target
-from curvi.targets._centring import Centring, Degrees
+from curvi.targets import Centring, Degrees, Labels, Target
 
 _MAX_ATTEMPTS = 20  # positions tried around an initial point where the log density is not finite
 

@@ -21,7 +21,7 @@ from jaxtyping import Array
 
 from curvi.interop._pymc_graph import Graph, translated
 from curvi.interop._standardise import SUFFIX
-from curvi.targets._centring import Degrees
+from curvi.targets import Degrees
 
 # Where location and scale are among the parameters of a distribution. None of these has a
 # transform, so that its value variable is the variable itself.

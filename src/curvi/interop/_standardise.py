@@ -16,7 +16,7 @@ import numpy as np
 from jax.interpreters import partial_eval
 from jax.scipy.linalg import solve_triangular
 
-from curvi.targets._centring import Degrees
+from curvi.targets import Degrees
 
 SUFFIX = "_standardised"
 MOVED = "_in_another_form"

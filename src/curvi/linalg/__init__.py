@@ -8,14 +8,29 @@ stops at a direction of negative curvature. Its coefficients estimate the condit
 here knows about probability, data or optimisation steps.
 """
 
+from curvi.linalg._arithmetic import Scalar as Scalar
+from curvi.linalg._arithmetic import Vector as Vector
+from curvi.linalg._arithmetic import all_finite as all_finite
+from curvi.linalg._arithmetic import namespace as namespace
+from curvi.linalg._arithmetic import select as select
+from curvi.linalg._arithmetic import vdot as vdot
 from curvi.linalg._cg import CGResult, conjugate_gradient
+from curvi.linalg._cg import eager_conjugate_gradient as eager_conjugate_gradient
+from curvi.linalg._cg_iteration import KEEP as KEEP
 from curvi.linalg._cg_iteration import CGOutcome
 from curvi.linalg._cg_path import CGPath, conjugate_gradient_path
+from curvi.linalg._elimination import MOST_DENSE_ROWS as MOST_DENSE_ROWS
+from curvi.linalg._elimination import Elimination as Elimination
+from curvi.linalg._elimination import eliminate as eliminate
 from curvi.linalg._lanczos import (
     condition_estimate,
     lanczos_tridiagonal,
     relative_error_bound,
 )
+from curvi.linalg._modes import Density as Density
+from curvi.linalg._modes import ascent as ascent
+from curvi.linalg._modes import differences as differences
+from curvi.linalg._modes import find_mode as find_mode
 from curvi.linalg._operators import (
     Definiteness,
     DenseMap,
@@ -36,6 +51,9 @@ from curvi.linalg._preconditioners import (
     martens_diagonal,
 )
 from curvi.linalg._secant import SecantMemory, apply_inverse, empty_memory, remember
+from curvi.linalg._sparse_symmetric import InverseFactor as InverseFactor
+from curvi.linalg._sparse_symmetric import SparseSymmetric as SparseSymmetric
+from curvi.linalg._sparse_symmetric import inverse_root as inverse_root
 
 __all__ = [
     "CGOutcome",

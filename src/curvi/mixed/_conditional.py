@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from curvi.linalg._modes import find_mode
+from curvi.linalg import find_mode
 from curvi.mixed._integrate import (
     Mixture,
     Proposal,

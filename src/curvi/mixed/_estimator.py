@@ -14,7 +14,7 @@ from curvi._core import validation
 from curvi._core.errors import InputError, MisfitWarning, warn_user
 from curvi._core.meshes import sharded
 from curvi.engine import resumable
-from curvi.io._objects import SavedEstimator
+from curvi.io import SavedEstimator
 from curvi.likelihoods import Likelihood, likelihood_of
 from curvi.mixed import _report as report
 from curvi.mixed._blocks import learn

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from curvi.plots import house_style, literal, new_figure
-from curvi.plots._intervals import draw_intervals
+from curvi.plots import draw_intervals, house_style, literal, new_figure
 
 _MOST_LEVELS = 60
 

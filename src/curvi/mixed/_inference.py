@@ -12,7 +12,7 @@ from curvi._core.errors import InputError
 from curvi._core.threads import one_blas_thread
 from curvi.engine._recording import belongs
 from curvi.likelihoods import Likelihood
-from curvi.linalg._modes import find_mode
+from curvi.linalg import find_mode
 from curvi.mixed._conditional import integrate
 from curvi.mixed._design import Design, centred, merge_copies
 from curvi.mixed._exact import GaussianMarginal

@@ -12,7 +12,7 @@ from scipy import special
 
 from curvi._core.meshes import divided
 from curvi.engine._recording import remembered
-from curvi.linalg._modes import Density
+from curvi.linalg import Density
 
 _ARM = 2.0  # sds from the mode where its sides are measured
 _SIDES = (0.5, 6.0)

@@ -19,7 +19,7 @@ from scipy import linalg
 from curvi._core.memory import require_memory
 from curvi.engine._recording import remembered
 from curvi.likelihoods import Likelihood
-from curvi.linalg._modes import ascent, differences
+from curvi.linalg import ascent, differences
 from curvi.mixed._design import Design, Factor, taken
 from curvi.mixed._hyper import Layout
 from curvi.mixed._integrate import root_of_precision, white_points

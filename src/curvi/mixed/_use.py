@@ -11,7 +11,7 @@ from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi._core.memory import require_memory
 from curvi._core.text import printable, quoted
-from curvi.glm._regressors import checked_level
+from curvi.glm import checked_level
 from curvi.likelihoods import Likelihood
 from curvi.mixed import _report as report
 from curvi.mixed._figures import plot_estimates, plot_groups
@@ -334,7 +334,7 @@ class FittedUse:
         MissingDependencyError
             If ArviZ is not installed.
         """
-        from curvi.interop._arviz import arviz_of_draws
+        from curvi.interop import arviz_of_draws
 
         draws = self.sample_posterior(num_draws)
         frame = self._fitted_rows()

@@ -1,5 +1,9 @@
 """The stochastic objective: draws, and the negative evidence lower bound on them."""
 
+from curvi.objective._batch import BatchedDensity as BatchedDensity
+from curvi.objective._curvature import Curvature as Curvature
+from curvi.objective._curvature import find_curvature as find_curvature
+from curvi.objective._curvature import work_of as work_of
 from curvi.objective._draws import (
     Draws,
     fixed_draws,
@@ -9,6 +13,7 @@ from curvi.objective._draws import (
     sample_draws,
     whiten,
 )
+from curvi.objective._draws import host_generator as host_generator
 from curvi.objective._elbo import draw_noise, energies, neg_elbo
 
 __all__ = [

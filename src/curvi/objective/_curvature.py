@@ -21,8 +21,7 @@ from scipy import sparse
 
 from curvi._core.compilation import SizedJit
 from curvi._core.deadline import check_deadline
-from curvi.linalg._elimination import MOST_DENSE_ROWS, Elimination, eliminate
-from curvi.linalg._sparse_symmetric import SparseSymmetric
+from curvi.linalg import MOST_DENSE_ROWS, Elimination, SparseSymmetric, eliminate
 from curvi.targets import AbstractTarget, Density
 
 _GROUPS, _PARTITIONS = 128, 4

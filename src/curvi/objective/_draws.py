@@ -32,8 +32,7 @@ from curvi._core.errors import InputError
 from curvi._core.memory import require_draws
 from curvi._core.threads import one_blas_thread
 from curvi._core.trees import on_device
-from curvi.families._bases import Base, Normal
-from curvi.families._family import Family
+from curvi.families import Base, Family, Normal
 
 KINDS = ("iid", "antithetic", "normalised", "whitened", "sobol")
 AnyArray = TypeVar("AnyArray", Array, np.ndarray)

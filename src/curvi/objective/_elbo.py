@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core.errors import InputError
 from curvi._core.trees import stable_sum
-from curvi.families._family import Family, Params
+from curvi.families import Family, Params
 from curvi.objective._draws import Draws, sample_draws
 from curvi.targets import Density
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from curvi._core.errors import InputError
-from curvi.io._objects import versions
+from curvi.io import versions
 from curvi.report._blocks import Code, Facts
 from curvi.report._chart import Chart, Layer
 from curvi.report._numbers import plain

@@ -16,8 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from curvi.linalg import FunctionMap
-from curvi.solvers._method import Layer, Pass
-from curvi.solvers._traced_layers import TracedLayers
+from curvi.solvers import Layer, Pass, TracedLayers
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,15 @@ from curvi._core import validation
 from curvi._core.compilation import compiled
 from curvi._core.errors import InputError
 from curvi._core.meshes import current_mesh, replicate, split_batch
-from curvi.engine import Budget, ObjectiveProblem, Resources, hooks_for, run
-from curvi.engine._problems import step_key, traced_objective
+from curvi.engine import (
+    Budget,
+    ObjectiveProblem,
+    Resources,
+    hooks_for,
+    run,
+    step_key,
+    traced_objective,
+)
 from curvi.engine._recording import belongs
 from curvi.sequences._markov import Batch, MarkovObjective
 from curvi.sequences._markov_flat import flattened

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from curvi._core.errors import InputError
-from curvi.io._claims import require_claims
-from curvi.linalg._modes import find_mode
+from curvi.io import require_claims
+from curvi.linalg import find_mode
 
 # Points (count, dimension) to log densities (count,) and a pytree of arrays with the same axis.
 Evaluation = Callable[[np.ndarray], tuple[np.ndarray, Any]]

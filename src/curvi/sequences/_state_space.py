@@ -13,7 +13,7 @@ from curvi._core.errors import InputError, NotConvergedWarning, warn_user
 from curvi._core.memory import require_memory
 from curvi.engine import resumable
 from curvi.engine._recording import belongs, remembered
-from curvi.io._objects import SavedEstimator
+from curvi.io import SavedEstimator
 from curvi.likelihoods import Likelihood, likelihood_of
 from curvi.sequences._bands import Band, check_interval, mixture_band, replicated
 from curvi.sequences._latent import LatentModel, Posterior

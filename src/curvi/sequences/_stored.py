@@ -8,8 +8,7 @@ import jax
 import numpy as np
 
 from curvi._core.errors import InputError
-from curvi.io._claims import require_claims, require_described, require_like
-from curvi.io._objects import SavedEstimator
+from curvi.io import SavedEstimator, require_claims, require_described, require_like
 from curvi.sequences._markov import initial_weights
 
 

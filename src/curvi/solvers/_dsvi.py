@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array
 
 from curvi._core import validation
-from curvi.linalg._arithmetic import all_finite, select
+from curvi.linalg import all_finite, select
 from curvi.solvers._method import CheapSteps, Info, Problem, make_info
 
 

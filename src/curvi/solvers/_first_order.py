@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array
 
 from curvi._core.errors import InputError
-from curvi.linalg._arithmetic import select
+from curvi.linalg import select
 from curvi.solvers._method import CheapSteps, Info, Problem, make_info
 
 

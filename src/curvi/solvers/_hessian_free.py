@@ -17,11 +17,12 @@ from curvi.linalg import (
     DiagonalMetric,
     LinearMap,
     Metric,
+    all_finite,
     conjugate_gradient_path,
     damped,
     hutchinson_diagonal,
+    select,
 )
-from curvi.linalg._arithmetic import all_finite, select
 from curvi.solvers import _layered_steps as layered_steps
 from curvi.solvers._kronecker import first_sides, kronecker_metric, mean_curvature, renewed_sides
 from curvi.solvers._method import (

@@ -12,14 +12,15 @@ from jaxtyping import Array
 
 from curvi._core import validation
 from curvi.linalg import (
+    KEEP,
     DiagonalMetric,
+    all_finite,
     conjugate_gradient,
     hessian,
     hutchinson_diagonal,
     martens_diagonal,
+    select,
 )
-from curvi.linalg._arithmetic import all_finite, select
-from curvi.linalg._cg_iteration import KEEP
 from curvi.solvers._method import Info, Problem, StochasticMethod, check_preconditioner, make_info
 
 _PROBES = 10

@@ -10,7 +10,7 @@ import numpy as np
 
 from curvi._core.errors import Outcome
 from curvi._core.threads import one_blas_thread
-from curvi.objective._batch import BatchedDensity
+from curvi.objective import BatchedDensity
 from curvi.solvers._method import Info
 
 _SHORTER, _LONGER = 0.4, 1.5  # of the step size, after a rejection and after a success

@@ -17,8 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from curvi.linalg import FunctionMetric
-from curvi.linalg._arithmetic import all_finite, select
+from curvi.linalg import FunctionMetric, all_finite, select
 from curvi.solvers._factors import layer_factors
 from curvi.solvers._method import Layer, Layered
 

@@ -21,8 +21,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from curvi.linalg import DiagonalMetric, conjugate_gradient, damped
-from curvi.linalg._arithmetic import all_finite, vdot
+from curvi.linalg import DiagonalMetric, all_finite, conjugate_gradient, damped, vdot
 from curvi.solvers._kronecker import Sides, due, mean_curvature, renewed_sides
 from curvi.solvers._method import Layer, Layered, Problem
 from curvi.solvers._rotated import (

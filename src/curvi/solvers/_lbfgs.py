@@ -12,8 +12,7 @@ from jaxtyping import Array
 
 from curvi._core import validation
 from curvi._core.errors import Outcome
-from curvi.linalg import SecantMemory, apply_inverse, empty_memory, remember
-from curvi.linalg._arithmetic import all_finite, select
+from curvi.linalg import SecantMemory, all_finite, apply_inverse, empty_memory, remember, select
 from curvi.solvers._method import Info, Method, Problem, make_info
 from curvi.solvers._step import rounding_of
 

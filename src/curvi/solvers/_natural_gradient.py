@@ -10,9 +10,8 @@ from jaxtyping import Array
 
 from curvi._core import validation
 from curvi._core.errors import InputError
-from curvi.families import SparsePrecision
-from curvi.families._host import HostMap, has_host_map
-from curvi.linalg._sparse_symmetric import inverse_root
+from curvi.families import HostMap, SparsePrecision, has_host_map
+from curvi.linalg import inverse_root
 from curvi.solvers._host_steps import HostPoint, HostSteps
 from curvi.solvers._method import Info, Method, Problem, Stepper
 from curvi.solvers._sparse_steps import SparseSteps

@@ -11,9 +11,15 @@ import optax
 from jaxtyping import Array
 
 from curvi._core.errors import Outcome
-from curvi.linalg import FunctionMetric, Metric, conjugate_gradient, projected
-from curvi.linalg._arithmetic import all_finite, select
-from curvi.linalg._cg import eager_conjugate_gradient
+from curvi.linalg import (
+    FunctionMetric,
+    Metric,
+    all_finite,
+    conjugate_gradient,
+    eager_conjugate_gradient,
+    projected,
+    select,
+)
 from curvi.solvers._flat import Derivatives, FlatObjective
 from curvi.solvers._method import Info, Problem
 from curvi.solvers._step import (

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from curvi.linalg import CGPath, LinearMap
-from curvi.linalg._arithmetic import vdot
+from curvi.linalg import CGPath, LinearMap, vdot
 from curvi.solvers._method import Problem
 from curvi.solvers._step import rounding_of
 

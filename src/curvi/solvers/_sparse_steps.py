@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from curvi.families._sparse_host import SparseMap
-from curvi.linalg._sparse_symmetric import SparseSymmetric
-from curvi.objective._curvature import Curvature
+from curvi.families import SparseMap
+from curvi.linalg import SparseSymmetric
+from curvi.objective import Curvature
 from curvi.solvers._host_steps import HostPoint, HostSteps
 
 _LEAST_PIVOT = 0.1  # of the old diagonal, where the new precision would be indefinite

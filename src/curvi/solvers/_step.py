@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from curvi.linalg import CGOutcome, CGResult
+from curvi.linalg import CGOutcome, CGResult, Scalar, Vector
 from curvi.linalg import _arithmetic as la
-from curvi.linalg._arithmetic import Scalar, Vector
 
 # Share of the predicted decrease that a step delivers: at least ACCEPT to be taken, below POOR the
 # model is trusted less, above GOOD it is trusted more.

@@ -12,8 +12,7 @@ from jaxtyping import Array
 
 from curvi._core import validation
 from curvi._core.errors import Outcome
-from curvi.linalg import conjugate_gradient, damped, projected
-from curvi.linalg._arithmetic import all_finite, select
+from curvi.linalg import all_finite, conjugate_gradient, damped, projected, select
 from curvi.solvers._method import Info, Method, Problem, Stepper, make_info
 from curvi.solvers._newton import (
     HostTrustRegion,

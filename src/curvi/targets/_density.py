@@ -20,7 +20,7 @@ from curvi._core.compilation import Cost
 from curvi._core.errors import InputError
 from curvi._core.programs import Program, trace
 from curvi._core.trees import Unravel, stable_sum
-from curvi.io._streams import Stream
+from curvi.io import Stream
 
 
 @jax.tree_util.register_pytree_node_class

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from curvi.report._notebook import notebook_html
+from curvi.report import notebook_html
 
 _MOST = 8  # arrays that are listed
 

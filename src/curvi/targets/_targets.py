@@ -18,7 +18,7 @@ from curvi._core.errors import InputError
 from curvi._core.meshes import padded_count, place_rows
 from curvi._core.programs import Program, trace
 from curvi._core.trees import Unravel, precision_of
-from curvi.io._streams import Stream, streamed
+from curvi.io import Stream, streamed
 from curvi.targets._centring import Centring
 from curvi.targets._density import Density, traced_likelihoods, traced_prior
 from curvi.targets._shown import Described

@@ -21,8 +21,7 @@ from curvi._core.errors import (
     warn_user,
 )
 from curvi._core.memory import require_memory
-from curvi.io._claims import require_described, require_like
-from curvi.io._objects import SavedEstimator
+from curvi.io import SavedEstimator, require_described, require_like
 from curvi.likelihoods import PIXELS, GaussianPixels, Pixels, pixels_for
 from curvi.vae._mapped import on_disk, refuse_blocks
 from curvi.vae._networks import ACTIVATIONS

@@ -13,9 +13,8 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from curvi._core.compilation import Cost, compiled
 from curvi._core.meshes import split_batch
-from curvi.engine import ObjectiveProblem, Resources
-from curvi.engine._problems import step_key
-from curvi.io._streams import Stream
+from curvi.engine import ObjectiveProblem, Resources, step_key
+from curvi.io import Stream
 from curvi.vae._direct import MappedRows
 
 _MULTIPLIERS = 256

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi.likelihoods import bounded
-from curvi.solvers._method import Layer, Pass
+from curvi.solvers import Layer, Pass
 from curvi.vae._objective import VAEObjective, reparameterise, split
 
 _NAMES = ("tanh", "sigmoid", "softplus", "elu", "gelu", "silu", "relu")

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from curvi._core.meshes import current_mesh, replicate
-from curvi.io._streams import HostRows, Stream
+from curvi.io import HostRows, Stream
 from curvi.vae._direct import MappedRows
 from curvi.vae._epochs import stored_rows
 from curvi.vae._mapped import LazyRows, is_lazy, picked

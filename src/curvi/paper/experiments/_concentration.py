@@ -12,7 +12,7 @@ import numpy as np
 from curvi.paper.concentration import loose_variance_bound, tail_bound, variance_bound
 from curvi.paper.experiments._tables import Row, as_markdown, write_files
 from curvi.plots import house_style, new_figure
-from curvi.vae._variance import reconstruction_variance, relative_gradient_error
+from curvi.vae import reconstruction_variance, relative_gradient_error
 
 Function = Callable[[np.ndarray], np.ndarray]
 # Functions with L = 1 in every dimension.

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from curvi import datasets
-from curvi.glm._design import is_selected
+from curvi.glm import is_selected
 from curvi.paper.experiments._methods import (
     NEWTON,
     Comparison,

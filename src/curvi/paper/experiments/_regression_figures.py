@@ -8,8 +8,7 @@ import numpy as np
 
 from curvi.paper.experiments._methods import NEWTON, Comparison
 from curvi.paper.experiments._runs import Run
-from curvi.plots import house_style, new_figure
-from curvi.plots._style import COLOURS, LINES
+from curvi.plots import COLOURS, LINES, house_style, new_figure
 
 _NUMBERS = {NEWTON: 0, "HFSGVI": 1, "L-BFGS-SGVI": 2, "DSVI": 6}
 _COLOURS = {method: COLOURS[number] for method, number in _NUMBERS.items()}

@@ -29,9 +29,7 @@ from curvi._core.errors import Outcome
 from curvi._core.trees import precision_of, stable_sum
 from curvi.engine import Budget, Progress, Resources, run
 from curvi.families import MeanField, Params
-from curvi.glm._bound import GLMProblem, Rows, SampledGLMProblem
-from curvi.glm._design import DenseDesign, SparseDesign
-from curvi.glm._fit import neg_elbo
+from curvi.glm import DenseDesign, GLMProblem, Rows, SampledGLMProblem, SparseDesign, neg_elbo
 from curvi.likelihoods import Bernoulli
 from curvi.solvers import Method
 

@@ -36,8 +36,8 @@ from curvi.paper.experiments._vae_runs import (
     tuned,
 )
 from curvi.plots import plot_images, plot_sheet
+from curvi.vae import Trained
 from curvi.vae import _use as use
-from curvi.vae._training import Trained
 
 OURS, PAPERS = "curvi's settings", "the paper's settings"
 METHODS = {

@@ -25,9 +25,8 @@ from curvi._core.files import write_atomically
 from curvi.likelihoods import pixels_for
 from curvi.paper.experiments._provenance import provenance
 from curvi.solvers import HFSGVI, KFAC, LBFGS, FirstOrder, HessianFree, Method
-from curvi.vae import VAE, MLPObjective
+from curvi.vae import VAE, MLPObjective, Schedule, Trained, train
 from curvi.vae import _use as use
-from curvi.vae._training import Schedule, Trained, train
 
 PILOT_SEED = 10_000
 EVALUATIONS = 60  # of a run
