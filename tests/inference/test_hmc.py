@@ -71,10 +71,10 @@ def test_a_spike_that_no_chain_leaves_shows_in_distances_from_the_centre(key):
     """Half of the chains stay in it: all agree on the mean, and none on the spread."""
     rng = seeded(key)
     kept = rng.normal(size=(12, 256, 1)) * np.where(np.arange(256) % 2, 1.0, 0.01)[:, None]
-    found = settling_of(kept)
+    found = convergence_of(kept)
     assert found.ess.min() > 1500
     assert found.scale_ess < 1500
-    assert settling_of(rng.normal(size=(12, 256, 1))).scale_ess > 1500
+    assert convergence_of(rng.normal(size=(12, 256, 1))).scale_ess > 1500
 
 
 def test_chains_between_which_nothing_moves_are_not_trusted(key):
