@@ -4,8 +4,9 @@ A symmetric linear map on pytrees (the exact Hessian by the R-operator, the Gaus
 dense matrix, or one built from these by damping, preconditioning or projection) knows its product
 and what is certain about its definiteness. Truncated conjugate gradients solves systems with such
 a map by products alone, in the metric of a preconditioner, inside a trust region if asked, and
-stops at a direction of negative curvature. Its coefficients estimate the condition number. Nothing
-here knows about probability, data or optimisation steps.
+stops at a direction of negative curvature. Its coefficients estimate the condition number. A
+structured precision knows where it is not zero, and is factorised, solved, inverted and drawn from
+at many hyperparameters side by side. Nothing here knows about optimisation steps.
 """
 
 from curvi.linalg._arithmetic import Scalar as Scalar
@@ -19,9 +20,11 @@ from curvi.linalg._cg import eager_conjugate_gradient as eager_conjugate_gradien
 from curvi.linalg._cg_iteration import KEEP as KEEP
 from curvi.linalg._cg_iteration import CGOutcome
 from curvi.linalg._cg_path import CGPath, conjugate_gradient_path
+from curvi.linalg._constrained import ConstrainedFactor
 from curvi.linalg._elimination import MOST_DENSE_ROWS as MOST_DENSE_ROWS
 from curvi.linalg._elimination import Elimination as Elimination
 from curvi.linalg._elimination import eliminate as eliminate
+from curvi.linalg._factor import Factor
 from curvi.linalg._lanczos import (
     condition_estimate,
     lanczos_tridiagonal,
@@ -42,6 +45,7 @@ from curvi.linalg._operators import (
     preconditioned,
     projected,
 )
+from curvi.linalg._pattern import Pattern
 from curvi.linalg._preconditioners import (
     DiagonalMetric,
     FunctionMetric,
@@ -50,6 +54,7 @@ from curvi.linalg._preconditioners import (
     hutchinson_diagonal,
     martens_diagonal,
 )
+from curvi.linalg._row_products import RowProducts, gram_entries
 from curvi.linalg._secant import SecantMemory, apply_inverse, empty_memory, remember
 from curvi.linalg._sparse_symmetric import InverseFactor as InverseFactor
 from curvi.linalg._sparse_symmetric import SparseSymmetric as SparseSymmetric
@@ -59,14 +64,18 @@ __all__ = [
     "CGOutcome",
     "CGPath",
     "CGResult",
+    "ConstrainedFactor",
     "Definiteness",
     "DenseMap",
     "DiagonalMetric",
+    "Factor",
     "FunctionMap",
     "FunctionMetric",
     "Identity",
     "LinearMap",
     "Metric",
+    "Pattern",
+    "RowProducts",
     "SecantMemory",
     "apply_inverse",
     "condition_estimate",
@@ -75,6 +84,7 @@ __all__ = [
     "damped",
     "empty_memory",
     "gauss_newton",
+    "gram_entries",
     "hessian",
     "hutchinson_diagonal",
     "lanczos_tridiagonal",
