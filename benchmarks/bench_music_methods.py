@@ -17,15 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 
 import curvi
-from curvi.sequences._markov import MarkovObjective, initial_weights
-from curvi.sequences._markov_training import (
+from curvi.solvers import KFAC, Method
+from curvi.vae._markov import MarkovObjective, initial_weights
+from curvi.vae._markov_training import (
     cut_lengths,
     method_named,
     padded,
     sequence_bounds,
     train_sequences,
 )
-from curvi.solvers import KFAC, Method
 from curvi.vae._training import Schedule
 
 BATCH = 20

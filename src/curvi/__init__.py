@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from curvi.likelihoods import Likelihood as Likelihood
     from curvi.mixed import MixedModel as MixedModel
     from curvi.objective import Draws as Draws
-    from curvi.sequences import DeepMarkovModel as DeepMarkovModel
     from curvi.sequences import StateSpace as StateSpace
     from curvi.solvers import DSVI as DSVI
     from curvi.solvers import HFSGVI as HFSGVI
@@ -83,6 +82,7 @@ if TYPE_CHECKING:
     from curvi.targets import DataTarget as DataTarget
     from curvi.targets import Target as Target
     from curvi.vae import VAE as VAE
+    from curvi.vae import DeepMarkovModel as DeepMarkovModel
     from curvi.vae import SemiSupervisedVAE as SemiSupervisedVAE
 
 __version__ = "0.1.0"
@@ -129,8 +129,8 @@ _NAMES = {
     "glm": ("BayesianLinearRegression", "BayesianLogisticRegression", "BayesianPoissonRegression"),
     "likelihoods": ("Likelihood",),
     "mixed": ("MixedModel",),
-    "vae": ("VAE", "SemiSupervisedVAE"),
-    "sequences": ("DeepMarkovModel", "StateSpace"),
+    "vae": ("VAE", "DeepMarkovModel", "SemiSupervisedVAE"),
+    "sequences": ("StateSpace",),
 }  # fmt: skip
 _HOME = {name: room for room, names in _NAMES.items() for name in names}
 _ROOMS = (

@@ -115,7 +115,7 @@ def test_intervals_are_quantiles_of_the_mixture(name, dtype):
     model, _ = fitted(name, X, y)
     assert model.result_.others
     new = np.array([[1.5, 0.0, -1.5, 0.0]], dtype)
-    low, high = model.predict_interval(new, level=0.8)
+    low, high = model.predict_interval(new, interval=0.8)
     draws = model.sample(40_000)
     t = draws.coef @ new[0].astype(float) + draws.intercept
     rng = np.random.default_rng(0)

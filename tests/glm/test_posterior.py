@@ -162,7 +162,7 @@ def test_intervals_of_counts_cover_new_counts(dtype):
     X = random.normal(size=(2000, 2)).astype(dtype)
     y = random.poisson(np.exp(1 + 0.5 * X[:, 0]))
     model = curvi.BayesianPoissonRegression().fit(X[:500], y[:500])
-    low, high = model.predict_interval(X[500:], level=0.8)
+    low, high = model.predict_interval(X[500:], interval=0.8)
     assert 0.78 < np.mean((y[500:] >= low) & (y[500:] <= high)) < 0.92  # counts are discrete
     known = stats.poisson(model.predict(X[500:])).ppf(0.9)
     assert np.mean(np.abs(high - known) <= 1) > 0.99
@@ -183,8 +183,8 @@ def test_intervals_of_responses_cover_new_responses(dtype):
     assert model.intercept_ == pytest.approx(10, abs=0.4)
     fixed = curvi.BayesianLinearRegression(noise_scale=3.0).fit(X[:500], y[:500])
     assert fixed.noise_sd_ == pytest.approx(3)
-    with pytest.raises(curvi.InputError, match="level is"):
-        model.predict_interval(X, level=1.0)
+    with pytest.raises(curvi.InputError, match="interval is"):
+        model.predict_interval(X, interval=1.0)
 
 
 @pytest.mark.float64_only

@@ -341,7 +341,7 @@ def test_a_state_space_model_comes_back_with_its_smoothed_states(tmp_path):
 @pytest.mark.slow
 def test_a_deep_markov_model_comes_back_with_its_weights(tmp_path):
     rows = [(np.random.default_rng(i).random((6, 3)) < 0.5).astype(np.float32) for i in range(12)]
-    model = curvi.sequences.DeepMarkovModel(latent=2, hidden=4, max_epochs=1, random_state=0)
+    model = curvi.DeepMarkovModel(latent=2, hidden=4, max_epochs=1, random_state=0)
     with jax.numpy_dtype_promotion("standard"):  # optax.adam multiplies floats by integers
         model.fit(rows).save(tmp_path / "model")
     found = curvi.load(tmp_path / "model")

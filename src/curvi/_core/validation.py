@@ -304,6 +304,13 @@ def positive_number(value: Any, name: str) -> float:
     return float(value)
 
 
+def probability_of_interval(value: Any) -> float:
+    """Check ``interval``, the probability that an interval is to hold."""
+    if (number := positive_number(value, "interval")) >= 1:
+        raise InputError(f"interval is {value}; it is a probability, below 1")
+    return number
+
+
 def one_of(value: Any, choices: tuple[str, ...], name: str) -> str:
     """Check a choice by name."""
     if not isinstance(value, str) or value not in choices:

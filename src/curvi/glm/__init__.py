@@ -9,7 +9,6 @@ from curvi.glm._design import is_selected as is_selected
 from curvi.glm._fit import neg_elbo as neg_elbo
 from curvi.glm._logistic import BayesianLogisticRegression
 from curvi.glm._regressors import BayesianLinearRegression, BayesianPoissonRegression
-from curvi.glm._regressors import checked_level as checked_level
 
 __all__ = [
     "BayesianLinearRegression",

@@ -134,9 +134,10 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
         sd = np.hypot.reduce(np.sqrt(weight)[:, None] * np.hypot(sds, means - mean), axis=0)
         return mean.astype(dtype), sd.astype(dtype)
 
-    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+    def predict_interval(self, X: Any, *, interval: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Central interval of new responses: posterior predictive, noise included."""
-        half, parts = checked_level(level) / 2, self._new_responses(X)
+        half = validation.probability_of_interval(interval) / 2
+        parts = self._new_responses(X)
         low, high = (_normal_quantile(*parts, 0.5 + sign * half) for sign in (-1, 1))
         return low.astype(self.coef_.dtype), high.astype(self.coef_.dtype)
 
@@ -303,20 +304,20 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
             rates = [weight * np.exp(mean + 0.5 * sd**2)[:, 0] for weight, _, mean, sd in parts]
             return _counts(np.sum(rates, axis=0).astype(self.coef_.dtype))
 
-    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+    def predict_interval(self, X: Any, *, interval: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """Central interval of new counts (posterior predictive, not of the rate).
 
         The smallest counts at which the predictive distribution function, a Poisson averaged
-        over the posterior of the rate, reaches ``(1 - level) / 2`` and ``(1 + level) / 2``. They
-        are infinite, with a warning, where they are beyond the largest number.
+        over the posterior of the rate, reaches ``(1 - interval) / 2`` and ``(1 + interval) / 2``.
+        They are infinite, with a warning, where they are beyond the largest number.
         """
-        level = checked_level(level)
+        half = validation.probability_of_interval(interval) / 2
         nodes, weights = gauss_hermite(_NODES)
         parts = self._predictors(X)
         with np.errstate(over="ignore"):
             rates = np.hstack([np.exp(mean + sd * nodes) for _, _, mean, sd in parts])
         weights = np.concatenate([share * weights for share, *_ in parts])
-        low, high = (_quantile(rates, weights, 0.5 + sign * level / 2) for sign in (-1, 1))
+        low, high = (_quantile(rates, weights, 0.5 + sign * half) for sign in (-1, 1))
         return low, _counts(high)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -391,10 +392,3 @@ def as_numbers(y: np.ndarray, dtype: Any) -> np.ndarray:
         return y.astype(dtype)
     except (TypeError, ValueError) as wrong:
         raise InputError(f"y must hold numbers ({wrong})") from wrong
-
-
-def checked_level(level: float) -> float:
-    """Validate the probability of an interval."""
-    if (number := validation.positive_number(level, "level")) >= 1:
-        raise InputError(f"level is {level}; it must be below one")
-    return number

@@ -11,7 +11,6 @@ from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi._core.memory import require_memory
 from curvi._core.text import printable, quoted
-from curvi.glm import checked_level
 from curvi.likelihoods import Likelihood
 from curvi.mixed import _report as report
 from curvi.mixed._figures import plot_estimates, plot_groups
@@ -214,7 +213,7 @@ class FittedUse:
             return mean
         import pandas as pd
 
-        level = checked_level(interval)
+        level = validation.probability_of_interval(interval)
         if kind == "mean":
             low, high, _ = intervals(self.posterior_, likelihood, rows, level)
         else:

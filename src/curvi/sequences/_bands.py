@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
-from curvi._core import validation
-from curvi._core.errors import InputError
 from curvi.likelihoods import NOTHING, Likelihood
 from curvi.sequences._latent import LatentModel, Posterior
 from curvi.sequences._nested import Lattice
@@ -31,13 +29,6 @@ class Band(NamedTuple):
     sd: np.ndarray
     lower: np.ndarray
     upper: np.ndarray
-
-
-def check_interval(interval: float) -> None:
-    """Refuse what is not a probability."""
-    validation.positive_number(interval, "interval")
-    if interval >= 1:
-        raise InputError(f"interval is {interval}; it is a probability, below 1")
 
 
 def mixture_band(

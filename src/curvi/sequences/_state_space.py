@@ -15,7 +15,7 @@ from curvi.engine import resumable
 from curvi.engine._recording import belongs, remembered
 from curvi.io import SavedEstimator
 from curvi.likelihoods import Likelihood, likelihood_of
-from curvi.sequences._bands import Band, check_interval, mixture_band, replicated
+from curvi.sequences._bands import Band, mixture_band, replicated
 from curvi.sequences._latent import LatentModel, Posterior
 from curvi.sequences._nested import Lattice, integrate
 from curvi.sequences._page import Reported
@@ -248,7 +248,7 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         model = self._fitted()
         names = ("signal", *model.components.names)
         validation.one_of(component, names, "component")
-        check_interval(interval)
+        validation.probability_of_interval(interval)
         kept: Posterior = self.lattice_.kept
         if component == "signal":
             mean, variance = kept.mean, kept.variance
@@ -297,7 +297,7 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         InputError
             If the model is not fitted, X does not have h rows, or h is above 10,000.
         """
-        check_interval(interval)
+        validation.probability_of_interval(interval)
         validation.positive_integer(h, "h")
         if h > (most := 10_000):
             raise InputError(

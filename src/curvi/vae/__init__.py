@@ -1,8 +1,10 @@
-"""Variational auto-encoders: estimators, networks, likelihoods and the objective."""
+"""Latent variables behind networks: auto-encoders, and deep Markov models of sequences."""
 
 from curvi.likelihoods import BernoulliPixels as Bernoulli
 from curvi.likelihoods import GaussianPixels as Gaussian
+from curvi.vae._deep_markov import DeepMarkovModel
 from curvi.vae._estimator import VAE
+from curvi.vae._markov import MarkovObjective
 from curvi.vae._model import VAEModel
 from curvi.vae._networks import MLPObjective, VAEParams, initial_params
 from curvi.vae._objective import Rows, VAEObjective
@@ -18,8 +20,10 @@ from curvi.vae._variance import relative_gradient_error as relative_gradient_err
 __all__ = [
     "VAE",
     "Bernoulli",
+    "DeepMarkovModel",
     "Gaussian",
     "MLPObjective",
+    "MarkovObjective",
     "Rows",
     "SemiSupervisedVAE",
     "VAEModel",

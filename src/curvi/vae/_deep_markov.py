@@ -19,9 +19,10 @@ from curvi._core.errors import (
 )
 from curvi._core.meshes import sharded
 from curvi.engine import resumable
-from curvi.sequences._markov import MarkovObjective, initial_weights
-from curvi.sequences._markov_page import Reported
-from curvi.sequences._markov_training import (
+from curvi.solvers import Method
+from curvi.vae._markov import MarkovObjective, initial_weights
+from curvi.vae._markov_page import Reported
+from curvi.vae._markov_training import (
     as_sequences,
     cut_lengths,
     method_named,
@@ -29,9 +30,7 @@ from curvi.sequences._markov_training import (
     sequence_bounds,
     train_sequences,
 )
-from curvi.sequences._markov_use import emitted, posterior, rolled
-from curvi.sequences._stored import StoredWeights
-from curvi.solvers import Method
+from curvi.vae._markov_use import StoredWeights, emitted, posterior, rolled
 from curvi.vae._training import Schedule, Trained
 
 _ROUNDS = 20  # of imputation

@@ -9,14 +9,14 @@ from jax.flatten_util import ravel_pytree
 
 import curvi
 from curvi.engine import Resources
-from curvi.sequences._markov import Batch, MarkovObjective
-from curvi.sequences._markov_flat import flattened
-from curvi.sequences._markov_training import Annealed, SequenceProblem, cut_lengths, padded
 from curvi.solvers import KFAC, HessianFree
 from curvi.solvers._factors import layer_factors
 from curvi.solvers._method import Layered
 from curvi.solvers._traced_layers import with_layers
-from tests.sequences.markov_cases import LATENT, generator, tunes, weights
+from curvi.vae._markov import Batch, MarkovObjective
+from curvi.vae._markov_flat import flattened
+from curvi.vae._markov_training import Annealed, SequenceProblem, cut_lengths, padded
+from tests.vae.markov_cases import LATENT, generator, tunes, weights
 
 pytestmark = pytest.mark.float64_only
 

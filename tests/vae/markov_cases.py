@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from curvi.sequences._markov import initial_weights
+from curvi.vae._markov import initial_weights
 
 WIDTH, LATENT, HIDDEN = 3, 2, 4
 

@@ -28,9 +28,9 @@ from curvi.engine import (
     traced_objective,
 )
 from curvi.engine._recording import belongs
-from curvi.sequences._markov import Batch, MarkovObjective
-from curvi.sequences._markov_flat import flattened
 from curvi.solvers import KFAC, Averaged, FirstOrder, HessianFree, Method
+from curvi.vae._markov import Batch, MarkovObjective
+from curvi.vae._markov_flat import flattened
 from curvi.vae._stopping import EarlyStopping
 from curvi.vae._training import Schedule, Trained
 

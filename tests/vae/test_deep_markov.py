@@ -7,15 +7,15 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import curvi
-from curvi.sequences._markov import Batch, MarkovObjective
-from curvi.sequences._markov_training import (
+from curvi.solvers._factors import _forward, layer_factors
+from curvi.solvers._traced_layers import with_layers
+from curvi.vae._markov import Batch, MarkovObjective
+from curvi.vae._markov_training import (
     padded,
     sequence_bounds,
 )
-from curvi.solvers._factors import _forward, layer_factors
-from curvi.solvers._traced_layers import with_layers
 from tests.families.kalman import LinearGaussian, smoothed
-from tests.sequences.markov_cases import HIDDEN, LATENT, WIDTH, generator, tunes, weights
+from tests.vae.markov_cases import HIDDEN, LATENT, WIDTH, generator, tunes, weights
 
 pytestmark = pytest.mark.float64_only
 
