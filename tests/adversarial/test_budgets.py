@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -93,8 +94,13 @@ def test_no_run_begins_when_the_time_is_up(place, density, options, monkeypatch)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.params))
 
 
+def judged_with(monkeypatch, **effort):
+    defaults = evaluation.evaluate_all.__kwdefaults__
+    monkeypatch.setitem(defaults, "effort", replace(evaluation.EFFORT, **effort))
+
+
 def test_the_bound_is_evaluated_on_fewer_draws_when_the_time_is_up(monkeypatch):
-    monkeypatch.setattr(evaluation, "_AT_ONCE", 0.0)
+    judged_with(monkeypatch, most_at_once=0.0)
     for late, draws in ((False, 1024), (True, 32)):
         clock = Clock(monkeypatch)
         with monkeypatch.context() as patch:
@@ -108,8 +114,7 @@ def test_the_bound_is_evaluated_on_fewer_draws_when_the_time_is_up(monkeypatch):
 
 def test_an_evaluation_in_blocks_is_the_one_at_once(monkeypatch):
     whole = curvi.fit(skewed, jnp.zeros(2), **QUICK)
-    monkeypatch.setattr(evaluation, "_AT_ONCE", 0.0)
-    monkeypatch.setattr(evaluation, "_WIDE", 0.0)  # of 8 draws
+    judged_with(monkeypatch, most_at_once=0.0, wide=0.0)  # blocks of 8 draws
     blocks = curvi.fit(skewed, jnp.zeros(2), **QUICK)
     np.testing.assert_allclose(blocks.log_ratio, whole.log_ratio, rtol=1e-12, atol=1e-12)
     assert blocks.elbo == pytest.approx(whole.elbo, rel=1e-12)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,7 +57,8 @@ def test_many_functions_are_answered_block_by_block(key, dtype, monkeypatch):
         shapes.append(found.mean.shape)
         return found
 
-    monkeypatch.setattr(response, "_BLOCK", 2)
+    pairs = replace(response.SOLVING, most_together=2)
+    monkeypatch.setitem(response.block_size.__kwdefaults__, "policy", pairs)
     monkeypatch.setattr(response, "gradients", watched)
     model = linear(generator(key))
     family, sd = curvi.MeanField(), np.diag(model.precision) ** -0.5

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-
-_SHOWN = 40  # characters of foreign text that a message repeats
+from collections.abc import Sequence
 
 
 def printable(text: str, *, keep: str = "") -> str:
@@ -18,9 +17,15 @@ def printable(text: str, *, keep: str = "") -> str:
     return "".join(c if c in keep or not _is_control(c) else _escaped(c) for c in text)
 
 
-def quoted(text: str, most: int = _SHOWN) -> str:
+def quoted(text: str, most: int = 40) -> str:
     """The first ``most`` characters between quotes, printable."""
     return printable(repr(text if len(text) <= most else text[:most] + "..."))
+
+
+def listed(names: Sequence[str], most: int = 4, between: str = ", ") -> str:
+    """The first names of a list, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return between.join(names[:most]) + more
 
 
 def _is_control(character: str) -> bool:

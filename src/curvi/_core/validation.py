@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core.errors import InputError, warn_user
-from curvi._core.text import quoted
+from curvi._core.text import listed, quoted
 from curvi._core.trees import Unravel, leaf_names, ravel
 
 OUTSIDE = (
@@ -20,7 +20,6 @@ OUTSIDE = (
     "them, once for each data set"
 )
 
-_MOST_NAMES = 5
 # What a function raises that is not written for JAX; any other exception is the user's own.
 _OF_TRACING = (jax.errors.JAXIndexError, TypeError, ValueError, AttributeError)
 
@@ -98,10 +97,8 @@ def warn_if_truncated(arrays: dict[str, Any]) -> None:
     names = [name for name, array in arrays.items() if array.dtype == np.float64]
     if names:
         verb = "is" if len(names) == 1 else "are"
-        more = "" if len(names) <= _MOST_NAMES else f" and {len(names) - _MOST_NAMES} more"
-        listed = ", ".join(names[:_MOST_NAMES])
         warn_user(
-            f"{listed}{more} {verb} float64 but JAX computes in float32 here; "
+            f"{listed(names, 5)} {verb} float64 but JAX computes in float32 here; "
             'call jax.config.update("jax_enable_x64", True) first to keep the precision',
             PrecisionWarning,
         )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from curvi._core.errors import InputError
-from curvi._core.text import printable, quoted
+from curvi._core.text import listed, printable, quoted
 from curvi.datasets import (
     CellError,
     Cells,
@@ -28,7 +28,6 @@ from curvi.datasets import (
 
 _MOST_LEVELS = 30  # of a column of text that becomes indicators
 _ID_NAME = re.compile(r"(^|[_ .-])(id|nr|no|index|key|uuid|row)$|^(id|index)[_ .-]", re.IGNORECASE)
-_SAID = 3  # columns that a sentence names
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ def handle_missing(
     if not rows:
         return cells, {}, ()
     counts = {name: len(places) for name, places in empty.items() if places}
-    said = _listed([f"{printable(name)} {count}" for name, count in counts.items()])
+    said = listed([f"{printable(name)} {count}" for name, count in counts.items()], 3)
     if missing == "drop":
         kept = sorted(set(range(len(cells.lines))) - set(rows))
         if not kept:
@@ -214,7 +213,7 @@ def _left_out(left: dict[str, str]) -> str:
     why = {"dates": "holds dates", "identifier": "differs in nearly every row, like an identifier",
            "empty": "is empty"}  # fmt: skip
     parts = [f"{quoted(name)} {why[kind]}" for name, kind in left.items()]
-    return f"Left out: {_listed(parts, '; ')}."
+    return f"Left out: {listed(parts, 3, between='; ')}."
 
 
 def _identifiers(table: Table) -> tuple[str, ...]:
@@ -239,11 +238,6 @@ def _written(separator: str, *, comma: bool) -> dict[str, str]:
         return {}
     name = {",": "commas", ";": "semicolons", "\t": "tabs"}[separator]
     return {"file": f"cells between {name}" + (", decimal commas" if comma else "")}
-
-
-def _listed(parts: list[str], between: str = ", ") -> str:
-    more = f" and {len(parts) - _SAID} more" if len(parts) > _SAID else ""
-    return between.join(parts[:_SAID]) + more
 
 
 def typed_columns(cells: Cells, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:

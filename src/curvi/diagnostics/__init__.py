@@ -18,7 +18,7 @@ from curvi.diagnostics._moments import sd_of as sd_of
 from curvi.diagnostics._moments import user_columns as user_columns
 from curvi.diagnostics._moments import user_moments as user_moments
 from curvi.diagnostics._moments import user_space as user_space
-from curvi.diagnostics._monte_carlo import REPLICATE_STEPS as REPLICATE_STEPS
+from curvi.diagnostics._monte_carlo import REPLICATES as REPLICATES
 from curvi.diagnostics._monte_carlo import Replicates
 from curvi.diagnostics._monte_carlo import descend_from_saddle as descend_from_saddle
 from curvi.diagnostics._monte_carlo import draws_of as draws_of

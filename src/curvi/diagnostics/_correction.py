@@ -21,8 +21,7 @@ from curvi.diagnostics._moments import (
     positions_in_blocks,
 )
 from curvi.diagnostics._tails import continued_sd
-
-_SAME_ORDER = 0xC0
+from curvi.objective import Stream
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +127,7 @@ class Correction(ArrayState):
 
     def chosen(self, num_draws: int, seed: int) -> np.ndarray:
         """Numbers of the draws in a sample, no more than once each while there are enough."""
-        rng = np.random.default_rng([_SAME_ORDER, validation.checked_seed(seed)])
+        rng = np.random.default_rng([Stream.SAME_ORDER, validation.checked_seed(seed)])
         again = num_draws > len(self.draws) or self.weights is not None
         return rng.choice(len(self.draws), num_draws, replace=again, p=self.weights)
 

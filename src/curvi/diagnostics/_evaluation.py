@@ -22,21 +22,40 @@ from curvi._core.compilation import SizedJit
 from curvi._core.memory import require_memory
 from curvi._core.trees import on_device, size
 from curvi.families import Family, HostMap, Params, has_host_map, host_map
-from curvi.objective import BatchedDensity, energies, host_generator, host_sample
+from curvi.objective import BatchedDensity, Stream, energies, host_generator, host_sample
 from curvi.paper.concentration import VarianceReport
 from curvi.targets import AbstractTarget, Density
 
-WORST_K = 0.7
-LEAST_ESS = 0.25  # below this most draws are wasted on places the target avoids, whatever k says
-ENOUGH_ESS = 0.9
-_CONSTANT = 1e-4  # log ratios that differ by less have no tail to fit
-_MOST_DRAWS, _FEWEST_DRAWS = 1024, 64
-_WORK = 3e8  # rows times draws beyond which fewer draws are used
-_NUMBERS = 2e7  # in all draws together, likewise
-_TOGETHER, _FEWEST_TOGETHER = 32, 8
-_WIDE = 4e6  # numbers in the draws that are made at once, above which they are fewer
-_AT_ONCE = 1e8  # numbers that one call computes at most: a fraction of a second
-_STREAM = 0xE1B
+
+@dataclass(frozen=True)
+class Grades:
+    """When importance weights say that q fits: Pareto k, relative effective sample sizes."""
+
+    worst_k: float = 0.7  # from here on averages over the weights cannot be trusted
+    # below this most draws are wasted on places the target avoids, whatever k says
+    least_ess: float = 0.25
+    enough_ess: float = 0.9
+    close_ess: float = 0.99  # from here on q has the tails, too, as far as draws can tell
+
+
+GRADES = Grades()
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How many fresh draws judge a bound, and how many of them are computed at once."""
+
+    most_draws: int = 1024
+    fewest_draws: int = 64
+    most_work: float = 3e8  # rows times draws beyond which fewer draws are used
+    most_numbers: float = 2e7  # in all draws together, likewise
+    together: int = 32
+    fewest_together: int = 8
+    wide: float = 4e6  # numbers in the draws that are made at once, above which they are fewer
+    most_at_once: float = 1e8  # numbers that one call computes at most: a fraction of a second
+
+
+EFFORT = Effort()
 
 
 class Evaluation(NamedTuple):
@@ -69,24 +88,30 @@ _compiled = SizedJit(_energies, static_argnames=("family",))
 
 
 def evaluation_noise(
-    target: AbstractTarget, family: Family, key: PRNGKeyArray
+    target: AbstractTarget, family: Family, key: PRNGKeyArray, *, effort: Effort = EFFORT
 ) -> Float[np.ndarray, "draws noise"]:
     """The independent draws of the base that :func:`evaluate` uses."""
-    rng = host_generator(key, _STREAM)
+    rng = host_generator(key, Stream.EVALUATION)
     width = family.num_noise(target.dimension)
-    count = evaluation_count(target, family)
+    count = evaluation_count(target, family, effort=effort)
     return host_sample(rng, count, width, family.base).astype(target.dtype)
 
 
-def evaluation_count(target: AbstractTarget, family: Family) -> int:
+def evaluation_count(target: AbstractTarget, family: Family, *, effort: Effort = EFFORT) -> int:
     """1,024 draws, or fewer (64 at least).
 
     Fewer for very many rows, where each is expensive, and for very many coordinates, where they
     would fill the memory.
     """
     width, num_rows = family.num_noise(target.dimension), max(target.num_rows, 1)
-    count = int(np.clip(min(_WORK / num_rows, _NUMBERS / width), _FEWEST_DRAWS, _MOST_DRAWS))
-    return count - count % _TOGETHER
+    count = int(
+        np.clip(
+            min(effort.most_work / num_rows, effort.most_numbers / width),
+            effort.fewest_draws,
+            effort.most_draws,
+        )
+    )
+    return count - count % effort.together
 
 
 def _unlimited() -> float:
@@ -135,15 +160,20 @@ def evaluate_all(
     candidates: list[Any],
     key: PRNGKeyArray,
     time_left: Callable[[], float] = _unlimited,
+    *,
+    effort: Effort = EFFORT,
 ) -> list[Evaluation]:
     """:func:`evaluate` for several q on the same draws, which are made once."""
     width = family.num_noise(target.dimension)
-    count, rng = evaluation_count(target, family), host_generator(key, _STREAM)
-    together = _TOGETHER
-    while together > _FEWEST_TOGETHER and together * width > _WIDE:
+    count, rng = (
+        evaluation_count(target, family, effort=effort),
+        host_generator(key, Stream.EVALUATION),
+    )
+    together = effort.together
+    while together > effort.fewest_together and together * width > effort.wide:
         together //= 2
     work = count * (target.density.cost.numbers + 2 * width)
-    step = count if work <= _AT_ONCE else together
+    step = count if work <= effort.most_at_once else together
     if has_host_map(family):
         step = max(step, BatchedDensity.of(target).batch)
     found: list[list[Any]] = [[] for _ in candidates]
@@ -169,7 +199,7 @@ def _evaluated(
     family: Family,
     params: Any,
     draws: np.ndarray,
-    together: int = _TOGETHER,
+    together: int = EFFORT.together,
 ) -> tuple[Any, Any, Any]:
     if has_host_map(family):  # shares the compiled function of natural gradients and HMC
         return _on_host(target, family, params, draws)
@@ -197,10 +227,15 @@ def _on_host(
 
 
 def energies_at(
-    target: AbstractTarget, family: Family, params: Any, noise: np.ndarray
+    target: AbstractTarget,
+    family: Family,
+    params: Any,
+    noise: np.ndarray,
+    *,
+    effort: Effort = EFFORT,
 ) -> np.ndarray:
     """-log p at given noise, through the code that was compiled to evaluate the bound."""
-    count = evaluation_count(target, family)
+    count = evaluation_count(target, family, effort=effort)
     padding = -len(noise) % count
     padded = np.concatenate([noise, np.zeros((padding, noise.shape[1]))]).astype(target.dtype)
     parts = [
@@ -284,8 +319,8 @@ class ImportanceWeights:
 
         k alone misfires on fits that are all but exact, whose ratios are constant to rounding.
         """
-        fits = self.khat <= WORST_K or self.relative_ess >= ENOUGH_ESS
-        return not fits or self.relative_ess < LEAST_ESS
+        fits = self.khat <= GRADES.worst_k or self.relative_ess >= GRADES.enough_ess
+        return not fits or self.relative_ess < GRADES.least_ess
 
 
 class Moments(NamedTuple):
@@ -310,19 +345,21 @@ def raw_relative_ess(log_ratio: np.ndarray) -> float:
     return float(weights.sum() ** 2 / (log_ratio.size * np.sum(weights**2)))
 
 
-def smoothed_weights(log_ratio: np.ndarray) -> ImportanceWeights:
+def smoothed_weights(log_ratio: np.ndarray, *, constant: float = 1e-4) -> ImportanceWeights:
     """Pareto-smooth the ratios with arviz-stats.
 
     Ratios that are not finite (outside the support) have weight zero. If none is finite, k is
     infinite and the relative ESS is zero; where hardly any is above zero beside the largest, k is
     infinite and the weights are what they are.
+
+    ``constant``: log ratios that differ by less have no tail to fit.
     """
     finite = np.isfinite(log_ratio)
     weights = np.zeros(len(log_ratio))
     if not finite.any():
         return ImportanceWeights(weights, float("inf"), 0.0)
     shifted = log_ratio[finite] - log_ratio[finite].max()
-    if np.ptp(shifted) <= _CONSTANT:
+    if np.ptp(shifted) <= constant:
         weights[finite] = 1 / finite.sum()  # no tail to fit
         khat = float("-inf")
     else:

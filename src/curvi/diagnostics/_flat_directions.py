@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,10 +17,19 @@ from curvi.families import Family, Params
 from curvi.solvers import Problem, tangent_metric
 from curvi.targets import AbstractTarget
 
-_SHARE = 0.1  # of the length of a direction, for a coordinate to be named
-_MOST_NAMES = 4
-_RUNAWAY = 1e3  # times the sds of the start
-_FALL = 0.25  # nats from the mean of q to one sd away: half a nat where q matches a Gaussian
+
+@dataclass(frozen=True)
+class Improper:
+    """When a direction counts as one along which the posterior has no end."""
+
+    named_share: float = 0.1  # of the length of a direction, for a coordinate to be named
+    most_names: int = 4  # coordinates that a sentence names
+    runaway: float = 1e3  # times the sds of the start
+    # nats from the mean of q to one sd away: half a nat where q matches a Gaussian
+    fall: float = 0.25
+
+
+IMPROPER = Improper()
 
 
 @compiled
@@ -31,7 +41,13 @@ def _product(problem: Problem, params: Params, resources: Any, tangent: Params) 
 
 
 def flat_direction(
-    problem: Problem, params: Params, resources: Any, guess: Params, position: Any
+    problem: Problem,
+    params: Params,
+    resources: Any,
+    guess: Params,
+    position: Any,
+    *,
+    policy: Improper = IMPROPER,
 ) -> str:
     """Name the coordinates of the direction of lowest curvature in the natural metric.
 
@@ -50,11 +66,18 @@ def flat_direction(
         for row, share in enumerate(_by_coordinate(table, len(names)))
     ]
     entries.sort(key=lambda entry: -entry[0])
-    named = [name for share, name in entries[:_MOST_NAMES] if share > _SHARE]
+    named = [name for share, name in entries[: policy.most_names] if share > policy.named_share]
     return " and ".join(named or [entries[0][1]])
 
 
-def improper_sentence(target: AbstractTarget, family: Family, params: Params, start: Params) -> str:
+def improper_sentence(
+    target: AbstractTarget,
+    family: Family,
+    params: Params,
+    start: Params,
+    *,
+    policy: Improper = IMPROPER,
+) -> str:
     """Name the direction along which q has widened without end; empty where there is none.
 
     q has grown a thousandfold along it, and one of its sds away the log density is hardly lower
@@ -63,18 +86,20 @@ def improper_sentence(target: AbstractTarget, family: Family, params: Params, st
     sd, first = (np.asarray(family.sd(each), np.float64) for each in (params, start))
     growth = np.nan_to_num(sd / first, nan=np.inf, posinf=np.inf)
     worst = int(np.argmax(growth))
-    if growth[worst] < _RUNAWAY:
+    if growth[worst] < policy.runaway:
         return ""
     if np.isfinite(sd[worst]):
         move = _regression(family, params, worst)
         ends = [target.log_prob(params.mean + sign * move) for sign in (-1.0, 0.0, 1.0)]
         left, middle, right = (float(value) for value in ends)
-        if middle - 0.5 * (left + right) > _FALL:
+        if middle - 0.5 * (left + right) > policy.fall:
             return ""
     share = (growth / growth[worst]) ** 2 if np.isfinite(growth[worst]) else np.isinf(growth)
     share = share / share.sum()
     names = coordinate_names(target.position)
-    largest = [i for i in np.argsort(-share)[:_MOST_NAMES] if share[i] > _SHARE] or [worst]
+    largest = [
+        i for i in np.argsort(-share)[: policy.most_names] if share[i] > policy.named_share
+    ] or [worst]
     listed = " and ".join(names[i] for i in sorted(largest))
     width = f"to an sd of {sd[worst]:.2g}" if np.isfinite(sd[worst]) else "beyond all numbers"
     return (

@@ -40,14 +40,24 @@ from curvi.linalg import (
 from curvi.solvers import FlatObjective
 from curvi.targets import AbstractTarget
 
-_BLOCK = 64  # systems solved together at most
-_NUMBERS = 3e7  # held by one vectorised product at most
-_MOST_STEPS = 10_000
-_MOST_EAGER_SYSTEMS = 300
-_PRODUCTS_OF_A_SYSTEM = 13.0
-# Relative residuals. The error of a variance b'x is of second order in its residual, that of an
-# entry of the solution is of first order; single precision reaches no more than the last.
-_FOR_VARIANCES, _FOR_ENTRIES, _SINGLE = 1e-4, 1e-6, 1e-4
+
+@dataclass(frozen=True)
+class Solving:
+    """How the systems of a linear response are solved."""
+
+    most_together: int = 64  # systems solved together at most
+    most_numbers: float = 3e7  # held by one vectorised product at most
+    most_steps: int = 10_000
+    most_eager_systems: int = 300  # on the host, above which compiling pays
+    products_per_system: float = 13.0  # that one solution takes, to judge its cost
+    # Relative residuals. The error of a variance b'x is of second order in its residual, that of an
+    # entry of the solution is of first order; single precision reaches no more than the last.
+    variance_tolerance: float = 1e-4
+    entry_tolerance: float = 1e-6
+    single_precision_tolerance: float = 1e-4
+
+
+SOLVING = Solving()
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +153,12 @@ def _natural(problem: VariationalProblem, params: Params, rhs: Params) -> tuple[
 
 
 def _solve_eagerly(
-    objective: FlatObjective, optimum: Optimum, rhs: Params, tolerances: np.ndarray
+    objective: FlatObjective,
+    optimum: Optimum,
+    rhs: Params,
+    tolerances: np.ndarray,
+    *,
+    policy: Solving = SOLVING,
 ) -> Solved:
     """The same on the host, through the evaluation that the fit has compiled."""
     vector = objective.ravel(optimum.params)
@@ -163,7 +178,7 @@ def _solve_eagerly(
             natural,
             eps=float(jnp.finfo(objective.dtype).eps),
             relative_tolerance=float(tolerance),
-            max_steps=_most_steps(optimum.params),
+            max_steps=_most_steps(optimum.params, policy=policy),
             verify=True,
         )
         for covector, natural, tolerance in zip(covectors, naturals, tolerances, strict=True)
@@ -180,10 +195,15 @@ def _solve_eagerly(
     )
 
 
-def block_size(optimum: Optimum, count: int) -> int:
+def block_size(optimum: Optimum, count: int, *, policy: Solving = SOLVING) -> int:
     """How many of ``count`` systems to solve together, by the memory that their products take."""
     width = max(optimum.problem.density.num_rows, optimum.problem.dimension, count, 1)
-    return min(count, int(np.clip(_NUMBERS / (optimum.noise.shape[0] * width), 1, _BLOCK)))
+    return min(
+        count,
+        int(
+            np.clip(policy.most_numbers / (optimum.noise.shape[0] * width), 1, policy.most_together)
+        ),
+    )
 
 
 def solve(
@@ -219,26 +239,28 @@ def solve(
     return jnp.asarray(np.concatenate(parts))
 
 
-def _solved(optimum: Optimum, rhs: Params, count: int, tolerance: float) -> Solved:
+def _solved(
+    optimum: Optimum, rhs: Params, count: int, tolerance: float, *, policy: Solving = SOLVING
+) -> Solved:
     """The systems of one block: on the host where that is cheap, else in one compiled solver."""
     params, resources = optimum.params, optimum.resources
     dtype = params.mean.dtype
-    reachable = 0.0 if jnp.finfo(dtype).bits > 32 else _SINGLE
+    reachable = 0.0 if jnp.finfo(dtype).bits > 32 else policy.single_precision_tolerance
     tolerances = np.full(len(rhs.mean), max(tolerance, reachable), dtype)
     objective = optimum.problem.flat(params, resources)
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
-    products = _PRODUCTS_OF_A_SYSTEM * count
+    products = policy.products_per_system * count
     if (
         objective is not None
-        and count <= _MOST_EAGER_SYSTEMS
+        and count <= policy.most_eager_systems
         and optimum.execution.is_eager(objective.cost, size, products)
     ):
-        return _solve_eagerly(objective, optimum, rhs, tolerances)
+        return _solve_eagerly(objective, optimum, rhs, tolerances, policy=policy)
     return _solve_compiled(optimum.problem, params, resources, rhs, jnp.asarray(tolerances))
 
 
-def _most_steps(params: Params) -> int:
-    return min(_MOST_STEPS, 100 * params.mean.size + 1000)
+def _most_steps(params: Params, *, policy: Solving = SOLVING) -> int:
+    return min(policy.most_steps, 100 * params.mean.size + 1000)
 
 
 def _probe(optimum: Optimum) -> Params:
@@ -276,7 +298,9 @@ def _raise_on_failure(optimum: Optimum, solved: Solved) -> None:
     )
 
 
-def coordinate_covariance(optimum: Optimum) -> Float[Array, "dimension dimension"]:
+def coordinate_covariance(
+    optimum: Optimum, *, policy: Solving = SOLVING
+) -> Float[Array, "dimension dimension"]:
     """The block of H^-1 that belongs to the means: the covariance of the coordinates."""
     params = optimum.params
     dimension = params.mean.shape[0]
@@ -288,12 +312,14 @@ def coordinate_covariance(optimum: Optimum) -> Float[Array, "dimension dimension
         )
         return Params(chosen.astype(params.mean.dtype), zeros)
 
-    matrix = solve(optimum, dimension, block_of, _mean_of, _FOR_ENTRIES)
+    matrix = solve(optimum, dimension, block_of, _mean_of, policy.entry_tolerance)
     entries = np.asarray(matrix)
     return jnp.asarray(0.5 * (entries + entries.T))
 
 
-def response_sd(optimum: Optimum, fn: Callable[[PyTree], PyTree] | None) -> PyTree:
+def response_sd(
+    optimum: Optimum, fn: Callable[[PyTree], PyTree] | None, *, policy: Solving = SOLVING
+) -> PyTree:
     """Linear-response sd of every output of ``fn(position)``, in the structure of its result.
 
     Without a function it is that of the position itself, NaN where it moves in steps.
@@ -305,7 +331,7 @@ def response_sd(optimum: Optimum, fn: Callable[[PyTree], PyTree] | None) -> PyTr
     unravel = Unravel(structure, tuple(leaf.shape for leaf in leaves))
     count = sum(math.prod(leaf.shape) for leaf in leaves)
     block_of = partial(gradients, g, family, optimum.params, optimum.noise)
-    sds = np.sqrt(np.asarray(solve(optimum, count, block_of, _products, _FOR_VARIANCES)))
+    sds = np.sqrt(np.asarray(solve(optimum, count, block_of, _products, policy.variance_tolerance)))
     steps = np.flatnonzero(sds == 0)
     steps = steps[_varies(g, optimum)[steps]] if len(steps) else steps
     if len(steps) and fn is not None:

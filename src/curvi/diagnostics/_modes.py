@@ -12,9 +12,6 @@ from curvi._core.trees import coordinate_names, flat_numbers
 from curvi.families import Family, HostMap, Params, SparsePrecision, has_host_map
 from curvi.targets import AbstractTarget
 
-_APART = 1.0  # sds between means that belong to different optima
-_NOTICEABLE = 0.01  # weight below which an optimum is left out
-
 
 class Mode(NamedTuple):
     """An optimum that some of the starts of a fit have reached.
@@ -69,11 +66,17 @@ def _sds(family: Family, params: Params) -> np.ndarray:
     return found
 
 
-def joined_modes(modes: Iterable[Mode]) -> tuple[Mode, ...]:
-    """The optima of several searches together, best first, weighted by all their bounds."""
+def joined_modes(
+    modes: Iterable[Mode], *, apart: float = 1.0, noticeable: float = 0.01
+) -> tuple[Mode, ...]:
+    """The optima of several searches together, best first, weighted by all their bounds.
+
+    ``apart``: sds between means that belong to different optima.
+    ``noticeable``: weight below which an optimum is left out.
+    """
     groups: list[list[Mode]] = []
     for mode in sorted(modes, key=lambda one: -one.elbo):
-        near = (group for group in groups if _distance(mode, group[0]).max() < _APART)
+        near = (group for group in groups if _distance(mode, group[0]).max() < apart)
         group = next(near, None)
         if group is None:
             groups.append([mode])
@@ -81,7 +84,7 @@ def joined_modes(modes: Iterable[Mode]) -> tuple[Mode, ...]:
             group.append(mode)
     best = np.asarray([group[0].elbo for group in groups])
     weights = np.exp(best - best.max(initial=-np.inf))
-    kept = weights >= _NOTICEABLE * weights.sum()
+    kept = weights >= noticeable * weights.sum()
     return tuple(
         group[0]._replace(
             weight=float(weight / weights[kept].sum()),

@@ -16,20 +16,30 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from curvi._core.compilation import SizedJit, compiled
 from curvi._core.memory import require_memory
 from curvi._core.programs import Program
+from curvi._core.text import listed
 from curvi._core.trees import coordinate_names, on_device, precision_of, size
 from curvi.families import Family, Params
 from curvi.objective import Draws, fixed_draws
 from curvi.targets import AbstractTarget
 
-_MOST_DRAWS, _FEWEST_DRAWS = 4096, 64
-_NUMBERS = 2e7  # in all draws together, and in the results of one block
-_TAIL = 64  # draws that are the tail of 4,096
-_LEAST_TAIL = 16  # of which fewer do not tell its shape
+
+@dataclass(frozen=True)
+class MomentDraws:
+    """How many draws moments come from, and when their tail is too heavy for them."""
+
+    most_draws: int = 4096
+    fewest_draws: int = 64
+    most_numbers: float = 2e7  # in all draws together, and in the results of one block
+    tail: int = 64  # draws that are the tail of 4,096
+    least_tail: int = 16  # of which fewer do not tell its shape
+    # of one draw in the sum of squares: without it the sd is a third smaller
+    largest_share: float = 0.6
+    negligible_spread: float = 1e-3  # of the value itself: such an sd is as good as zero
+    rows_together: int = 256  # positions that are transformed together
+
+
+DRAWS = MomentDraws()
 _WORST_K = {"sd": 0.65, "mean": 0.85}  # 1/2 and 1, with room for a lognormal of log sd 1.2
-_LARGEST_SHARE = 0.6  # of one draw in the sum of squares: without it the sd is a third smaller
-_NEGLIGIBLE_SPREAD = 1e-3  # of the value itself: such an sd is as good as zero
-_MOST_NAMES = 4
-_ROWS = 256  # positions that are transformed together
 
 
 @partial(compiled, static_argnames="family")
@@ -38,13 +48,15 @@ def sd_of(family: Family, params: Params) -> Float[Array, " dimension"]:
     return family.sd(params)
 
 
-def moment_draws(family: Family, params: Params, key: PRNGKeyArray) -> Float[Array, "draws noise"]:
+def moment_draws(
+    family: Family, params: Params, key: PRNGKeyArray, *, policy: MomentDraws = DRAWS
+) -> Float[Array, "draws noise"]:
     """Draws whose first two moments are exact, so that linear functions have no noise.
 
     There are 4,096 of them, or fewer (64 at least) for very many coordinates.
     """
     width = family.num_noise(params.mean.shape[0])
-    count = _power_of_two(_NUMBERS / width, _FEWEST_DRAWS, _MOST_DRAWS)
+    count = _power_of_two(policy.most_numbers / width, policy.fewest_draws, policy.most_draws)
     kind = "whitened" if width < count // 4 else "normalised"
     return fixed_draws(key, Draws(kind, count), width, family.base, params.mean.dtype)
 
@@ -81,21 +93,27 @@ def positions(space: UserSpace, flat: Float[Array, "draws dimension"]) -> PyTree
     return jax.vmap(space.position)(flat)
 
 
-def positions_in_blocks(space: UserSpace, flat: np.ndarray) -> PyTree:
+def positions_in_blocks(
+    space: UserSpace, flat: np.ndarray, *, policy: MomentDraws = DRAWS
+) -> PyTree:
     """Many positions as the user sees them, on the host; one function of one shape is compiled."""
     blocks = []
-    for begin in range(0, len(flat), _ROWS):
-        part = flat[begin : begin + _ROWS]
-        padded = np.concatenate([part, np.repeat(part[-1:], _ROWS - len(part), axis=0)])
+    for begin in range(0, len(flat), policy.rows_together):
+        part = flat[begin : begin + policy.rows_together]
+        padded = np.concatenate(
+            [part, np.repeat(part[-1:], policy.rows_together - len(part), axis=0)]
+        )
         blocks.append(jax.tree.map(np.asarray, positions(space, on_device(padded))))
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: len(flat)], *blocks)
 
 
-def user_columns(space: UserSpace) -> Callable[[np.ndarray], np.ndarray]:
+def user_columns(
+    space: UserSpace, *, policy: MomentDraws = DRAWS
+) -> Callable[[np.ndarray], np.ndarray]:
     """From positions, one per row, to all numbers of the user's position in columns."""
 
     def columns(flat: np.ndarray) -> np.ndarray:
-        leaves = jax.tree.leaves(positions_in_blocks(space, flat))
+        leaves = jax.tree.leaves(positions_in_blocks(space, flat, policy=policy))
         return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
 
     return columns
@@ -129,19 +147,23 @@ class UserMoments(NamedTuple):
     errors: np.ndarray | None = None
 
 
-def user_moments(target: AbstractTarget, family: Family, params: Params) -> UserMoments:
+def user_moments(
+    target: AbstractTarget, family: Family, params: Params, *, policy: MomentDraws = DRAWS
+) -> UserMoments:
     """Mean and sd of q in the user's space: exact where it is q's own, else from many draws."""
     with precision_of(target.dtype):
         if target.constrain is None:
             unravel = target.density.unravel
             return UserMoments(unravel(params.mean), unravel(sd_of(family, params)))
-        noise = moment_draws(family, params, jax.random.key(0))
+        noise = moment_draws(family, params, jax.random.key(0), policy=policy)
         found: list[PyTree] = []
-        mean, sd = moments_over(user_space(target, family), noise, params, results=found)
-        return UserMoments(mean, sd, doubt_of(found[0]) if len(found) == 1 else "")
+        mean, sd = moments_over(
+            user_space(target, family), noise, params, results=found, policy=policy
+        )
+        return UserMoments(mean, sd, doubt_of(found[0], policy=policy) if len(found) == 1 else "")
 
 
-def doubt_of(draws: PyTree) -> str:
+def doubt_of(draws: PyTree, *, policy: MomentDraws = DRAWS) -> str:
     r"""Name the output whose sample mean or sd its few largest draws decide.
 
     The tail of :math:`d = |g - \mathrm{median}|` has the shape k of Hill's estimator, the mean of
@@ -150,8 +172,8 @@ def doubt_of(draws: PyTree) -> str:
     """
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(draws)]
     columns = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
-    tail = _TAIL * len(columns) // _MOST_DRAWS
-    if tail < _LEAST_TAIL or not columns.size:
+    tail = policy.tail * len(columns) // policy.most_draws
+    if tail < policy.least_tail or not columns.size:
         return ""
     with np.errstate(all="ignore"):  # what is not finite is reported as such elsewhere
         centre = np.median(columns, axis=0)
@@ -160,17 +182,16 @@ def doubt_of(draws: PyTree) -> str:
         shape = np.where(top[0] > 0, np.mean(np.log(top[1:] / top[0]), axis=0), 0.0)
         share = top[-1] ** 2 / np.sum(far**2, axis=0)
         judged = np.isfinite(far).all(axis=0)
-        judged &= np.sqrt(np.mean(far**2, axis=0)) > _NEGLIGIBLE_SPREAD * np.abs(centre)
-    bad = judged & ((shape > _WORST_K["sd"]) | (share > _LARGEST_SHARE))
+        judged &= np.sqrt(np.mean(far**2, axis=0)) > policy.negligible_spread * np.abs(centre)
+    bad = judged & ((shape > _WORST_K["sd"]) | (share > policy.largest_share))
     if not bad.any():
         return ""
     worst = int(np.argmax(np.where(bad, shape, -np.inf)))
     names = coordinate_names(jax.tree.map(lambda leaf: leaf[0], draws))
-    listed = [names[worst], *(names[i] for i in np.flatnonzero(bad) if i != worst)]
-    more = "" if len(listed) <= _MOST_NAMES else f" and {len(listed) - _MOST_NAMES} more"
+    which = listed([names[worst], *(names[i] for i in np.flatnonzero(bad) if i != worst)])
     what = "mean and sd" if shape[worst] > _WORST_K["mean"] else "sd"
     return (
-        f"The {what} of {', '.join(listed[:_MOST_NAMES])}{more} cannot be trusted: of the "
+        f"The {what} of {which} cannot be trusted: of the "
         f"{len(columns)} draws of q behind it, one holds {100 * share[worst]:.0f} % of the second "
         f"moment of {names[worst]} (Pareto k {shape[worst]:.2f}); use quantiles of sample(), or a "
         "transformed quantity such as its logarithm."
@@ -192,6 +213,7 @@ def moments_over(
     noise: Float[Array, "draws noise"],
     *given: Any,
     results: list[PyTree] | None = None,
+    policy: MomentDraws = DRAWS,
 ) -> tuple[PyTree, PyTree]:
     r"""Mean and sd of ``fn(*given, row)`` over the rows, without all of its results at once.
 
@@ -201,7 +223,7 @@ def moments_over(
     """
     outputs = jax.eval_shape(fn, *given, noise[0])
     size = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(outputs))
-    block = _power_of_two(_NUMBERS / max(size, noise.shape[1]), 1, noise.shape[0])
+    block = _power_of_two(policy.most_numbers / max(size, noise.shape[1]), 1, noise.shape[0])
     work = float(block * (size + noise.shape[1]))
     count, mean, square = 0, outputs, outputs
     for begin in range(0, noise.shape[0], block):

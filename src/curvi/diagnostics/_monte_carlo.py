@@ -25,20 +25,30 @@ import numpy as np
 
 from curvi._core.errors import Interrupted, Outcome
 from curvi.engine import Budget, Execution, Resources, RunResult, VariationalProblem, run
-from curvi.objective import fixed_draws
+from curvi.objective import Stream, fixed_draws
 from curvi.solvers import Method, TrustRegion
 
-FEWEST_SETS = 8
-_ENOUGH_TO_POOL = 10
-_MANY, _FEW = 16, 8  # sets of draws; the few where a step is expensive
-_CHEAP = 1e7  # numbers that one pass over draws and rows touches
-REPLICATE_STEPS = 12  # at most, from the optimum on one set of draws to that on another
-_LINEAR = 1e-3  # nats per parameter: steps that gain less are short enough for one to be exact
-_STILL = 1e-3  # natural norm of a gradient, about the distance to the optimum in sds
-_STREAM = 0x3C
-_ESCAPE_STEPS = 3  # in which negative curvature is sought: each solves its system loosely
-_MOST_ESCAPE_STEPS = 30  # in which a radius that was too large for the way down has shrunk
-_NUDGE = 1e-3  # size of a move of the draws that breaks their symmetry
+
+@dataclass(frozen=True)
+class ReplicatePolicy:
+    """Independent sets of draws: how many, how far from each optimum to the next."""
+
+    fewest_solved: int = 8
+    enough_to_pool: int = 10
+    # sets of draws; the few where a step is expensive
+    most_sets: int = 16
+    few_sets: int = 8
+    cheap: float = 1e7  # numbers that one pass over draws and rows touches
+    most_steps: int = 12  # at most, from the optimum on one set of draws to that on another
+    # nats per parameter: steps that gain less are short enough for one to be exact
+    linear_gain: float = 1e-3
+    still: float = 1e-3  # natural norm of a gradient, about the distance to the optimum in sds
+    escape_steps: int = 3  # in which negative curvature is sought: each solves its system loosely
+    most_escape_steps: int = 30  # in which a radius that was too large for the way down has shrunk
+    nudge: float = 1e-3  # size of a move of the draws that breaks their symmetry
+
+
+REPLICATES = ReplicatePolicy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +74,7 @@ class Replicates:
     @property
     def means(self) -> np.ndarray | None:
         """The rows that are finite, or None where fewer than 8 are."""
-        return self._solved if len(self._solved) >= FEWEST_SETS else None
+        return self._solved if len(self._solved) >= REPLICATES.fewest_solved else None
 
     @property
     def unsolved(self) -> str:
@@ -89,7 +99,8 @@ def replicates(
     *,
     execution: Execution,
     budget: Budget | None = None,
-    num_steps: int = REPLICATE_STEPS,
+    num_steps: int = REPLICATES.most_steps,
+    policy: ReplicatePolicy = REPLICATES,
 ) -> Replicates:
     """Where the optimum would be on other draws of the same kind and number.
 
@@ -97,21 +108,23 @@ def replicates(
     only the values of the draws differ. The optimum itself is one more replicate. A budget of time
     that ends leaves the rest out; Ctrl-C raises ``Interrupted`` with those that are done.
     """
-    count = _number_of_sets(problem)
+    count = _number_of_sets(problem, policy=policy)
     rows = np.full((1 + count, params.mean.size), np.nan)
     rows[0] = np.asarray(params.mean)
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
-    limits = _few_steps(num_steps, _LINEAR * max(size, 10), budget)
+    limits = _few_steps(num_steps, policy.linear_gain * max(size, 10), budget)
     for index in range(count):
         done = rows[: 1 + index]
         if limits.left() <= 0:
             return Replicates(done, out_of_time=True)
         try:
-            other = resources._replace(noise=draws_of(problem, resources.key, _STREAM, index))
+            other = resources._replace(
+                noise=draws_of(problem, resources.key, Stream.REPLICATES, index)
+            )
             ended = _run(problem, method, params, other, limits, execution)
         except KeyboardInterrupt:
             raise Interrupted("interrupted among replicates", Replicates(done)) from None
-        if _is_optimum(ended):
+        if _is_optimum(ended, policy=policy):
             rows[1 + index] = np.asarray(ended.params.mean)
         elif limits.left() <= 0:
             return Replicates(done, out_of_time=True)
@@ -146,10 +159,10 @@ def _few_steps(steps: int, tolerance: float, budget: Budget | None) -> Budget:
     return replace(budget, tolerance=tolerance, max_steps=steps, hooks=())
 
 
-def _is_optimum(ended: RunResult) -> bool:
+def _is_optimum(ended: RunResult, *, policy: ReplicatePolicy = REPLICATES) -> bool:
     """Without a single move only a gradient of nearly nothing says that the optimum is the same."""
     moved = ended.trace["accepted"].any()
-    still = ended.steps > 0 and ended.trace["grad_norm"][-1] < _STILL
+    still = ended.steps > 0 and ended.trace["grad_norm"][-1] < policy.still
     return ended.outcome is Outcome.CONVERGED and bool(moved or still)
 
 
@@ -161,6 +174,7 @@ def descend_from_saddle(
     *,
     execution: Execution,
     budget: Budget,
+    policy: ReplicatePolicy = REPLICATES,
 ) -> Any | None:
     """Parameters below a saddle point, or None where the curvature is positive.
 
@@ -170,10 +184,10 @@ def descend_from_saddle(
     """
     loose = replace(problem, plan=replace(problem.plan, kind="iid"))
     draws = draws_of(problem, resources.key) if resources.noise is None else resources.noise
-    nudge = np.asarray(draws_of(loose, resources.key, _STREAM, _MANY))
-    moved = np.asarray(draws) + np.asarray(_NUDGE, nudge.dtype) * nudge
+    nudge = np.asarray(draws_of(loose, resources.key, Stream.REPLICATES, policy.most_sets))
+    moved = np.asarray(draws) + np.asarray(policy.nudge, nudge.dtype) * nudge
     other = resources._replace(noise=jnp.asarray(moved))
-    for steps in (_ESCAPE_STEPS, _MOST_ESCAPE_STEPS):
+    for steps in (policy.escape_steps, policy.most_escape_steps):
         limits = _few_steps(steps, 0.0, budget)
         ended = _run(problem, method, params, other, limits, execution)
         if not ended.trace["negative_curvature"].any():
@@ -183,10 +197,10 @@ def descend_from_saddle(
     return None
 
 
-def _number_of_sets(problem: VariationalProblem) -> int:
+def _number_of_sets(problem: VariationalProblem, *, policy: ReplicatePolicy = REPLICATES) -> int:
     num_rows = max(problem.density.num_rows, 1)
     touched = problem.plan.num_draws * problem.dimension * num_rows
-    return _MANY if touched <= _CHEAP else _FEW
+    return policy.most_sets if touched <= policy.cheap else policy.few_sets
 
 
 def draws_of(problem: VariationalProblem, key: Any, *stream: int) -> jax.Array:
@@ -196,7 +210,9 @@ def draws_of(problem: VariationalProblem, key: Any, *stream: int) -> jax.Array:
     return fixed_draws(key, problem.plan, width, base, dtype, stream=stream)
 
 
-def replicate_spread(replicates: np.ndarray, sd: np.ndarray) -> np.ndarray:
+def replicate_spread(
+    replicates: np.ndarray, sd: np.ndarray, *, policy: ReplicatePolicy = REPLICATES
+) -> np.ndarray:
     r"""Standard deviation between the rows in units of ``sd``, one number per column.
 
     With n rows a sample variance has a relative error of :math:`\sqrt{2/(n-1)}`, and the largest
@@ -212,7 +228,7 @@ def replicate_spread(replicates: np.ndarray, sd: np.ndarray) -> np.ndarray:
     if not np.isfinite(variance).all():
         return np.sqrt(variance)
     average = variance.mean()
-    if variance.size < _ENOUGH_TO_POOL or average == 0:
+    if variance.size < policy.enough_to_pool or average == 0:
         return np.sqrt(variance)
     scatter = np.var(variance, ddof=1) / average**2
     true = max((scatter + 1) / (1 + 2 / freedom) - 1, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,10 +17,24 @@ from curvi.report import notebook_html
 from curvi.report._blocks import Estimate, Forest, estimates_of, normal_estimate
 
 _KINDS = ("fit", "forest", "pair", "convergence")
-_MOST_FOREST, _MOST_PAIRS, _MOST_LISTED = 60, 6, 12
-_DRAWS, _DOTS = 2000, 400
-_LEAST_DRAWS, _MOST_NUMBERS = 200, 20_000_000  # of draws of everything together
-_MOST_DRAWN = 20_000  # numbers from which intervals are those of normal distributions
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """How much of a posterior a picture shows."""
+
+    forest_rows: int = 60
+    pairs: int = 6
+    listed_rows: int = 12
+    most_draws: int = 2000
+    dots: int = 400
+    # of draws of everything together
+    fewest_draws: int = 200
+    most_numbers: int = 20_000_000
+    most_drawn: int = 20_000  # numbers from which intervals are those of normal distributions
+
+
+PICTURES = Pictures()
 _PLUS, _MINUS = COLOURS[:2]
 
 
@@ -67,7 +82,7 @@ class Shown:
         ]  # fmt: skip
         draws = flat_draws(self)
         if kind == "forest":
-            kept = list(range(len(labels)))[:_MOST_FOREST] if chosen is None else chosen
+            kept = list(range(len(labels)))[: PICTURES.forest_rows] if chosen is None else chosen
             return plot_forest(draws[:, kept], [labels[i] for i in kept])
         kept = _correlated(draws) if chosen is None else chosen
         return plot_pairs(draws[:, kept], [labels[i] for i in kept])
@@ -87,7 +102,7 @@ class Shown:
         from curvi.diagnostics._report import verdict_of
 
         labels = names_of(self.mean, None, self.target.labels)
-        rows = estimates_for(self, labels[:_MOST_LISTED], drawn(self))
+        rows = estimates_for(self, labels[: PICTURES.listed_rows], drawn(self))
         table = [("", "mean", "90 % interval", "direction")]
         table += [(e.name, e.shown_mean, e.interval, e.sign) for e in rows]
         more = len(labels) - len(rows)
@@ -102,9 +117,14 @@ class Shown:
         return notebook_html("FitResult", facts, verdict=verdict, table=table)
 
 
-def flat_draws(result: Any) -> np.ndarray:
+def flat_draws(result: Any, *, policy: Pictures = PICTURES) -> np.ndarray:
     """Draws of all numbers of a result, (draws, numbers); fewer where there are many numbers."""
-    count = int(min(_DRAWS, max(_LEAST_DRAWS, _MOST_NUMBERS // max(result.target.dimension, 1))))
+    count = int(
+        min(
+            policy.most_draws,
+            max(policy.fewest_draws, policy.most_numbers // max(result.target.dimension, 1)),
+        )
+    )
     tree = result.sample(count)
     leaves = [np.asarray(leaf, float).reshape(count, -1) for leaf in jax.tree.leaves(tree)]
     return np.concatenate(leaves, axis=1)
@@ -120,18 +140,20 @@ def estimates_for(result: Any, labels: list[str], draws: np.ndarray | None) -> l
     return estimates_of(labels, draws[:, :count], means=means, sds=sds)
 
 
-def drawn(result: Any) -> np.ndarray | None:
+def drawn(result: Any, *, policy: Pictures = PICTURES) -> np.ndarray | None:
     """Draws of all numbers of a result; None where there are too many numbers."""
-    return flat_draws(result) if result.target.dimension <= _MOST_DRAWN else None
+    return (
+        flat_draws(result, policy=policy) if result.target.dimension <= policy.most_drawn else None
+    )
 
 
-def _correlated(draws: np.ndarray) -> list[int]:
+def _correlated(draws: np.ndarray, *, policy: Pictures = PICTURES) -> list[int]:
     """The few coordinates that are most correlated with another, in their own order."""
     count = draws.shape[1]
-    if count <= _MOST_PAIRS or not np.all(draws.std(axis=0) > 0):
-        return list(range(min(count, _MOST_PAIRS)))
+    if count <= policy.pairs or not np.all(draws.std(axis=0) > 0):
+        return list(range(min(count, policy.pairs)))
     matrix = np.abs(np.corrcoef(draws, rowvar=False)) - np.eye(count)
-    return sorted(np.argsort(-matrix.max(axis=0), kind="stable")[:_MOST_PAIRS].tolist())
+    return sorted(np.argsort(-matrix.max(axis=0), kind="stable")[: policy.pairs].tolist())
 
 
 @house_style
@@ -177,8 +199,8 @@ def plot_pairs(draws: np.ndarray, names: list[str]) -> Any:
                 axis.hist(draws[:, i], bins=30, color=_PLUS, alpha=0.6)
                 axis.set_yticks([])
             else:
-                axis.scatter(draws[:_DOTS, j], draws[:_DOTS, i], s=5, color=_PLUS, alpha=0.4,
-                             linewidths=0)  # fmt: skip
+                x, y = draws[: PICTURES.dots, j], draws[: PICTURES.dots, i]
+                axis.scatter(x, y, s=5, color=_PLUS, alpha=0.4, linewidths=0)
             axis.tick_params(labelsize=7, labelbottom=i == count - 1, labelleft=0 == j < i)
             if i == count - 1:
                 axis.set_xlabel(labels[j], fontsize=9)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from curvi._core.errors import InputError, Outcome
-from curvi.diagnostics._evaluation import WORST_K
+from curvi.diagnostics._evaluation import GRADES
 from curvi.diagnostics._pictures import drawn, estimates_for
 from curvi.diagnostics._summary import names_of
 from curvi.report import Facts, Forest, Grid, Prose, Report, Tab, Tile, Verdict
@@ -228,7 +228,7 @@ def _checks(result: Any, labels: list[str], draws: np.ndarray | None) -> tuple[A
 
 
 def _of_k(k: float) -> str:
-    return "fine below 0.7" if k <= WORST_K else "above 0.7, q misses part of the posterior"
+    return "fine below 0.7" if k <= GRADES.worst_k else "above 0.7, q misses part of the posterior"
 
 
 def _correlated(labels: list[str], draws: np.ndarray | None) -> tuple[tuple[str, ...], ...]:

@@ -19,7 +19,7 @@ from curvi.diagnostics import _linear_response as response
 from curvi.diagnostics import _verdict as verdict
 from curvi.diagnostics._correction import Attempt, Correction, importance_moments
 from curvi.diagnostics._evaluation import (
-    ENOUGH_ESS,
+    GRADES,
     ImportanceWeights,
     Moments,
     evaluate,
@@ -48,8 +48,6 @@ from curvi.families import Family, Params
 from curvi.objective import Draws, plan_draws
 from curvi.solvers import Method
 from curvi.targets import AbstractTarget, StoredTarget
-
-_CLOSE_ESS = 0.99  # from here on q has the target's tails, too, as far as draws can tell
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -223,7 +221,7 @@ class FitResult(Shown, Exports, StoredResult, Portable):
         if self.correction is not None:
             return not self.correction.trusted
         ratios = self.log_ratio
-        if ratios is not None and raw_relative_ess(ratios) >= ENOUGH_ESS:
+        if ratios is not None and raw_relative_ess(ratios) >= GRADES.enough_ess:
             return False
         return self._weights.misfit
 
@@ -327,7 +325,7 @@ class FitResult(Shown, Exports, StoredResult, Portable):
         """
         found = [verdict.not_finite_sentence(self.mean, self.sd)]
         if self.converged:
-            doubtful = self.log_ratio is None or raw_relative_ess(self.log_ratio) < _CLOSE_ESS
+            doubtful = self.log_ratio is None or raw_relative_ess(self.log_ratio) < GRADES.close_ess
             tails = (self._tails if doubtful else "") or self._moments.doubt
             cliff = verdict.cliff_sentence(
                 self.trace["elbo"], self.elbo, self.log_ratio, self.noise

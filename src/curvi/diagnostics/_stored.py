@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NotRequired, TypedDict, TypeVar
 
 import jax
@@ -20,9 +20,18 @@ from curvi.targets import AbstractTarget, Labels, NoLogDensityError, StoredTarge
 
 DRAWS = "stored_draws"
 _IN_NEW_SPACE = ("_moments", DRAWS)  # computed again in the structure of a target given
-_STORED_DRAWS = 4000
-_MOST_NUMBERS = 2e7  # in all stored draws together
-_COMPARED = 2  # draws at which the log density given is compared
+
+
+@dataclass(frozen=True)
+class StoredDraws:
+    """What a file keeps of the draws that moments are computed from."""
+
+    most_draws: int = 4000
+    most_numbers: float = 2e7  # in all stored draws together
+    compared: int = 2  # draws at which the log density given is compared
+
+
+STORED = StoredDraws()
 
 # Of a result without its functions; lengths of the same name agree.
 _CLAIMS = {
@@ -133,7 +142,12 @@ class StoredResult(Saved):
             if name not in vars(self):
                 raise InputError(f"its derived.{name} is missing")
         mean, drawn = self._moments.mean, vars(self).get(DRAWS)
-        if finite and self.target.constrained and size(mean) <= _MOST_NUMBERS and drawn is None:
+        if (
+            finite
+            and self.target.constrained
+            and size(mean) <= STORED.most_numbers
+            and drawn is None
+        ):
             raise InputError(f"its derived.{DRAWS} is missing")
         each = ("derived._errors", "derived._moments.errors", "derived.responses")
         sizes = dict.fromkeys(each, "number? numbers")
@@ -158,7 +172,7 @@ class StoredResult(Saved):
         if np.isfinite(self.elbo):
             _ = self.warnings, None if self._early else (self.mc_error, self._errors)
         wide = size(self._moments.mean)
-        count = int(min(_STORED_DRAWS, _MOST_NUMBERS // max(wide, 1)))
+        count = int(min(STORED.most_draws, STORED.most_numbers // max(wide, 1)))
         if self.target.constrain is not None and count > 0 and np.isfinite(self.elbo):
             object.__setattr__(self, DRAWS, self.sample(count))
 
@@ -186,7 +200,7 @@ class StoredResult(Saved):
                 raise InputError(f"the target given has {what} {given}, the fit had {stored}")
         if self.log_ratio is None:
             return
-        noise = evaluation_noise(target, self.family, self._key)[:_COMPARED]
+        noise = evaluation_noise(target, self.family, self._key)[: STORED.compared]
         for epsilon, ratio in zip(noise, self.log_ratio, strict=False):
             z = self.family.transform(self.params, jnp.asarray(epsilon))
             now = float(target.log_prob(z) - self.family.log_prob(self.params, z))

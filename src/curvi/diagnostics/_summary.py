@@ -12,7 +12,6 @@ from curvi._core.trees import coordinate_names, flat_numbers
 from curvi.diagnostics._verdict import headline, summary_table
 from curvi.targets import Labels, NoLogDensityError
 
-_MOST_RESPONSES = 100  # coordinates up to which all linear-response sds are solved for
 EARLY = "the fit ended early; reading mc_error computes it"
 
 
@@ -109,12 +108,15 @@ def _mc_fact(result: Any, unsolved: str) -> str:
     return "none: it is defined for an optimum on fixed draws and all rows"
 
 
-def _responses(result: Any) -> tuple[np.ndarray | None, str]:
-    """Linear-response sds of all parameters, or why there are none."""
+def _responses(result: Any, *, most_responses: int = 100) -> tuple[np.ndarray | None, str]:
+    """Linear-response sds of all parameters, or why there are none.
+
+    ``most_responses``: coordinates up to which all linear-response sds are solved for.
+    """
     if not result.converged:
         return None, "none: the fit has not converged"
-    if result.target.dimension > _MOST_RESPONSES:
-        return None, f"left out above {_MOST_RESPONSES} parameters; call linear_response()"
+    if result.target.dimension > most_responses:
+        return None, f"left out above {most_responses} parameters; call linear_response()"
     known = vars(result).get("responses")  # kept with a result that is stored
     if known is not None:
         return known, ""

@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 from curvi._core.errors import Outcome
 from curvi._core.text import printable
 from curvi._core.trees import coordinate_names, flat_numbers
-from curvi.diagnostics._evaluation import ENOUGH_ESS, LEAST_ESS, WORST_K
+from curvi.diagnostics._evaluation import GRADES
 from curvi.families import Diagonal, DiagonalPlusLowRank, LowerTriangular
 
 LARGEST_MC_ERROR = 0.05
@@ -95,8 +95,8 @@ def misfit_sentence(result: Any) -> str:
     dimension, scale = result.target.dimension, result.family.scale
     found = (
         f"q does not match the target (Pareto k {result.khat:.2f}, relative ESS "
-        f"{result.relative_ess:.2g}; good fits have ESS above {ENOUGH_ESS}, or k below {WORST_K} "
-        f"and ESS above {LEAST_ESS}): sds and tails may be wrong; "
+        f"{result.relative_ess:.2g}; good fits have ESS above {GRADES.enough_ess}, or k below "
+        f"{GRADES.worst_k} and ESS above {GRADES.least_ess}): sds and tails may be wrong; "
     )
     if isinstance(scale, Diagonal) and dimension > _MOST_FULL:
         return found + (

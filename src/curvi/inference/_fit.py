@@ -64,11 +64,10 @@ from curvi.inference.ladder._climb import LADDER, check_ladder, climb
 from curvi.inference.ladder._first import FEW_DIMENSIONS, first_rung, has_more_draws
 from curvi.inference.ladder._sparsity import with_found_structure
 from curvi.inference.ladder._state import Rung
-from curvi.objective import Draws
+from curvi.objective import Draws, Stream
 from curvi.solvers import Method, TrustRegion
 from curvi.targets import AbstractTarget
 
-_STREAM = 0xD4A
 _LAPLACE_STEPS = 1000  # to the mode, at most
 _UNJUDGED = "Interrupted while the bound was evaluated: the last run is returned, unjudged."
 _OUTSIDE = (
@@ -242,7 +241,7 @@ def fit(
         method.default_max_steps if max_steps is None else max_steps, "max_steps"
     )
     accuracy = tolerance or default_tolerance(target.dtype)
-    noise = None if plan.fresh else draws_of(problem, key, _STREAM)
+    noise = None if plan.fresh else draws_of(problem, key, Stream.FIXED_DRAWS)
     resources = Resources(key, target.rows, noise)
     few = not automatic or target.dimension <= FEW_DIMENSIONS  # other starts are tried there
     again = not few and max_steps is None and has_more_draws(target)

@@ -9,7 +9,7 @@ import numpy as np
 
 from curvi._core.errors import Interrupted, Outcome, keep_result
 from curvi.diagnostics import (
-    REPLICATE_STEPS,
+    REPLICATES,
     Replicates,
     descend_from_saddle,
     draws_of,
@@ -18,9 +18,9 @@ from curvi.diagnostics import (
 )
 from curvi.engine import Budget, Execution, Resources, RunResult, VariationalProblem, run
 from curvi.families import Diagonal, Params
+from curvi.objective import Stream
 from curvi.solvers import Method
 
-_STREAM = 0xD4A
 _UNCHECKED = (
     "Interrupted while the optimum was checked: it was reached and is returned, but whether it is "
     "a saddle point, and its Monte-Carlo error, are unknown."
@@ -65,7 +65,7 @@ class Accuracy:
     most_draws: int = 8192
     most_noise: float = 2e7
     most_work: float = 4e9
-    replicate_steps: int = REPLICATE_STEPS
+    replicate_steps: int = REPLICATES.most_steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +243,7 @@ class _Growth:
         """The same problem on another number of draws."""
         plan = replace(self.problem.plan, num_draws=count)
         larger = replace(self.problem, plan=plan)
-        noise = draws_of(larger, self.resources.key, _STREAM, count)
+        noise = draws_of(larger, self.resources.key, Stream.FIXED_DRAWS, count)
         self.problem, self.resources = larger, self.resources._replace(noise=noise)
 
 

@@ -36,7 +36,7 @@ from curvi.engine import (
 from curvi.families import Family, Params
 from curvi.inference._broken_start import no_width
 from curvi.inference._growth import joined_traces
-from curvi.objective import host_generator
+from curvi.objective import Stream, host_generator
 from curvi.solvers import Method
 from curvi.targets import AbstractTarget
 
@@ -45,7 +45,6 @@ _OTHER_STARTS = 3
 _DOUBTFUL_ESS = 0.5
 _BETTER = 1.0  # nats beyond five standard errors: below that two optima are the same
 _PRODUCTS_OF_A_SEARCH = 20.0  # by which a second opinion is judged to be cheap
-_STREAM = 0x57A
 COPIES = 8  # of the parameters in a run: they, gradients, and the vectors of a Newton system
 _FEW_DRAWS = 128  # that tell a good width from a bad one
 _ONE_OF = "Interrupted among {} starts: the best state that they have reached is returned."
@@ -201,7 +200,7 @@ def starting_points(
     Each has the width with the best bound. One whose bound is finite at no width is kept: it will
     fail, and be reported. There are fewer where the budget of time ends.
     """
-    rng = host_generator(resources.key, _STREAM)
+    rng = host_generator(resources.key, Stream.STARTS)
     points = [first]
     for _ in range(num_starts - 1):
         if budget.left() <= 0:

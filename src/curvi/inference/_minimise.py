@@ -40,15 +40,13 @@ from curvi.inference._inputs import (
     outside_transformations,
 )
 from curvi.io import Saved
-from curvi.objective import host_generator
+from curvi.objective import Stream, host_generator
 from curvi.plots import plot_trace
 from curvi.solvers import Method, TrustRegion
 
 _PROBE_STEPS = 20  # from beside a stationary point, in which a way down must show itself
 _MOST_DESCENTS = 5  # from one stationary point to the next
-_STREAM = 0x5ADD
 _JUDGED_SAMPLES = 32  # on which start and end of a stochastic run are compared
-_JUDGES = 7  # their stream
 _SLIGHTLY_WORSE = 1e-3  # share of the first value that a stochastic run may lose
 
 
@@ -312,7 +310,7 @@ def _values(
     """The objective at two points on the same samples, which no step has seen."""
 
     def both(number: Array) -> tuple[Array, Array]:
-        sample = problem.sample(resources, number, stream=_JUDGES)
+        sample = problem.sample(resources, number, stream=Stream.JUDGES)
         return problem.value(first, sample), problem.value(second, sample)
 
     return jax.lax.map(both, jnp.arange(_JUDGED_SAMPLES, dtype=jnp.int32))
@@ -360,7 +358,7 @@ def _away_from_saddles(
 
 def _nudged(params: PyTree, key: PRNGKeyArray, attempt: int) -> PyTree:
     """Parameters a little to the side, by the cube root of the rounding error."""
-    rng = host_generator(key, _STREAM, attempt)
+    rng = host_generator(key, Stream.NUDGES, attempt)
 
     def moved(leaf: Array) -> Array:
         size = np.finfo(leaf.dtype).eps ** (1 / 3) * np.maximum(np.abs(np.asarray(leaf)), 1.0)

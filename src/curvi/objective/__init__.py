@@ -14,6 +14,7 @@ from curvi.objective._draws import (
     whiten,
 )
 from curvi.objective._draws import host_generator as host_generator
+from curvi.objective._elbo import Stream as Stream
 from curvi.objective._elbo import draw_noise, energies, neg_elbo
 
 __all__ = [

@@ -17,6 +17,19 @@ from curvi.targets import Density
 _PER_ROW = 3  # axes of the noise when every row has draws of its own
 
 
+class Stream:
+    """What is folded into a key, one number for every use that shares its draws with no other."""
+
+    VALIDATION = 3
+    JUDGES = 7  # of start and end of a stochastic run
+    REPLICATES = 0x3C
+    SAME_ORDER = 0xC0  # of the draws that a correction picks
+    STARTS = 0x57A
+    FIXED_DRAWS = 0xD4A
+    EVALUATION = 0xE1B
+    NUDGES = 0x5ADD  # off a stationary point
+
+
 def neg_elbo(
     density: Density,
     family: Family,

@@ -20,6 +20,7 @@ from curvi._core.errors import InputError, Interrupted, Outcome
 from curvi._core.threads import one_blas_thread
 from curvi.engine import Budget, Resources, StepInfo, hooks_for, run, traced_objective
 from curvi.engine._recording import belongs
+from curvi.objective import Stream
 from curvi.solvers import Method
 from curvi.vae._epochs import EpochProblem, ShuffledRows, shuffling_multipliers, stored_rows
 from curvi.vae._mapped import in_memory
@@ -47,7 +48,6 @@ _SLIGHTLY_WORSE = 0.1  # share of the first ELBO that training may lose, and a n
 MOST_EVALUATED_ROWS = 10_000
 _MAX_TRAINING_ROWS = 5_000  # of the ELBO on training rows
 _BLOCK = 256  # rows that are evaluated at once, at most
-_EVALUATION = 3  # the stream of draws that evaluations take
 
 
 @dataclass(frozen=True)
@@ -365,7 +365,7 @@ def _evaluator(objective: Any, data: Any, key: PRNGKeyArray) -> Evaluator:
 def _elbo(objective: Any, params: PyTree, batch: Any, key: PRNGKeyArray) -> Array:
     """The ELBO per row, without the penalty."""
     penalty = objective.penalty(params) if hasattr(objective, "penalty") else 0.0
-    return penalty - objective(params, batch, jax.random.fold_in(key, _EVALUATION))
+    return penalty - objective(params, batch, jax.random.fold_in(key, Stream.VALIDATION))
 
 
 @partial(SizedJit, static_argnames=("objective",))
@@ -373,7 +373,7 @@ def _mean_elbo(objective: Any, params: PyTree, rows: Any, count: Array, key: PRN
     """The same over the first ``count`` rows, in as many blocks as hold them."""
     stored = jax.tree.leaves(rows)[0].shape[0]
     size = math.gcd(stored, _BLOCK)
-    key = jax.random.fold_in(key, _EVALUATION)
+    key = jax.random.fold_in(key, Stream.VALIDATION)
 
     def body(block: Array, total: Array) -> Array:
         first = block * size
