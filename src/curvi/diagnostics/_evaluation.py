@@ -104,13 +104,8 @@ def evaluation_count(target: AbstractTarget, family: Family, *, effort: Effort =
     would fill the memory.
     """
     width, num_rows = family.num_noise(target.dimension), max(target.num_rows, 1)
-    count = int(
-        np.clip(
-            min(effort.most_work / num_rows, effort.most_numbers / width),
-            effort.fewest_draws,
-            effort.most_draws,
-        )
-    )
+    count = min(effort.most_work / num_rows, effort.most_numbers / width)
+    count = int(np.clip(count, effort.fewest_draws, effort.most_draws))
     return count - count % effort.together
 
 
@@ -227,15 +222,10 @@ def _on_host(
 
 
 def energies_at(
-    target: AbstractTarget,
-    family: Family,
-    params: Any,
-    noise: np.ndarray,
-    *,
-    effort: Effort = EFFORT,
+    target: AbstractTarget, family: Family, params: Any, noise: np.ndarray
 ) -> np.ndarray:
     """-log p at given noise, through the code that was compiled to evaluate the bound."""
-    count = evaluation_count(target, family, effort=effort)
+    count = evaluation_count(target, family)
     padding = -len(noise) % count
     padded = np.concatenate([noise, np.zeros((padding, noise.shape[1]))]).astype(target.dtype)
     parts = [
