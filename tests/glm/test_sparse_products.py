@@ -1,5 +1,7 @@
 """Tables with few non-zeros: the same numbers, however a table is stored, and the cheaper way."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -87,7 +89,9 @@ def test_sparse_products_are_chosen_by_the_share_of_non_zeros_not_by_the_storage
 def test_lists_of_pairs_that_would_be_too_long_are_not_made(random, monkeypatch):
     X = few_entries(random, (400, 50), binary=True, share=0.04)
     assert prefers_sparse(X)
-    monkeypatch.setattr(_sparse_rows, "_LARGEST", 1000)
+    few = replace(_sparse_rows.PAIRS, most_bytes=1000)
+    for function in (prefers_sparse, _sparse_rows.pairs_fit):
+        monkeypatch.setitem(function.__kwdefaults__, "policy", few)
     assert not prefers_sparse(X)
     model = curvi.BayesianLogisticRegression().fit(sparse.csr_array(X), random.random(400) < 0.5)
     assert model.converged_

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import curvi
+from curvi.glm._rows import in_chunks
 from curvi.io import RowBlocks, rows
 from curvi.io import _rows as reading
 
@@ -162,7 +163,7 @@ def test_predictions_of_a_long_table_are_made_in_chunks(table, monkeypatch):
     X, y = table
     model = curvi.BayesianLinearRegression(random_state=0).fit(X, y)
     (whole,) = model._predictors(X)
-    monkeypatch.setattr("curvi.glm._rows._NUMBERS_PER_CHUNK", 40)
+    monkeypatch.setitem(in_chunks.__kwdefaults__, "numbers", 40)
     (chunks,) = model._predictors(X)
     for part, expected in zip(chunks, whole, strict=True):
         assert np.allclose(part, expected, rtol=1e-13)

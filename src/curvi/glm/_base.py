@@ -20,7 +20,7 @@ from curvi._core.meshes import current_mesh, sharded
 from curvi.engine import resumable
 from curvi.glm._choices import Choices
 from curvi.glm._design import Columns, is_selected
-from curvi.glm._fit import LARGEST_DENSE
+from curvi.glm._fit import LIMITS
 from curvi.glm._narrowness import TOO_NARROW
 from curvi.glm._output import Shown, feature_names
 from curvi.glm._posterior import Posterior
@@ -242,7 +242,7 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
     def _takes_dense_steps(self, X: Any) -> bool:
         """Whether Newton steps form the whole Hessian, on the host."""
         plain = self.method == "newton" and self.covariance != "low-rank"
-        return plain and X.shape[1] < LARGEST_DENSE // 2 and current_mesh() is None
+        return plain and X.shape[1] < LIMITS.largest_dense // 2 and current_mesh() is None
 
     def _streams(self, X: Any, on_disk: bool) -> bool:
         """Whether a validated table is read in blocks where it is, instead of copied."""

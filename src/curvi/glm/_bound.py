@@ -30,10 +30,6 @@ from curvi.likelihoods import Likelihood
 from curvi.linalg import FunctionMetric, Metric
 from curvi.solvers import Problem
 
-_SMALLEST_PADDED = 16
-_ROWS_AT_ONCE = 1024  # whose gradients are held together
-_FINE = 6  # above 1024 rows, padding stays below 1 / 2^5 of them
-
 
 class Rows(NamedTuple):
     """The data of a fit: design, responses, weights, prior precisions, noise variance.
@@ -62,12 +58,16 @@ def padded(rows: Rows) -> Rows:
     )
 
 
-def _padded_length(count: int) -> int:
-    """A length at least as large, of which there are few: each new one is compiled anew."""
+def _padded_length(count: int, *, smallest: int = 16, fine: int = 6) -> int:
+    """A length at least as large, of which there are few: each new one is compiled anew.
+
+    ``smallest``: no table is padded to fewer rows.
+    ``fine``: above 1024 rows, padding stays below 1 / 2^5 of them.
+    """
     exponent = max(count - 1, 1).bit_length()
     if count <= 2**10:
-        return max(_SMALLEST_PADDED, 2**exponent)
-    step = 2 ** max(exponent - _FINE, 1)
+        return max(smallest, 2**exponent)
+    step = 2 ** max(exponent - fine, 1)
     return -(-count // step) * step
 
 
@@ -296,8 +296,13 @@ class SampledGLMProblem(GLMProblem):
         prior = _normal_energy(precision, moment) - self.family.scale.log_det(q.scale_params)
         return self._energy(params, sample) + prior
 
-    def squared_gradients(self, back: Callable[[Any], Params], point: Any, sample: Any) -> Any:
-        """Entrywise squares of the gradients of single rows, summed; the prior is no row."""
+    def squared_gradients(
+        self, back: Callable[[Any], Params], point: Any, sample: Any, *, rows_at_once: int = 1024
+    ) -> Any:
+        """Entrywise squares of the gradients of single rows, summed; the prior is no row.
+
+        ``rows_at_once``: whose gradients are held together.
+        """
         rows = sample.rows
         shared_noise = self.likelihood.conjugate  # which is not a sum over rows
         if shared_noise or not isinstance(rows.design, DenseDesign):
@@ -313,7 +318,7 @@ class SampledGLMProblem(GLMProblem):
 
         own = (jnp.moveaxis(noise, 1, 0),) if self.per_row else ()
         parts = (matrix, rows.y, rows.weight, *own)
-        squares = jax.lax.map(squared, parts, batch_size=_ROWS_AT_ONCE)
+        squares = jax.lax.map(squared, parts, batch_size=rows_at_once)
         return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), squares)
 
     def _energy(self, params: Params, sample: Any) -> Float[Array, ""]:

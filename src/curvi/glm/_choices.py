@@ -12,11 +12,9 @@ from curvi._core.memory import require_memory
 from curvi._core.meshes import current_mesh
 from curvi.families import Family, FullRank, LowRank, MeanField
 from curvi.glm._design import Columns
-from curvi.glm._fit import LARGEST_DENSE
+from curvi.glm._fit import LIMITS
 from curvi.glm._stages import Options
 from curvi.solvers import DSVI, HFSGVI, LBFGS, Method
-
-_COPIES = 8  # of the factor of a full covariance: gradient, step, and the vectors of its solution
 
 
 class Choices:
@@ -71,14 +69,18 @@ class Choices:
         if self.covariance != "auto":
             return self.covariance
         plain = self.prior == "normal" and self.method == "newton" and current_mesh() is None
-        return "full" if plain and coefficients <= LARGEST_DENSE // 2 else "diagonal"
+        return "full" if plain and coefficients <= LIMITS.largest_dense // 2 else "diagonal"
 
-    def _family(self, columns: int, classes: int = 1) -> Family:
-        """The structure of the covariance; a low rank stays below the number of columns."""
+    def _family(self, columns: int, classes: int = 1, *, copies: int = 8) -> Family:
+        """The structure of the covariance; a low rank stays below the number of columns.
+
+        ``copies``: of the factor of a full covariance: gradient, step, and the vectors of
+        its solution.
+        """
         coefficients = columns * max(classes - 1, 1)
         self.covariance_ = self._structure(coefficients)
         if self.covariance_ == "full":
-            size = 8.0 * _COPIES * coefficients**2
+            size = 8.0 * copies * coefficients**2
             what = f"covariance='full' of {columns} coefficients"
             require_memory(size, what, "use covariance='diagonal' or 'low-rank'")
             return FullRank()

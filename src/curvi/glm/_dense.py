@@ -25,22 +25,38 @@ from curvi.glm._rows import Tables
 from curvi.glm._sparse_rows import SparseTable
 from curvi.likelihoods import Likelihood, RowTerms
 
-COARSE_ROWS = 4000  # on which the first steps towards a solution are taken, at least
-# Hessians of a coarse stage take a share of the rows: each k-th, k at most LARGEST_STRIDE, and
-# at least so many per parameter.
-_ROWS_PER_PARAMETER, _LARGEST_STRIDE = 32, 4
-_ROUGH = 0.1  # nats that a start on few rows may leave: the optimum of all rows is further away
-_CACHED_ROWS = 2**20  # rows whose terms are kept from one pass to the next
-_PART = 2**18  # rows whose terms are held together
-_AT_ONCE = 2048  # rows of a product of matrices whose factors stay in the cache
-_GROUPS = 16  # of blocks, whatever the number of threads
+
+@dataclass(frozen=True)
+class DensePasses:
+    """How passes over the rows of a dense table are cut, and how many rows its first steps see."""
+
+    coarse_rows: int = 4000  # on which the first steps towards a solution are taken, at least
+    # Hessians of a coarse stage take a share of the rows: each k-th, k at most LARGEST_STRIDE, and
+    # at least so many per parameter.
+    rows_per_parameter: int = 32
+    largest_stride: int = 4
+    # nats that a start on few rows may leave: the optimum of all rows is further away
+    rough_gain: float = 0.1
+    cached_rows: int = 2**20  # rows whose terms are kept from one pass to the next
+    rows_of_part: int = 2**18  # rows whose terms are held together
+    rows_at_once: int = 2048  # rows of a product of matrices whose factors stay in the cache
+    groups: int = 16  # of blocks, whatever the number of threads
+
+
+PASSES = DensePasses()
 
 Terms = list[np.ndarray]
 
 
-def summed(function: Callable[[Any], Terms], blocks: Sequence[Any], threads: int) -> Terms:
+def summed(
+    function: Callable[[Any], Terms],
+    blocks: Sequence[Any],
+    threads: int,
+    *,
+    policy: DensePasses = PASSES,
+) -> Terms:
     """The sum of the terms of all blocks."""
-    size = max(1, -(-len(blocks) // _GROUPS))
+    size = max(1, -(-len(blocks) // policy.groups))
     groups = [blocks[start : start + size] for start in range(0, len(blocks), size)]
 
     def of_group(group: Sequence[Any]) -> Terms:
@@ -83,7 +99,7 @@ class DenseBound(DiagonalBound):
     noise: float = 1.0
     threads: int = field(default_factory=available_threads)
     every: int = 1
-    coarse_rows: int = COARSE_ROWS
+    coarse_rows: int = PASSES.coarse_rows
 
     @property
     def work(self) -> float:
@@ -104,7 +120,7 @@ class DenseBound(DiagonalBound):
         stages = super(DenseBound, self._sparing(*finer)).coarser()
         if every >= 4 and not self.relevant.any():
             few = replace(self, single=bool(finer), tables=self.tables.thinned(every))
-            stages.append(replace(few, has_all_rows=False, rough=_ROUGH))
+            stages.append(replace(few, has_all_rows=False, rough=PASSES.rough_gain))
         return [*stages, *finer]
 
     def finer(self) -> list[DenseBound]:
@@ -116,8 +132,8 @@ class DenseBound(DiagonalBound):
         """With Hessians of a share of the rows, where these are dense."""
         if single is None:
             return self
-        share = self.tables.num_rows // (_ROWS_PER_PARAMETER * 2 * self.precision.shape[0])
-        return replace(single, every=min(max(share, 1), _LARGEST_STRIDE))
+        share = self.tables.num_rows // (PASSES.rows_per_parameter * 2 * self.precision.shape[0])
+        return replace(single, every=min(max(share, 1), PASSES.largest_stride))
 
     def energy(self, mu: np.ndarray, sd: np.ndarray) -> float:
         """Minus the expected log likelihood."""
@@ -134,7 +150,9 @@ class DenseBound(DiagonalBound):
     def energy_second_order(self, mu: np.ndarray, sd: np.ndarray) -> Energy:
         """The same with its derivatives in (mu, s): three Gram matrices, or one."""
         unit = added(
-            self._parts(part, mu, sd) for table in self.tables for part in table.blocks(_PART)
+            self._parts(part, mu, sd)
+            for table in self.tables
+            for part in table.blocks(PASSES.rows_of_part)
         )
         value, by_mean, by_variance, *grams = unit
         return self._profiled(Energy(float(value), by_mean, by_variance, *grams))  # type: ignore[arg-type]
@@ -155,7 +173,9 @@ class DenseBound(DiagonalBound):
 
     def _over_rows(self, function: Callable[[Any], Terms]) -> Terms:
         """The sum of the terms of all rows, block by block."""
-        return added(function(part) for table in self.tables for part in table.blocks(_AT_ONCE))
+        return added(
+            function(part) for table in self.tables for part in table.blocks(PASSES.rows_at_once)
+        )
 
     @cached_property
     def _total(self) -> float:
@@ -178,7 +198,7 @@ class DenseBound(DiagonalBound):
     @property
     def _cache(self) -> dict[Any, Any]:
         """Where terms are kept; nowhere for rows that are many or come in a stream."""
-        kept = self.tables.cache if self.tables.num_rows <= _CACHED_ROWS else None
+        kept = self.tables.cache if self.tables.num_rows <= PASSES.cached_rows else None
         return {} if kept is None else kept
 
     def _parts(self, table: Any, mu: np.ndarray, sd: np.ndarray) -> Terms:
@@ -187,7 +207,7 @@ class DenseBound(DiagonalBound):
         Only the Gram matrices are shared among threads: their products are long enough for it,
         the many short operations of the terms would wait for each other.
         """
-        blocks = table.blocks(_AT_ONCE)
+        blocks = table.blocks(PASSES.rows_at_once)
         terms = [self._terms(block, mu, sd) for block in blocks]
         slopes = added(map(self._slopes, blocks, terms))
         pairs = list(zip(blocks, terms, strict=True))

@@ -20,9 +20,6 @@ from curvi._core.memory import row_slices
 
 AnyArray = Any  # NumPy on the host, JAX in compiled fits
 
-_BLOCK = 256  # rows whose products no library splits further
-_SAFE = 1e-4  # share of the root of the largest number up to which squares can be summed
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -36,17 +33,21 @@ class DenseDesign:
         """Columns, the intercept included."""
         return int(self.matrix.shape[1])
 
-    def linear(self, weights: Float[AnyArray, "columns ..."]) -> Float[AnyArray, "rows ..."]:
+    def linear(
+        self, weights: Float[AnyArray, "columns ..."], *, rows_of_block: int = 256
+    ) -> Float[AnyArray, "rows ..."]:
         """``X w``, of several w by blocks of rows.
 
         The transposed product adds them up in their order; left to XLA, the order would depend on
         the number of cores.
+
+        ``rows_of_block``: rows whose products no library splits further.
         """
         rows, columns = self.matrix.shape
-        whole = rows // _BLOCK * _BLOCK
+        whole = rows // rows_of_block * rows_of_block
         if isinstance(self.matrix, np.ndarray) or weights.ndim == 1 or whole == 0:
             return self.matrix @ weights
-        blocks = self.matrix[:whole].reshape(-1, _BLOCK, columns)
+        blocks = self.matrix[:whole].reshape(-1, rows_of_block, columns)
         product = jax.lax.map(lambda block: block @ weights, blocks).reshape(whole, -1)
         return jnp.concatenate([product, self.matrix[whole:] @ weights])
 
@@ -274,9 +275,12 @@ class Columns:
             return np.zeros(weights.shape[:-1])
         return weights[..., -1] - self.slopes(weights) @ self.centre
 
-    def _check_squares(self, dtype: Any) -> None:
-        """Fitted columns must be small enough to be squared and summed in their precision."""
-        limit = _SAFE * float(np.sqrt(np.finfo(dtype).max))
+    def _check_squares(self, dtype: Any, *, safe: float = 1e-4) -> None:
+        """Fitted columns must be small enough to be squared and summed in their precision.
+
+        ``safe``: share of the root of the largest number up to which squares can be summed.
+        """
+        limit = safe * float(np.sqrt(np.finfo(dtype).max))
         size = np.sqrt(self.mean_square)
         bad = ~(np.isfinite(size) & (size < limit) & np.isfinite(self.scale))
         if bad.any():

@@ -16,9 +16,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-_FADING = 0.05  # ratio of mean to sd below which a coefficient can be switched off at the end
-OFF = 1e-10  # its sd then
-_ROUGH = 1.0  # nats that a start in one parameterisation may leave
+
+@dataclass(frozen=True)
+class SwitchingOff:
+    """When a coefficient is switched off, and how rough a start may be."""
+
+    # ratio of mean to sd below which a coefficient can be switched off at the end
+    fading: float = 0.05
+    sd_off: float = 1e-10  # its sd then
+    rough_gain: float = 1.0  # nats that a start in one parameterisation may leave
+
+
+SWITCHING_OFF = SwitchingOff()
 
 
 class Energy(NamedTuple):
@@ -89,7 +98,11 @@ class DiagonalBound(abc.ABC):
         Under a relevance prior the first steps are all in (alpha, rho): with parameterisations
         mixed from the beginning, uncentred columns can end in optima hundreds of nats worse.
         """
-        return [replace(self, well_known=np.inf, rough=_ROUGH)] if self.relevant.any() else []
+        return (
+            [replace(self, well_known=np.inf, rough=SWITCHING_OFF.rough_gain)]
+            if self.relevant.any()
+            else []
+        )
 
     def finer(self) -> Sequence[DiagonalBound]:
         """Cheaper bounds that are good enough near a good start."""
@@ -148,8 +161,8 @@ class DiagonalBound(abc.ABC):
         Newton steps come closer by a constant factor only, since the limit lies at infinity.
         """
         a, _, sd = self.split(params)
-        fading = self.relevant & (np.abs(a) < _FADING) & (sd > OFF)
-        rho = np.where(fading, np.log(OFF), params[a.size :])
+        fading = self.relevant & (np.abs(a) < SWITCHING_OFF.fading) & (sd > SWITCHING_OFF.sd_off)
+        rho = np.where(fading, np.log(SWITCHING_OFF.sd_off), params[a.size :])
         return np.concatenate([np.where(fading, 0.0, a), rho])
 
     def metric(self, params: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -30,13 +30,21 @@ from curvi.glm._full_newton import fit_full, full_moments
 from curvi.glm._narrowness import checked
 from curvi.glm._rows import StreamedRows, Tables, WholeTable
 from curvi.glm._sparse_rows import SparseTable, pairs_fit
-from curvi.glm._stages import THREADED_WORK, Hooks, Options, by_relevance, by_stages
+from curvi.glm._stages import STAGES, Hooks, Options, by_relevance, by_stages
 from curvi.glm._starts import GLMFit, Start, best_start, starting_moments, with_noise
 from curvi.likelihoods import Likelihood, OnePredictor
 from curvi.solvers import TrustRegion
 
-LARGEST_DENSE = 1600  # parameters up to which the Hessian is formed and factorised
-_NOISE_LEFT = 0.05  # nats per root of a parameter that may be left after a stochastic run
+
+@dataclass(frozen=True)
+class FitLimits:
+    """Where a regression is fitted by its whole Hessian, and what noise a run may leave."""
+
+    largest_dense: int = 1600  # parameters up to which the Hessian is formed and factorised
+    noise_left: float = 0.05  # nats per root of a parameter that may be left after a stochastic run
+
+
+LIMITS = FitLimits()
 
 
 def fit_glm(
@@ -137,12 +145,12 @@ def _tables(rows: Rows | StreamedRows) -> Tables:
     return rows.tables if isinstance(rows, StreamedRows) else whole_table(rows)
 
 
-def _check_streamed(columns: int, mesh: Any) -> None:
+def _check_streamed(columns: int, mesh: Any, *, policy: FitLimits = LIMITS) -> None:
     if mesh is not None:
         raise InputError("rows in blocks have no mesh; give the table itself, on disk perhaps")
-    if 2 * columns > LARGEST_DENSE:
+    if 2 * columns > policy.largest_dense:
         raise InputError(
-            f"rows in blocks can have {LARGEST_DENSE // 2} columns at most, the intercept "
+            f"rows in blocks can have {policy.largest_dense // 2} columns at most, the intercept "
             f"included, and there are {columns}; give a sparse or in-memory table instead"
         )
 
@@ -162,9 +170,9 @@ def _placed(rows: Rows, options: Options) -> Rows:
     return Rows(DenseDesign(parts[0]), *parts[1:], *rest)
 
 
-def dense_is_cheap(family: Family, rows: Any, size: int) -> bool:
+def dense_is_cheap(family: Family, rows: Any, size: int, *, policy: FitLimits = LIMITS) -> bool:
     """Whether the whole Hessian can be formed and factorised at every step."""
-    if not family.scale.is_diagonal or size > LARGEST_DENSE:
+    if not family.scale.is_diagonal or size > policy.largest_dense:
         return False
     return isinstance(rows.design, DenseDesign) or pairs_fit(rows.design)
 
@@ -212,7 +220,7 @@ def fit_on_host(
 
     # On small matrices, or a busy machine, threads of a BLAS wait for each other for longer than
     # one thread needs for the work: measured 20 times on two busy cores.
-    with one_blas_thread() if bound.work < THREADED_WORK else nullcontext():
+    with one_blas_thread() if bound.work < STAGES.threaded_work else nullcontext():
         return best_start(family, run_from, moments, options, bound.work)
 
 
@@ -255,7 +263,15 @@ def fit_compiled(
     return best_start(family, run_from, moments, options, passes * rows.design.num_entries)
 
 
-def _verdict(exact: Any, sample: Any, run: RunResult, first: float, last: float) -> Outcome:
+def _verdict(
+    exact: Any,
+    sample: Any,
+    run: RunResult,
+    first: float,
+    last: float,
+    *,
+    policy: FitLimits = LIMITS,
+) -> Outcome:
     """Judge a stochastic run, which has no stopping rule, by one Newton step on the exact bound."""
     if run.outcome is not Outcome.BUDGET:
         return run.outcome
@@ -266,7 +282,7 @@ def _verdict(exact: Any, sample: Any, run: RunResult, first: float, last: float)
         return Outcome.INTERRUPTED
     size = sum(leaf.size for leaf in jax.tree.leaves(run.params))
     left = float(step.trace["gain"][0])
-    return Outcome.CONVERGED if left < _NOISE_LEFT * size**0.5 else Outcome.BUDGET
+    return Outcome.CONVERGED if left < policy.noise_left * size**0.5 else Outcome.BUDGET
 
 
 @partial(compiled, static_argnums=0)

@@ -21,12 +21,12 @@ import numpy as np
 from scipy import linalg, optimize
 
 from curvi._core.threads import available_threads
-from curvi.glm._dense import added, summed
+from curvi.glm._dense import PASSES, added, summed
 from curvi.glm._rows import Tables
 from curvi.glm._sparse_rows import SparseTable
 from curvi.likelihoods import RowModel
 
-_AT_ONCE = 2048  # rows of a product of matrices whose factors stay in the cache
+_AT_ONCE = PASSES.rows_at_once
 _PART = 64 * _AT_ONCE  # rows that are shared among threads together
 
 

@@ -23,12 +23,9 @@ from curvi.engine._recording import Recording
 from curvi.families import Family, Params
 from curvi.glm._full_bound import FullBound, inverse_root
 from curvi.glm._newton import run_identity
-from curvi.glm._stages import THREADED_WORK, Hooks, Options
+from curvi.glm._stages import STAGES, Hooks, Options
 from curvi.glm._starts import GLMFit, Start, best_start
 from curvi.solvers import Info, rounding_of
-
-MOST_STEPS = 400  # many more than a table takes whose rows say something
-_SHORTEST = 0.1  # share of a step along which a smooth bound would improve
 
 Place = tuple[np.ndarray, np.ndarray]  # mean, and R
 
@@ -80,7 +77,8 @@ class FullNewton:
         with np.errstate(all="ignore"):  # what is not finite is rejected
             return self._step(tolerance)
 
-    def _step(self, tolerance: float) -> Info:
+    def _step(self, tolerance: float, *, shortest: float = 0.1) -> Info:
+        # shortest: share of a step along which a smooth bound would improve
         mean, factor = parted(self.params, self.bound.size)
         here = self._here = self._here or Local.of(self.bound, mean, factor)
         slack = max(tolerance, float(rounding_of(np.float64(here.value))))
@@ -97,7 +95,7 @@ class FullNewton:
             self.share = min(1.0, 2 * self.share)
         else:
             self.share *= 0.5
-            if finite and self.share < _SHORTEST and not self.by_gain:
+            if finite and self.share < shortest and not self.by_gain:
                 self.share, self.by_gain = 1.0, True
         outcome = Outcome.CONVERGED if ends else Outcome.RUNNING
         return Info(here.value, here.norm, here.gain, 1, accepted, finite, False, outcome.value)
@@ -168,9 +166,14 @@ def fit_full(
     dtype: Any,
     starts: Callable[[int], Start],
     options: Options,
+    *,
+    most_steps: int = 400,
 ) -> GLMFit:
-    """Steps in mean and covariance together from every start; the best bound is kept."""
-    steps = MOST_STEPS if options.max_steps is None else options.max_steps
+    """Steps in mean and covariance together from every start; the best bound is kept.
+
+    ``most_steps``: many more than a table takes whose rows say something.
+    """
+    steps = most_steps if options.max_steps is None else options.max_steps
 
     def run_from(index: int, hooks: Hooks) -> tuple[RunResult, float]:
         budget = Budget(options.accuracy(dtype), steps, hooks=hooks)
@@ -189,7 +192,7 @@ def fit_full(
         parts: Any = (mean, scale)
         return Params(*parts)
 
-    with one_blas_thread() if bound.work < THREADED_WORK else nullcontext():
+    with one_blas_thread() if bound.work < STAGES.threaded_work else nullcontext():
         return best_start(family, run_from, moments, options)
 
 

@@ -17,8 +17,6 @@ from curvi.glm._softmax import fit_softmax
 from curvi.glm._starts import GLMFit
 from curvi.likelihoods import Bernoulli, expected_softmax
 
-_WIDE = 1e100  # beyond, the sigmoid and the softmax of a predictor are steps
-
 
 class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
     r"""Logistic regression with a Gaussian posterior over its coefficients.
@@ -190,11 +188,16 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
         )
 
 
-def _probabilities(mean: np.ndarray, sd: np.ndarray, correlation: np.ndarray) -> np.ndarray:
-    """Of each class, from the predictors of every row."""
+def _probabilities(
+    mean: np.ndarray, sd: np.ndarray, correlation: np.ndarray, *, wide: float = 1e100
+) -> np.ndarray:
+    """Of each class, from the predictors of every row.
+
+    ``wide``: beyond, the sigmoid and the softmax of a predictor are steps.
+    """
     # Wide predictors only compare with each other: in smaller units they can be squared.
     size = np.maximum(np.abs(mean), sd).max(axis=1, keepdims=True)
-    shrink = _WIDE / np.maximum(size, _WIDE)
+    shrink = wide / np.maximum(size, wide)
     mean, sd = shrink * mean, shrink * sd
     if mean.shape[1] == 1:
         m, v, labels = mean[:, 0], sd[:, 0] ** 2, Bernoulli()

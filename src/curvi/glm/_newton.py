@@ -6,7 +6,7 @@ engine's. Nothing is compiled, which would take seconds for every new shape of t
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -29,10 +29,18 @@ from curvi.solvers import (
     trust_region_step,
 )
 
-_SHRINKS = 0.01  # of a gain to the next, where an old Hessian is as good as a new one
-_CHECKED = 1.0  # gain of a step from which on rounding errors of the Hessian could matter
-_NEARLY = 1e-2  # gain of a step from which on shortcuts are tried
-_SMALLEST_EIGENVALUE = 100.0  # of a Hessian that can be trusted, in rounding errors
+
+@dataclass(frozen=True)
+class Shortcuts:
+    """When the Hessian of a Newton step may be an old one, and when it is trusted."""
+
+    shrinks: float = 0.01  # of a gain to the next, where an old Hessian is as good as a new one
+    checked: float = 1.0  # gain of a step from which on rounding errors of the Hessian could matter
+    nearly: float = 1e-2  # gain of a step from which on shortcuts are tried
+    smallest_eigenvalue: float = 100.0  # of a Hessian that can be trusted, in rounding errors
+
+
+SHORTCUTS = Shortcuts()
 
 
 def run_newton(
@@ -122,7 +130,9 @@ class DenseNewton:
             here = SecondOrder(*self.bound.first_order(params), self._kept)
             self._model, self._hessian = _local_model(here, metric), self._kept
             found = self._model.solve(self.radius)
-            if found.inside and found.gain <= max(_SHRINKS * self._last_gain, self._tolerance):
+            if found.inside and found.gain <= max(
+                SHORTCUTS.shrinks * self._last_gain, self._tolerance
+            ):
                 return self._model
         here = self.bound.second_order(params)
         self._model, self._hessian = _local_model(here, metric), here.hessian
@@ -145,11 +155,13 @@ class DenseNewton:
         enough = max(self._tolerance, rounding_of(taken.model.value, self.finfo.eps))
         ends = taken.finite and (inside or self.bound.rough > 0) and gain < enough
         outcome = Outcome.CONVERGED if ends else Outcome.RUNNING
-        if ends or (taken.accepted and not is_old and not self._checked and gain < _CHECKED):
+        if ends or (
+            taken.accepted and not is_old and not self._checked and gain < SHORTCUTS.checked
+        ):
             self._checked = True
             if self.bound.single and not _is_well_conditioned(self._hessian):
                 outcome = Outcome.STALLED
-        shrinks = taken.accepted and inside and gain < _SHRINKS * self._last_gain
+        shrinks = taken.accepted and inside and gain < SHORTCUTS.shrinks * self._last_gain
         self._kept = self._hessian if shrinks else None
         if is_old or taken.accepted:
             self._model = None
@@ -158,7 +170,7 @@ class DenseNewton:
             if not np.array_equal(self.bound.in_mean(taken.point), self.bound.in_mean(taken.trial)):
                 self._kept = None  # derivatives in two parameterisations do not mix
             self.params = taken.trial
-            if inside and gain < _NEARLY and outcome is Outcome.RUNNING:
+            if inside and gain < SHORTCUTS.nearly and outcome is Outcome.RUNNING:
                 self._take_shortcut(taken.trial_value)
         return outcome
 
@@ -175,11 +187,11 @@ def _local_model(here: SecondOrder, metric: np.ndarray) -> LocalModel:
     return LocalModel(np.float64(here.value), norm, np.isfinite(norm), solve)
 
 
-def _is_well_conditioned(hessian: np.ndarray) -> bool:
+def _is_well_conditioned(hessian: np.ndarray, *, policy: Shortcuts = SHORTCUTS) -> bool:
     """Whether rounding errors relative to the diagonal leave every eigenvalue its sign."""
     scale = np.sqrt(np.abs(np.diag(hessian)))
     scaled = hessian / scale[:, None] / scale[None, :]
     if not np.all(np.isfinite(scaled)):
         return False
     smallest = np.min(np.abs(linalg.eigvalsh(scaled)))
-    return bool(smallest > _SMALLEST_EIGENVALUE * np.finfo(np.float32).eps)
+    return bool(smallest > policy.smallest_eigenvalue * np.finfo(np.float32).eps)

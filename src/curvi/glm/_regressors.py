@@ -23,8 +23,6 @@ from curvi.glm._starts import GLMFit
 from curvi.likelihoods import Gaussian, Poisson
 
 _LEAST_NOISE = {8: 1e-12, 4: 1e-6}  # of the variance of y, by bytes of a number
-_NODES = 40  # of the rate, in intervals of counts
-_SMALLEST_START = 1e-3  # mean count at which the intercept starts, at least
 
 
 @estimator
@@ -312,19 +310,26 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
         They are infinite, with a warning, where they are beyond the largest number.
         """
         half = validation.probability_of_interval(interval) / 2
-        nodes, weights = gauss_hermite(_NODES)
+        rates, weights = self._rates(X)
+        low, high = (_quantile(rates, weights, 0.5 + sign * half) for sign in (-1, 1))
+        return low, _counts(high)
+
+    def _rates(self, X: Any, *, num_nodes: int = 40) -> tuple[np.ndarray, np.ndarray]:
+        """Rates of every row at the nodes of a quadrature rule over the posterior, and weights."""
+        nodes, weights = gauss_hermite(num_nodes)
         parts = self._predictors(X)
         with np.errstate(over="ignore"):
             rates = np.hstack([np.exp(mean + sd * nodes) for _, _, mean, sd in parts])
-        weights = np.concatenate([share * weights for share, *_ in parts])
-        low, high = (_quantile(rates, weights, 0.5 + sign * half) for sign in (-1, 1))
-        return low, _counts(high)
+        return rates, np.concatenate([share * weights for share, *_ in parts])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of the Poisson deviance that is explained (D^2)."""
         return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
 
-    def _fit_rows(self, data: Observations, columns: Columns) -> GLMFit:
+    def _fit_rows(
+        self, data: Observations, columns: Columns, *, smallest_start: float = 1e-3
+    ) -> GLMFit:
+        # smallest_start: mean count at which the intercept starts, at least
         def encode(y: np.ndarray) -> np.ndarray:
             counts = as_numbers(y, data.dtype)
             if (counts < 0).any():
@@ -336,7 +341,7 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
         mean = float(responses.mean[0])
         centre = np.zeros(columns.count)
         if columns.intercept:
-            centre[-1] = np.log(max(mean, _SMALLEST_START))
+            centre[-1] = np.log(max(mean, smallest_start))
         return fit_glm(
             Poisson(),
             self._family(columns.count),

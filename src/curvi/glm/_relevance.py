@@ -20,20 +20,39 @@ the search finds without it is kept if it is better.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from scipy import linalg
 
-from curvi.glm._diagonal_bound import OFF, DiagonalBound
+from curvi.glm._diagonal_bound import SWITCHING_OFF, DiagonalBound
 
 _RATIOS = np.exp(np.linspace(-16.0, 10.0, 27))  # of a prior variance to the variance of the rows
-_FINER = (1.0, 0.25, 0.06)  # half widths of the search for the best variance, in logarithms
-_GAIN = 1e-3  # nats that a move must gain
-_SMALLEST = 1e-12  # curvature
-_ROUGH_GAIN = 0.05  # nats, while a change is only tried
-_WORK = 4e8  # multiplications of all trials, at most
 
 
-def relevant_start(bound: DiagonalBound, mean: np.ndarray, sd: np.ndarray, seed: int) -> np.ndarray:
+@dataclass(frozen=True)
+class RelevanceSearch:
+    """How the coefficients that matter are searched for."""
+
+    # half widths of the search for the best variance, in logarithms
+    half_widths: tuple[float, ...] = (1.0, 0.25, 0.06)
+    gain: float = 1e-3  # nats that a move must gain
+    least_curvature: float = 1e-12  # curvature
+    rough_gain: float = 0.05  # nats, while a change is only tried
+    most_work: float = 4e8  # multiplications of all trials, at most
+
+
+SEARCH = RelevanceSearch()
+
+
+def relevant_start(
+    bound: DiagonalBound,
+    mean: np.ndarray,
+    sd: np.ndarray,
+    seed: int,
+    *,
+    policy: RelevanceSearch = SEARCH,
+) -> np.ndarray:
     """Parameters near a good optimum of a relevance bound, from moments near its normal optimum.
 
     The second model is made where the first one led. What the search finds is used if the bound
@@ -43,7 +62,7 @@ def relevant_start(bound: DiagonalBound, mean: np.ndarray, sd: np.ndarray, seed:
     best = bound.join(mean, sd)
     active = ~bound.relevant
     variances = np.where(active, 1 / bound.precision, 0.0)
-    for trials in (0, int(_WORK / mean.size**3)):
+    for trials in (0, int(policy.most_work / mean.size**3)):
         energy = bound.energy_second_order(mean, sd)
         if energy.mean_mean is None:
             break
@@ -52,7 +71,7 @@ def relevant_start(bound: DiagonalBound, mean: np.ndarray, sd: np.ndarray, seed:
         if not model.is_usable:
             break
         model.search()
-        model = _without_each(model, random, trials)
+        model = _without_each(model, random, trials, policy=policy)
         mean, sd, variances = model.mean, model.sd, model.variances
         found = bound.join(mean, sd)
         if not bound.value(found) < bound.value(best):
@@ -101,7 +120,7 @@ class QuadraticModel:
     def sd(self) -> np.ndarray:
         """Sds of the coefficients; of one that is off nearly zero."""
         prior = np.where(self.on, self.variances, 1.0)
-        return np.where(self.on, (2 * self.by_variance + 1 / prior) ** -0.5, OFF)
+        return np.where(self.on, (2 * self.by_variance + 1 / prior) ** -0.5, SWITCHING_OFF.sd_off)
 
     @property
     def value(self) -> float:
@@ -114,7 +133,7 @@ class QuadraticModel:
         prior += 0.5 * np.sum(mean[held] ** 2 / self.variances[held])
         return float(quadratic + self.by_variance[searched] @ variance[searched] + prior)
 
-    def search(self, enough: float = _GAIN) -> None:
+    def search(self, enough: float = SEARCH.gain) -> None:
         """Move the coefficient that gains most, until none gains enough."""
         for _ in range(20 * self.mean.size):
             others = (*self._others_left(), self.by_variance)
@@ -160,7 +179,9 @@ class QuadraticModel:
         own = np.where(on & (own > 0), own, 1.0)
         prior = np.where(on, self.variances, 1.0)
         curvature = np.where(on, 1 / own - 1 / prior, self._left)
-        return np.where(on, self.mean / own, self._residual), np.maximum(curvature, _SMALLEST)
+        return np.where(on, self.mean / own, self._residual), np.maximum(
+            curvature, SEARCH.least_curvature
+        )
 
     def _refresh(self) -> None:
         """Everything that follows from the prior variances."""
@@ -176,7 +197,11 @@ class QuadraticModel:
 
 
 def _without_each(
-    model: QuadraticModel, random: np.random.Generator, trials: int
+    model: QuadraticModel,
+    random: np.random.Generator,
+    trials: int,
+    *,
+    policy: RelevanceSearch = SEARCH,
 ) -> QuadraticModel:
     """Try what the search finds without one of the coefficients that are on, in random order.
 
@@ -189,12 +214,12 @@ def _without_each(
         trial, held = model.copy(), model.held
         trial.move(int(j), 0.0)
         trial.held = held | (np.arange(held.size) == j)
-        trial.search(_ROUGH_GAIN)
+        trial.search(policy.rough_gain)
         trial.held = held
-        trial.search(_ROUGH_GAIN)
-        if trial.value < best + _ROUGH_GAIN:
+        trial.search(policy.rough_gain)
+        if trial.value < best + policy.rough_gain:
             trial.search()
-        if trial.value < best - _GAIN:
+        if trial.value < best - policy.gain:
             model, best = trial, trial.value
     return model
 
@@ -216,11 +241,16 @@ def _best_of_some(slope: np.ndarray, curvature: np.ndarray, by_variance: np.ndar
 
 
 def _refined(
-    slope: np.ndarray, curvature: np.ndarray, by_variance: np.ndarray, prior: np.ndarray
+    slope: np.ndarray,
+    curvature: np.ndarray,
+    by_variance: np.ndarray,
+    prior: np.ndarray,
+    *,
+    policy: RelevanceSearch = SEARCH,
 ) -> np.ndarray:
     """The best prior variance of every coefficient next to one that was tried."""
     columns, rows = (slope[:, None], curvature[:, None], by_variance[:, None]), range(slope.size)
-    for width in _FINER:
+    for width in policy.half_widths:
         tried = prior[:, None] * np.exp(np.linspace(-width, width, 9))
         prior = tried[rows, np.argmax(_response(*columns, tried), axis=1)]
     return prior

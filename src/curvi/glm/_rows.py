@@ -25,9 +25,6 @@ from curvi.glm._design import Columns, Moments
 from curvi.io import SameRows, aligned, column_names
 
 DTYPES = (np.float64, np.float32)
-_DISTANT = 30.0  # sds from zero, beyond which squares lose three digits
-_SMALL = 2**26  # numbers of a table that may be made dense
-_NUMBERS_PER_CHUNK = 2**22
 Encode = Callable[[np.ndarray], np.ndarray]
 
 
@@ -295,9 +292,20 @@ class Observations:
         return reduce(Moments.merged, parts)
 
     def rows(
-        self, columns: Columns, prior: np.ndarray, noise: float, encode: Encode
+        self,
+        columns: Columns,
+        prior: np.ndarray,
+        noise: float,
+        encode: Encode,
+        *,
+        distant: float = 30.0,
+        small: int = 2**26,
     ) -> Rows | StreamedRows:
-        """The rows in fitted units, all at once or as a stream."""
+        """The rows in fitted units, all at once or as a stream.
+
+        ``distant``: sds from zero, beyond which squares lose three digits.
+        ``small``: numbers of a table that may be made dense.
+        """
 
         def source() -> Iterator[tuple[np.ndarray, ...]]:
             for block in self._same_rows():
@@ -310,7 +318,7 @@ class Observations:
         X = table.X
         # Columns far from zero lose digits if they are centred after the product.
         distance = np.max(np.abs(columns.centre / columns.scale), initial=0.0)
-        if sparse.issparse(X) and distance > _DISTANT and X.shape[0] * X.shape[1] < _SMALL:
+        if sparse.issparse(X) and distance > distant and X.shape[0] * X.shape[1] < small:
             X = X.toarray()
         design, y = columns.design(X), encode(table.y)
         return Rows(design, y, table.weight, prior, np.asarray(noise, self.dtype))
@@ -329,9 +337,11 @@ def canonical(X: Any) -> Any:
     return X
 
 
-def in_chunks(moments: Callable[[Any], tuple[np.ndarray, ...]], X: Any) -> Any:
+def in_chunks(
+    moments: Callable[[Any], tuple[np.ndarray, ...]], X: Any, *, numbers: int = 2**22
+) -> Any:
     """Mean and sd of predictors, of a long dense table some rows at a time, not copied whole."""
-    size = max(1, _NUMBERS_PER_CHUNK // max(X.shape[1], 1))
+    size = max(1, numbers // max(X.shape[1], 1))
     if sparse.issparse(X) or X.shape[0] <= size:
         return moments(X)
     parts = [moments(X[part]) for part in row_slices(X.shape[0], size)]

@@ -61,12 +61,20 @@ from curvi.likelihoods import Bernoulli, Contrasts, draws_for, logit_draws
 from curvi.linalg import FunctionMetric, Metric
 from curvi.solvers import Problem
 
-_DRAWS_AT_ONCE = 8
-_NUMBERS_AT_ONCE = 2_000_000  # of a table of draws x rows x classes
-# Draws are a quadrature rule and no source of randomness: the same for every fit.
-_QUADRATURE_SEED = 0
+
+@dataclass(frozen=True)
+class SoftmaxWork:
+    """How much of a softmax over draws, rows and classes is computed at once."""
+
+    draws_at_once: int = 8
+    numbers_at_once: int = 2_000_000  # of a table of draws x rows x classes
+    # Draws are a quadrature rule and no source of randomness: the same for every fit.
+    quadrature_seed: int = 0
+    dense_work: float = 3e10  # operations of one step up to which all pairs of classes are formed
+
+
+WORK = SoftmaxWork()
 _FRESH_SEEDS = range(1, 9)  # independent sets of draws on which the final bound is evaluated
-_DENSE_WORK = 3e10  # operations of one step up to which all pairs of classes are formed
 
 
 def fit_softmax(
@@ -77,6 +85,7 @@ def fit_softmax(
     relevance: bool = False,
     intercept: bool = False,
     options: Options | None = None,
+    policy: SoftmaxWork = WORK,
 ) -> GLMFit:
     """Maximise the bound of K blocks of coefficients.
 
@@ -111,9 +120,9 @@ def fit_softmax(
     columns, dtype = rows.design.num_columns, rows.weight.dtype
     exact_steps = options.method is None and current_mesh() is None
     if exact_steps and takes_full_steps(family, relevance):
-        found = _fit_jointly(family, rows, num_classes, options)
+        found = _fit_jointly(family, rows, num_classes, options, policy=policy)
         return replace(found, seconds=time.perf_counter() - began)
-    draws = logit_draws(num_classes, _QUADRATURE_SEED)
+    draws = logit_draws(num_classes, policy.quadrature_seed)
     fresh = (logit_draws(num_classes, seed) for seed in _FRESH_SEEDS)
 
     def starts(index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -123,7 +132,7 @@ def fit_softmax(
         return mean, sd
 
     work = 4.0 * rows.y.shape[0] * (num_classes * columns) ** 2
-    dense = isinstance(rows.design, DenseDesign) and work < _DENSE_WORK
+    dense = isinstance(rows.design, DenseDesign) and work < policy.dense_work
     cheap = dense and dense_is_cheap(family, rows, 2 * num_classes * columns)
     if options.method is None and cheap:
         precision = np.tile(rows.precision, num_classes)
@@ -157,10 +166,12 @@ def _with_error(found: GLMFit, elbos: list[float]) -> GLMFit:
     return replace(found, elbo=float(np.mean(elbos)), elbo_se=error)
 
 
-def _fit_jointly(family: Family, rows: Rows, num_classes: int, options: Options) -> GLMFit:
+def _fit_jointly(
+    family: Family, rows: Rows, num_classes: int, options: Options, *, policy: SoftmaxWork = WORK
+) -> GLMFit:
     """One Gaussian over the coefficients of all classes; q is that of their contrasts."""
     contrasts, count = num_classes - 1, draws_for(rows.y.shape[0])
-    model = Contrasts(contrasts, logit_draws(contrasts, _QUADRATURE_SEED, count))
+    model = Contrasts(contrasts, logit_draws(contrasts, policy.quadrature_seed, count))
     bound = FullBound(model, whole_table(rows), rows.precision)
 
     def starts(index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -173,9 +184,9 @@ def _fit_jointly(family: Family, rows: Rows, num_classes: int, options: Options)
     return _with_error(found, [-replace(bound, model=fresh).value(*q) for fresh in models])
 
 
-def _parts(rows: int, draws: np.ndarray) -> Iterator[slice]:
+def _parts(rows: int, draws: np.ndarray, *, policy: SoftmaxWork = WORK) -> Iterator[slice]:
     """Slices of rows whose logits on all draws fit into memory."""
-    return row_slices(rows, max(1, _NUMBERS_AT_ONCE // draws.size))
+    return row_slices(rows, max(1, policy.numbers_at_once // draws.size))
 
 
 @dataclass(frozen=True)
@@ -225,7 +236,9 @@ class SoftmaxProblem(RegressionProblem):
         def spread(noise: Array) -> Array:
             return jax.nn.logsumexp(mean + width * noise[None, :], axis=1)
 
-        averaged = jnp.mean(jax.lax.map(spread, sample.noise, batch_size=_DRAWS_AT_ONCE), axis=0)
+        averaged = jnp.mean(
+            jax.lax.map(spread, sample.noise, batch_size=WORK.draws_at_once), axis=0
+        )
         own = jnp.take_along_axis(mean, rows.y[:, None], axis=1)[:, 0]
         energy = sample.multiple * stable_sum(rows.weight * (averaged - own))
         return energy + jnp.sum(jax.vmap(lambda p: self._block.divergence(p, rows))(params))

@@ -21,14 +21,23 @@ from scipy import sparse
 from curvi.glm._design import SparseDesign
 from curvi.glm._rows import Tables
 
-# Products of pairs cost more than multiplications inside a dense Gram matrix, by this factor: one
-# list of pairs for zeros and ones, six products over all pairs otherwise. Measured, the making of
-# the lists shared out to ten steps.
-_COST_OF_BINARY, _COST_OF_OTHER = 60.0, 120.0
-_LARGEST = 2**29  # bytes of the lists
+
+@dataclass(frozen=True)
+class PairLists:
+    """What lists of pairs of columns cost beside a dense product."""
+
+    # Products of pairs cost more than multiplications inside a dense Gram matrix, by this factor:
+    # one list of pairs for zeros and ones, six products over all pairs otherwise. Measured, the
+    # making of the lists shared out to ten steps.
+    binary_cost: float = 60.0
+    other_cost: float = 120.0
+    most_bytes: int = 2**29  # bytes of the lists
 
 
-def prefers_sparse(X: Any) -> bool:
+PAIRS = PairLists()
+
+
+def prefers_sparse(X: Any, *, policy: PairLists = PAIRS) -> bool:
     """Whether products over non-zeros are cheaper than dense ones, for a dense or sparse table."""
     rows, columns = X.shape
     filled = X.nnz if sparse.issparse(X) else np.count_nonzero(X)
@@ -36,8 +45,11 @@ def prefers_sparse(X: Any) -> bool:
     share = filled / max(rows, 1)
     binary = bool(np.count_nonzero(values == 1) == filled)
     pairs = rows * (0.5 * share * (share + 1) if binary else share**2)
-    cost = _COST_OF_BINARY if binary else _COST_OF_OTHER
-    return bool(cost * pairs < rows * float(columns) ** 2) and _bytes(pairs, binary) < _LARGEST
+    cost = policy.binary_cost if binary else policy.other_cost
+    return (
+        bool(cost * pairs < rows * float(columns) ** 2)
+        and _bytes(pairs, binary) < policy.most_bytes
+    )
 
 
 def stored_by_density(X: Any, largest: int) -> Any:
@@ -59,10 +71,10 @@ def _compressed(X: np.ndarray) -> sparse.csr_array:
     return sparse.csr_array(parts, shape=X.shape)
 
 
-def pairs_fit(design: SparseDesign) -> bool:
+def pairs_fit(design: SparseDesign, *, policy: PairLists = PAIRS) -> bool:
     """Whether the lists of pairs stay small."""
     count = np.bincount(np.asarray(design.rows), minlength=design.num_rows).astype(np.float64)
-    return _bytes(float(np.sum(count**2)), binary=False) < _LARGEST
+    return _bytes(float(np.sum(count**2)), binary=False) < policy.most_bytes
 
 
 def _bytes(pairs: float, binary: bool) -> float:

@@ -12,17 +12,26 @@ import numpy as np
 
 from curvi._core.errors import Outcome
 from curvi.engine import Budget, Hook, RunResult
-from curvi.glm._dense import COARSE_ROWS
+from curvi.glm._dense import PASSES
 from curvi.glm._diagonal_bound import DiagonalBound
 from curvi.glm._newton import run_newton
 from curvi.glm._relevance import relevant_start
 from curvi.inference import default_tolerance
 from curvi.solvers import Method
 
-_HOST_STEPS = 1000
-THREADED_WORK = 1e10  # multiplications of one step from which several threads pay
-_BEFORE_SEARCH = 0.05  # nats that the normal optimum may leave, from where coefficients are chosen
-_ROUGH_STEPS = 50  # at most, on a bound that only leads to a start
+
+@dataclass(frozen=True)
+class Stages:
+    """Where a fit changes from a rough bound to the whole one."""
+
+    host_steps: int = 1000  # at most
+    threaded_work: float = 1e10  # multiplications of one step from which several threads pay
+    # nats that the normal optimum may leave, from where coefficients are chosen
+    gain_before_search: float = 0.05
+    rough_steps: int = 50  # at most, on a bound that only leads to a start
+
+
+STAGES = Stages()
 
 Hooks = tuple[Hook, ...]
 
@@ -50,7 +59,7 @@ class Options:
     max_steps: int | None = None
     seed: int = 0
     progress: bool = False
-    coarse_rows: int = COARSE_ROWS
+    coarse_rows: int = PASSES.coarse_rows
 
     def accuracy(self, dtype: Any) -> float:
         """The gain in nats that may be left."""
@@ -64,6 +73,8 @@ def by_relevance(
     dtype: Any,
     options: Options,
     hooks: Hooks,
+    *,
+    policy: Stages = STAGES,
 ) -> RunResult:
     """The optimum with a normal prior, the search for relevant coefficients, Newton steps.
 
@@ -71,10 +82,10 @@ def by_relevance(
     """
     began, most = time.perf_counter(), options.max_steps
     normal = replace(bound, relevance=False)
-    tolerance = max(_BEFORE_SEARCH, options.accuracy(dtype))
+    tolerance = max(policy.gain_before_search, options.accuracy(dtype))
     loose = replace(options, tolerance=tolerance, max_steps=None if most is None else most - 1)
     stages = (*normal.coarser(), normal)
-    first = by_stages(stages, normal.join(mean, sd), dtype, loose, hooks)
+    first = by_stages(stages, normal.join(mean, sd), dtype, loose, hooks, policy=policy)
     _, *moments = normal.split(first.params)
     if first.outcome is Outcome.INTERRUPTED:
         return first._replace(params=bound.join(*moments))
@@ -83,28 +94,34 @@ def by_relevance(
     start = relevant_start(bound, mean, sd, options.seed)
     before = time.perf_counter() - began
     rest = replace(options, max_steps=None if most is None else most - first.steps)
-    run = by_stages((*bound.finer(), bound), start, dtype, rest, hooks)
+    run = by_stages((*bound.finer(), bound), start, dtype, rest, hooks, policy=policy)
     trace = {**run.trace, "seconds": run.trace["seconds"] + before}
     steps, seconds = run.steps + first.steps, run.seconds + before
     return run._replace(trace=trace, steps=steps, seconds=seconds)
 
 
 def by_stages(
-    stages: Sequence[DiagonalBound], start: np.ndarray, dtype: Any, options: Options, hooks: Hooks
+    stages: Sequence[DiagonalBound],
+    start: np.ndarray,
+    dtype: Any,
+    options: Options,
+    hooks: Hooks,
+    *,
+    policy: Stages = STAGES,
 ) -> RunResult:
     """Newton steps on cheaper bounds first, for a good start at a fraction of the price.
 
     The trace holds the steps on all rows, and the time of all steps; ``steps`` counts them all.
     """
     bound = stages[-1]
-    steps = _HOST_STEPS if options.max_steps is None else options.max_steps
+    steps = policy.host_steps if options.max_steps is None else options.max_steps
     accuracy = options.accuracy(dtype)
     spent, used, traces = 0.0, 0, []
     for stage in stages:
         if stage is not bound and used + 1 >= steps:
             continue  # the last step is for the bound itself
         left = steps - used - (stage is not bound)
-        most = min(left, _ROUGH_STEPS) if stage.rough else left
+        most = min(left, policy.rough_steps) if stage.rough else left
         budget = Budget(max(accuracy, stage.rough), most, hooks=hooks)
         run = run_newton(stage, start, budget, dtype)
         used += run.steps
