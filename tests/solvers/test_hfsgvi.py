@@ -157,28 +157,54 @@ def test_options_that_are_none_are_refused():
         curvi.HFSGVI(cg_steps=0)
 
 
-@pytest.mark.float64_only
-@pytest.mark.slow
-def test_a_step_on_an_auto_encoder_is_ten_iterations_on_its_dense_hessian(key):
-    """The paper's first weights: N(0, 0.01^2), zero biases; full step, no damping."""
+def auto_encoder_step(method, key):
+    """A step from the paper's first weights, N(0, 0.01^2) and zero biases, with what it sees."""
     rng = generator(key)
     params = initial_params(rng, inputs=4, hidden=(3,), latent=1, scale=0.01, dtype=np.float64)
     rows = jnp.asarray(rng.random((20, 4)))
     objective = MLPObjective(decoder_l2=1e-3)
     problem = ObjectiveProblem(objective, None, fixed_key=False)
     resources, zero = Resources(key, rows, None), jnp.asarray(0, jnp.int32)
-    method = curvi.HFSGVI(cg_steps=10)
     state = method.init(problem, params, resources)
     after, info = jax.jit(lambda s: method.step(problem, s, resources, zero, jnp.asarray(0.0)))(
         state
     )
+    return objective, params, problem.sample(resources, zero), after.params, info
 
+
+@pytest.mark.float64_only
+def test_a_step_with_the_gauss_newton_matrix_solves_with_its_dense_form(key):
+    method = curvi.HFSGVI(cg_steps=500, curvature="gauss_newton")
+    objective, params, sample, after, info = auto_encoder_step(method, key)
+
+    @jax.jit
+    def seen(params):
+        _, gradient, operator = objective.gauss_newton(params, *sample)
+        return operator.dense(), ravel_pytree(gradient)[0]
+
+    dense, slope = map(np.asarray, seen(params))
+    assert np.linalg.eigvalsh(dense).min() > -1e-10
+    taken = np.asarray(ravel_pytree(after)[0] - ravel_pytree(params)[0])
+    np.testing.assert_allclose(dense @ taken, -slope, atol=1e-5 * np.abs(slope).max())
+    assert not bool(info.negative_curvature)
+
+
+@pytest.mark.float64_only
+def test_the_gauss_newton_matrix_needs_an_objective_that_has_one(key, dtype):
+    method = curvi.HFSGVI(curvature="gauss_newton")
+    with pytest.raises(InputError, match="does not say where its loss begins"):
+        one_step(method, MEAN_FIELD, SHARED, key, dtype)
+
+
+@pytest.mark.float64_only
+@pytest.mark.slow
+def test_a_step_on_an_auto_encoder_is_ten_iterations_on_its_dense_hessian(key):
+    """Full step, no damping."""
+    method = curvi.HFSGVI(cg_steps=10)
+    objective, params, (batch, draws), after, info = auto_encoder_step(method, key)
     flat, unravel = ravel_pytree(params)
-    batch, draws = problem.sample(resources, zero)
     dense = jax.jit(jax.hessian(lambda p: objective(unravel(p), batch, draws)))(flat)
     gradient = jax.grad(lambda p: objective(unravel(p), batch, draws))(flat)
     solved = conjugate_gradient(lambda v: dense @ v, -gradient, max_steps=10)
-    np.testing.assert_allclose(
-        ravel_pytree(after.params)[0] - flat, solved.solution, rtol=1e-5, atol=1e-9
-    )
+    np.testing.assert_allclose(ravel_pytree(after)[0] - flat, solved.solution, rtol=1e-5, atol=1e-9)
     assert int(info.cg_steps) == int(solved.steps)

@@ -132,14 +132,14 @@ def test_patience_begins_to_count_where_the_objective_stays_the_same():
 
 @pytest.mark.float64_only
 def test_evaluations_by_the_clock_wait_for_their_time_and_end_the_run_with_its_budget(monkeypatch):
-    """By that of the processor, whatever the clock on the wall says from the second call on."""
+    """By that of the processor since the first steps, whatever the clock on the wall says."""
     stopping = EarlyStopping(lambda _: 0.0, float, patience=100, every=1, clock=(0.4, 1.0))
-    assert stopping.next_call(3) is None
+    monkeypatch.setattr(_stopping.time, "process_time", lambda: 100.0)
+    assert stopping.next_call(0) is None
     verdicts = []
     for step, seconds in enumerate((0.3, 0.45, 0.8, 0.9, 1.1)):
         monkeypatch.setattr(_stopping.time, "process_time", lambda now=seconds: 100.0 + now)
-        wall = 0.3 if step == 0 else 50.0
-        progress = Progress(step, 9, wall, [], lambda _, step=step: step, ended=False)
+        progress = Progress(step, 9, 50.0, [], lambda _, step=step: step, ended=False)
         verdicts.append(stopping(progress))
     assert verdicts == [None, None, None, None, curvi.Outcome.BUDGET]
     assert [row[0] for row in stopping.table] == [1, 3, 4]

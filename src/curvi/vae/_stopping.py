@@ -56,6 +56,8 @@ class EarlyStopping:
 
     def next_call(self, step: int) -> int | None:
         """The next multiple of ``every``, or an early one; by the clock, the end of a chunk."""
+        if self.clock and self.since is None:  # the first steps begin, what compiles is behind
+            self.since = time.process_time()
         later = [one for one in self.early if one > step]
         return None if self.clock else min([(step // self.every + 1) * self.every, *later])
 
@@ -67,11 +69,10 @@ class EarlyStopping:
         return outcome
 
     def _seconds(self, progress: Progress) -> float:
-        """What the run has taken; by the clock, of the processor and from the first call on."""
-        if self.clock is None:
+        """What the run has taken; by the clock, of the processor."""
+        if self.clock is None or self.since is None:
             return progress.seconds
-        since = self.since
-        self.spent += progress.seconds if since is None else time.process_time() - since
+        self.spent += time.process_time() - self.since
         return self.spent
 
     def _judged(self, progress: Progress, seconds: float) -> Outcome | None:

@@ -80,7 +80,8 @@ def test_tuning_takes_the_best_validation_bound_of_the_pilot_seed(tmp_path, monk
 
     monkeypatch.setattr(_vae_runs, "finished", fake)
     chosen = _vae_runs.tuned(CASE, MODEL, "adagrad", toy_images(), tmp_path, 1.0)
-    assert chosen.name == "rate 0.003"
+    assert chosen.trial.name == "rate 0.003"
+    assert {trial.name for trial, _ in chosen.pilots} >= set(bounds)
 
 
 def test_a_rate_at_the_edge_of_its_grid_makes_the_grid_grow(tmp_path, monkeypatch):
@@ -90,7 +91,28 @@ def test_a_rate_at_the_edge_of_its_grid_makes_the_grid_grow(tmp_path, monkeypatc
 
     monkeypatch.setattr(_vae_runs, "finished", fake)
     chosen = _vae_runs.tuned(CASE, MODEL, "adagrad", toy_images(), tmp_path, 1.0)
-    assert chosen.name == "rate 2.7"
+    assert chosen.trial.name == "rate 2.7"
+
+
+def test_a_setting_that_diverges_is_not_chosen_for_its_best_look(tmp_path, monkeypatch):
+    def fake(job, data, folder, paint=None):
+        steady = job.candidate.name == "Gauss-Newton, batch 500"
+        return finished_with([-9.0, -4.0, -4.0] if steady else [-9.0, -1.0, -1e30])
+
+    monkeypatch.setattr(_vae_runs, "finished", fake)
+    chosen = _vae_runs.tuned(CASE, MODEL, "hfsgvi", toy_images(), tmp_path, 1.0)
+    assert chosen.trial.name == "Gauss-Newton, batch 500"
+    ends = [float(row["bound at the end [nats]"]) for row in _vae._readings(chosen)]
+    assert sorted(ends)[-2:] == [-1e30, -4.0]
+
+
+def test_adagrad_trains_for_longer_and_copies_of_one_image_have_no_variance():
+    assert CASE.seconds_of("kfac", 3.0) == 3.0
+    assert CASE.seconds_of("adagrad", 3.0) == 6.0
+    data = toy_images()
+    sheets = {"kfac": {"10": data.train}, "hfsgvi": {"10": np.tile(data.train[0], (100, 1))}}
+    own, copied = (row["share_of_the_variance_of_the_data"] for row in _vae._spreads(data, sheets))
+    np.testing.assert_allclose([own, copied], [1, 0], atol=1e-6)
 
 
 @pytest.mark.slow
@@ -102,4 +124,4 @@ def test_an_experiment_writes_its_tables_and_figures_and_leaves_no_runs(tmp_path
     assert {"frey.md", "frey_convergence.png", "frey_manifold_hfsgvi_10.png"} <= names
     assert all(path.stat().st_size > 0 for path in written)
     assert not (tmp_path / "frey" / "runs").exists()
-    assert "times sooner than Adagrad" in (tmp_path / "frey" / "frey.md").read_text()
+    assert "Quick settings" in (tmp_path / "frey" / "frey.md").read_text()
