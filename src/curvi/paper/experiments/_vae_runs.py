@@ -45,7 +45,7 @@ class Case:
     hidden: int
     likelihood: str
     seconds: float  # of training, for every method but the rival
-    rival: float = 2.0  # times as long for Adagrad, which goes on rising when others have settled
+    rival: float = 2.0  # times as long for Adagrad, which goes on rising when others have converged
 
     def seconds_of(self, method: str, seconds: float) -> float:
         """What a run of a method takes, where those of most take so many seconds."""
