@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.clocks import pin_to_one_core
 from benchmarks.common import interleaved, log_log_slope, median_ratio, verdict
 from curvi import linalg
 from curvi.paper import reference
@@ -162,6 +163,7 @@ def show(rows: list[dict]) -> None:
 
 
 def main() -> dict:
+    pin_to_one_core()
     rows, slopes = [], {}
     for kind, make, cases, batches, fixed in (
         ("mlp", mlp, MLP, (32_768, 8_192, 2_048, 512), 2_048),

@@ -46,14 +46,14 @@ def with_intercept(X: np.ndarray) -> np.ndarray:
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Seconds of one call, its results waited for."""
-    start = time.perf_counter()
+    """Processor seconds of one call, its results waited for: other work counts for nobody."""
+    start = time.process_time()
     jax.block_until_ready(call())
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def interleaved(calls: dict[str, Callable[[], object]], rounds: int = 7) -> dict[str, list[float]]:
-    """Seconds of each call in every round, after one call to warm up; the load hits all alike."""
+    """Processor seconds of each call in every round, after one call to warm up."""
     for call in calls.values():
         jax.block_until_ready(call())
     table: dict[str, list[float]] = {name: [] for name in calls}

@@ -36,13 +36,13 @@ def products(result: Row) -> str:
 def trust_region(result: Row) -> str:
     """How often the trust region is fastest."""
     rows = result["rows"]
-    fastest = sum(row["TrustRegion"]["seconds"] <= row["fastest_peer_seconds"] for row in rows)
+    fastest = sum(row["faster"] for row in rows)
     worst = max(row["excess_nats"] for row in rows)
     return (
         f"On {fastest} of {len(rows)} problems of our choice, one start each, the trust region "
-        "took less time than those solvers of SciPy that reach its bound; one that stops sooner "
-        f"and short of it is not counted. It ends at most {max(worst, 0.0):.0e} nats above the "
-        "best."
+        "took less processor time than those solvers of SciPy that reach its bound; one that stops "
+        f"sooner and short of it is not counted. It ends at most {max(worst, 0.0):.0e} nats short "
+        "of the best."
     )
 
 

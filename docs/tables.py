@@ -51,8 +51,8 @@ def products_table(result: Row) -> str:
         f"{slopes['logistic']['linearised']:.2f} (logistic); "
         f"of the Theorem 1 product with the dimension: {slopes['theorem']['product']:.2f}. "
         f"Counted in floating-point operations they are {slopes['mlp']['flops']:.2f}, "
-        f"{slopes['logistic']['flops']:.2f} and {slopes['theorem']['flops']:.2f}; the rest is an "
-        "effect of the cache."
+        f"{slopes['logistic']['flops']:.2f} and {slopes['theorem']['flops']:.2f}; seconds hold "
+        "caches and the fixed cost of a call as well."
     )
     return as_table(rows) + "\n\n" + growth
 
@@ -69,7 +69,7 @@ def trust_region_table(result: Row) -> str:
                 "L-BFGS-B [s]": row["L-BFGS-B"]["seconds"],
                 "steps": row["TrustRegion"]["steps"],
                 "products": row["TrustRegion"]["cg_steps"],
-                "nats above the best peer": row["excess_nats"],
+                "nats short of the best peer": row["excess_nats"],
             }
             for row in result["rows"]
         ]
