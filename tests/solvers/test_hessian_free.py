@@ -25,7 +25,7 @@ from curvi.solvers._rotated import (
     restored,
     rotated,
 )
-from curvi.solvers._second_sample import LONGEST, Sampled, measured
+from curvi.solvers._second_sample import SECOND_SAMPLE, Sampled, measured
 from curvi.vae import MLPObjective, initial_params
 from curvi.vae._networks import principal_rotation
 
@@ -107,7 +107,7 @@ def test_the_second_sample_chooses_the_iterate_and_how_far_to_go(key):
             second,
         )
     )()
-    lengths = np.linspace(0, LONGEST, 3001)
+    lengths = np.linspace(0, SECOND_SAMPLE.longest, 3001)
     promised = [np.max(-lengths * (x @ h) - 0.5 * lengths**2 * (x @ mine @ x)) for x in points]
     chosen = points[int(np.argmax(promised))]
     delivered = -lengths * (chosen @ h) - 0.5 * lengths**2 * (chosen @ other @ chosen)

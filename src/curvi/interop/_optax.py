@@ -13,7 +13,7 @@ from jaxtyping import Array
 from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi.linalg import all_finite, conjugate_gradient, damped, hessian, select
-from curvi.solvers import GOOD, POOR, agreement, next_damping
+from curvi.solvers import REGION, agreement, next_damping
 
 
 class HessianFreeState(NamedTuple):
@@ -108,7 +108,9 @@ def hessian_free(
         trial_value = value_fn(optax.tree.add(params, solved.solution))
         ratio = agreement(value, trial_value, -solved.model_value)
         good = all_finite(trial_value, solved.solution, updates) & (ratio > 0)
-        damping = next_damping(state.damping, rise=ratio < POOR, fall=ratio > GOOD, sound=good)
+        damping = next_damping(
+            state.damping, rise=ratio < REGION.poor, fall=ratio > REGION.good, sound=good
+        )
         new = HessianFreeState(damping, ratio, solved.steps)
         return select(good, solved.solution, optax.tree.zeros_like(params)), new
 

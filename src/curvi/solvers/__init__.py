@@ -14,8 +14,7 @@ from curvi.solvers._method import Stepper as Stepper
 from curvi.solvers._natural_gradient import NaturalGradient
 from curvi.solvers._newton import step_info as step_info
 from curvi.solvers._newton import tangent_metric as tangent_metric
-from curvi.solvers._step import GOOD as GOOD
-from curvi.solvers._step import POOR as POOR
+from curvi.solvers._step import REGION as REGION
 from curvi.solvers._step import LocalModel as LocalModel
 from curvi.solvers._step import Step as Step
 from curvi.solvers._step import agreement as agreement

@@ -12,25 +12,27 @@ from jaxtyping import Array
 from curvi._core import validation
 from curvi.solvers._method import Info, Method, Problem
 
-_EVERY = 100  # first steps, each of which enters an average
-_THINNED = 8  # of the later ones, each so-many-th
 
-
-def average_towards(average: Any, params: Any, window: Array, step: Array) -> Any:
+def average_towards(
+    average: Any, params: Any, window: Array, step: Array, *, every: int = 100, thinned: int = 8
+) -> Any:
     """``average + (params - average) / (1 + window)``, leaf by leaf.
 
     Neighbours among hundreds of steps hardly differ: later on every eighth one is enough, with a
     weight eight times as large. A pass over the weights is a part of a step that can be felt.
     A window of a few steps takes each of them.
+
+    ``every``: first steps, each of which enters an average.
+    ``thinned``: of the later ones, each so-many-th.
     """
-    early = (step < _EVERY) | (window < _THINNED)
-    count = jnp.where(early, 1, _THINNED).astype(window.dtype)
+    early = (step < every) | (window < thinned)
+    count = jnp.where(early, 1, thinned).astype(window.dtype)
     rate = 1 / (1 + window / count)
 
     def mixed() -> Any:
         return jax.tree.map(lambda a, p: a + rate.astype(a.dtype) * (p - a), average, params)
 
-    return jax.lax.cond(early | (step % _THINNED == 0), mixed, lambda: average)
+    return jax.lax.cond(early | (step % thinned == 0), mixed, lambda: average)
 
 
 class AveragedState(NamedTuple):

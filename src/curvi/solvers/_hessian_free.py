@@ -42,20 +42,33 @@ from curvi.solvers._second_sample import (
     measured,
     shortened,
 )
-from curvi.solvers._step import GOOD, POOR, agreement, next_damping
+from curvi.solvers._step import REGION, agreement, next_damping
 
-_PROBES = 3
-_DAMPING, _DAMPING_OF_LAYERS = 0.1, 1.0  # first lambda
-_WARM = 0.9  # how much of the last solution conjugate gradients start from
-_FEWEST = 5  # iterations with Kronecker factors while few batches serve a step; then one for each
-# Multiples of a solution above which lambda may fall, and, relative to the signal, below which it
-# rises: the curvature of the first batch then does not hold on another.
-_LONG, _SHORT = 0.8, 0.4
-# What a step costs whatever its batches (products, preconditioner), in units of a batch of both
-# samples. With m batches and a signal s = m / (m + n) for noise n, gain per cost s / (c + m) is
-# greatest at m^2 = c n: below it, s < c / (c + m).
-_FIXED_COST, _GROWTH = 3.0, 1.25
-_LIFT = 0.01  # of small variances in the scale of principal coordinates
+
+@dataclass(frozen=True)
+class HessianFreeRules:
+    """How a Hessian-free step damps its curvature, and how many batches it asks for."""
+
+    probes: int = 3  # of the diagonal, where there are no layers
+    # first lambda
+    first_damping: float = 0.1
+    first_damping_of_layers: float = 1.0
+    warm: float = 0.9  # how much of the last solution conjugate gradients start from
+    # iterations with Kronecker factors while few batches serve a step; then one for each
+    fewest_iterations: int = 5
+    # Multiples of a solution above which lambda may fall, and, relative to the signal, below which
+    # it rises: the curvature of the first batch then does not hold on another.
+    long_step: float = 0.8
+    short_step: float = 0.4
+    # What a step costs whatever its batches (products, preconditioner), in units of a batch of both
+    # samples. With m batches and a signal s = m / (m + n) for noise n, gain per cost s / (c + m) is
+    # greatest at m^2 = c n: below it, s < c / (c + m).
+    fixed_cost: float = 3.0
+    growth: float = 1.25
+    lift: float = 0.01  # of small variances in the scale of principal coordinates
+
+
+RULES = HessianFreeRules()
 
 
 class HessianFreeMethodState(NamedTuple):
@@ -152,7 +165,7 @@ class HessianFree(StochasticMethod):
     @property
     def principal(self) -> tuple[int | None, float] | None:
         """In principal coordinates the input factor is diagonal."""
-        return (self.directions, _LIFT) if self.decomposes else None
+        return (self.directions, RULES.lift) if self.decomposes else None
 
     @property
     def usual_batch_size(self) -> int:
@@ -166,7 +179,7 @@ class HessianFree(StochasticMethod):
         exact = self._exact(problem)
         if exact is not None:
             sides = first_sides(exact, params, diagonal_layers(exact, params))
-            growth = jnp.minimum(layered_steps.FIRST_BATCHES * one, self.max_growth)
+            growth = jnp.minimum(layered_steps.LAYERED.first_batches * one, self.max_growth)
             last = exact.matrices(zeros)
             return HessianFreeMethodState(params, one, last, sides, growth, none)
         layered = self._layered(problem)
@@ -200,7 +213,7 @@ class HessianFree(StochasticMethod):
         trial = optax.tree.add(state.params, move.step)
         ratio = agreement(other.value, move.value, move.gain)
         finite = all_finite(mine.value, mine.gradient, other.value, move.value, trial)
-        after, accepted = self._judged(state, move, ratio, finite, _FIXED_COST)
+        after, accepted = self._judged(state, move, ratio, finite, RULES.fixed_cost)
         after = after._replace(batches=second + count)
         moved = after._replace(params=trial, direction=move.step)
         stay = after._replace(direction=optax.tree.zeros_like(state.params))
@@ -225,7 +238,9 @@ class HessianFree(StochasticMethod):
         sides, last, unit = layered_steps.renewed(
             problem.layered(), state.params, state.kept, state.direction, sample, step
         )
-        first = jnp.asarray(self._first_damping(_DAMPING_OF_LAYERS) * unit, state.damping.dtype)
+        first = jnp.asarray(
+            self._first_damping(RULES.first_damping_of_layers) * unit, state.damping.dtype
+        )
         damping = jnp.where(step == 0, first, state.damping)
         system = layered_steps.system_of(
             problem, state.params, resources, state.batches, count, sides
@@ -247,7 +262,7 @@ class HessianFree(StochasticMethod):
         finite = layered_steps.finite_step(system, model) & all_finite(value, trial)
         move = Move(model.step, model.length, model.signal, gain, value, retries)
         begun = state._replace(damping=damping, kept=sides)
-        after, accepted = self._judged(begun, move, ratio, finite, layered_steps.FIXED_COST)
+        after, accepted = self._judged(begun, move, ratio, finite, layered_steps.LAYERED.fixed_cost)
         after = after._replace(batches=state.batches + count + 1)
         moved = after._replace(params=trial, direction=optax.tree.scale(step_size, model.direction))
         stay = after._replace(direction=optax.tree.zeros_like(last))
@@ -270,11 +285,11 @@ class HessianFree(StochasticMethod):
         It is where nothing changes but for rounding: at an optimum nothing decreases.
         """
         accepted = finite & (ratio > 0)
-        fall = (ratio > GOOD) & (move.length > _LONG)
-        rise = (ratio < POOR) | (move.length < _SHORT * move.signal)
+        fall = (ratio > REGION.good) & (move.length > RULES.long_step)
+        rise = (ratio < REGION.poor) | (move.length < RULES.short_step * move.signal)
         sound = accepted & (move.retries == 0)
         noisy = move.signal < cost / (cost + state.growth)
-        grown = jnp.where(noisy, _GROWTH * state.growth, state.growth)
+        grown = jnp.where(noisy, RULES.growth * state.growth, state.growth)
         after = state._replace(
             damping=next_damping(state.damping, rise=rise, fall=fall, sound=sound),
             growth=jnp.minimum(grown, self.max_growth),
@@ -309,7 +324,7 @@ class HessianFree(StochasticMethod):
             unit = mean_curvature(layered, state.params, sides)
         elif self.preconditioner is not None:
             key = jax.random.fold_in(jax.random.key(0), step)
-            fresh = hutchinson_diagonal(operator, key, _PROBES)
+            fresh = hutchinson_diagonal(operator, key, RULES.probes)
             weight = jnp.maximum(0.1, 1 / (1 + step.astype(state.damping.dtype)))
             sides = jax.tree.map(lambda d, f: d + weight * (f - d), state.kept, fresh)
             sides = select(all_finite(sides), sides, state.kept)
@@ -317,7 +332,7 @@ class HessianFree(StochasticMethod):
             unit = optax.tree.sum(jax.tree.map(jnp.abs, sides)) / size
         else:
             sides = state.kept
-        first = jnp.asarray(self._first_damping(_DAMPING) * unit, state.damping.dtype)
+        first = jnp.asarray(self._first_damping(RULES.first_damping) * unit, state.damping.dtype)
         return state._replace(kept=sides, damping=jnp.where(step == 0, first, state.damping))
 
     def _solved(
@@ -328,7 +343,7 @@ class HessianFree(StochasticMethod):
         steps: Any = self.cg_steps
         if layered is not None:
             metric = kronecker_metric(layered, state.kept, state.damping)
-            steps = jnp.minimum(jnp.maximum(_FEWEST, count), self.cg_steps)
+            steps = jnp.minimum(jnp.maximum(RULES.fewest_iterations, count), self.cg_steps)
         elif self.preconditioner is not None:
             lifted = jax.tree.map(lambda d: (jnp.abs(d) + state.damping) ** 0.75, state.kept)
             metric = DiagonalMetric(lifted)
@@ -336,7 +351,7 @@ class HessianFree(StochasticMethod):
             damped(mine.operator, state.damping),
             optax.tree.scale(-1.0, mine.gradient),
             preconditioner=metric,
-            initial=optax.tree.scale(_WARM, state.direction),
+            initial=optax.tree.scale(RULES.warm, state.direction),
             max_steps=steps,
         )
 

@@ -23,8 +23,6 @@ from curvi.linalg import (
 )
 from curvi.solvers._method import Info, Problem, StochasticMethod, check_preconditioner, make_info
 
-_PROBES = 10
-
 
 class HFSGVIState(NamedTuple):
     """Parameters, and the last ones at which everything was finite."""
@@ -97,9 +95,19 @@ class HFSGVI(StochasticMethod):
         return HFSGVIState(params, params)
 
     def step(
-        self, problem: Problem, state: HFSGVIState, resources: Any, step: Array, tolerance: Array
+        self,
+        problem: Problem,
+        state: HFSGVIState,
+        resources: Any,
+        step: Array,
+        tolerance: Array,
+        *,
+        probes: int = 10,
     ) -> tuple[HFSGVIState, Info]:
-        """Lines 2 to 7 of Algorithm 1, minimising F = -L."""
+        """Lines 2 to 7 of Algorithm 1, minimising F = -L.
+
+        ``probes``: of the diagonal of a preconditioner.
+        """
         sample = problem.sample(resources, step)
         in_scale = self.parameters == "scale"
         back = problem.from_raw if in_scale else problem.from_mean
@@ -112,7 +120,7 @@ class HFSGVI(StochasticMethod):
         metric = None
         if self.preconditioner == "diagonal":
             key = jax.random.fold_in(jax.random.key(0), step)
-            estimate = hutchinson_diagonal(operator, key, _PROBES)
+            estimate = hutchinson_diagonal(operator, key, probes)
             metric = DiagonalMetric(_magnitudes(estimate))
         elif self.preconditioner == "martens":
             squares = problem.squared_gradients(back, point, sample)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +13,25 @@ from curvi._core.threads import one_blas_thread
 from curvi.objective import BatchedDensity
 from curvi.solvers._method import Info
 
-_SHORTER, _LONGER = 0.4, 1.5  # of the step size, after a rejection and after a success
-_WINDOW = 5  # steps over which progress is judged
-_MOST_ROUNDING = 1.0  # nats of the bound: an improper target is followed to where it has no digits
-# Sds of the new q per coordinate, root mean square, that a step may move the mean. Far from the
-# data q is so narrow that a whole Newton step is a million of them: the limit grows with success.
-_LEAST_RADIUS, _FARTHER = 3.0, 4.0
+
+@dataclass(frozen=True)
+class StepSizes:
+    """How the step size of natural gradients follows what its steps gain."""
+
+    # of the step size, after a rejection and after a success
+    shorter: float = 0.4
+    longer: float = 1.5
+    window: int = 5  # steps over which progress is judged
+    # nats of the bound: an improper target is followed to where it has no digits
+    most_rounding: float = 1.0
+    # Sds of the new q per coordinate, root mean square, that a step may move the mean. Far from the
+    # data q is so narrow that a whole Newton step is a million of them: the limit grows with
+    # success.
+    least_radius: float = 3.0
+    farther: float = 4.0
+
+
+SIZES = StepSizes()
 
 
 class HostPoint(NamedTuple):
@@ -57,7 +70,7 @@ class HostSteps(abc.ABC):
     def __init__(self, problem: Any, resources: Any, start: Any, least: float) -> None:
         self.problem, self.step_size, self.least, self.start = problem, 1.0, least, start
         self.values: list[float] = []
-        self.radius, self.cut = _LEAST_RADIUS, False
+        self.radius, self.cut = SIZES.least_radius, False
         self.density = BatchedDensity(problem.density, resources.rows)
         self.noise = np.asarray(resources.noise, np.float64)
         self.constant = float(problem.family.base.entropy(problem.dimension))
@@ -133,16 +146,16 @@ class HostSteps(abc.ABC):
         accepted, spent = self._verdict(here, there, rounding)
         if accepted:
             self.values.append(there.neg_elbo)
-            spent = len(self.values) > _WINDOW and bool(
-                self.values[-1 - _WINDOW] - self.values[-1] < _WINDOW * self.least
+            spent = len(self.values) > SIZES.window and bool(
+                self.values[-1 - SIZES.window] - self.values[-1] < SIZES.window * self.least
             )
             self.here, self.direction = there, None
-            self.step_size = min(1.0, _LONGER * self.step_size)
-            self.radius = self.radius * _FARTHER if self.cut else _LEAST_RADIUS
-        elif self.radius > _LEAST_RADIUS:
-            self.radius = max(_LEAST_RADIUS, self.radius / _FARTHER**2)
+            self.step_size = min(1.0, SIZES.longer * self.step_size)
+            self.radius = self.radius * SIZES.farther if self.cut else SIZES.least_radius
+        elif self.radius > SIZES.least_radius:
+            self.radius = max(SIZES.least_radius, self.radius / SIZES.farther**2)
         else:
-            self.step_size *= _SHORTER
+            self.step_size *= SIZES.shorter
         ended = _end(rounding) if spent else Outcome.RUNNING
         return _info(here, gain, accepted or spent, there.finite, ended, raised)
 
@@ -160,9 +173,9 @@ class HostSteps(abc.ABC):
         return HostPoint(host_map, moved, gradients, terms, self.constant)
 
 
-def _end(rounding: float) -> Outcome:
+def _end(rounding: float, *, policy: StepSizes = SIZES) -> Outcome:
     """Nothing is left to gain, unless rounding errors of whole nats hide it."""
-    return Outcome.CONVERGED if rounding <= _MOST_ROUNDING else Outcome.STALLED
+    return Outcome.CONVERGED if rounding <= policy.most_rounding else Outcome.STALLED
 
 
 def _info(

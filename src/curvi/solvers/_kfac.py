@@ -18,9 +18,17 @@ from curvi.solvers._averaging import average_towards
 from curvi.solvers._factors import backward, cut, layer_factors, num_rows_of
 from curvi.solvers._method import CheapSteps, Info, Layer, Layered, Problem, make_info
 
-_AVERAGED = 0.3  # part of the run so far that is averaged
-_LONGEST_PERIOD = 50  # steps between pulls of the penalty
-_GENTLE = 0.1  # part of a weight that one pull may take
+
+@dataclass(frozen=True)
+class Decay:
+    """What a run of KFAC averages, and how its penalty pulls."""
+
+    averaged_share: float = 0.3  # part of the run so far that is averaged
+    longest_period: int = 50  # steps between pulls of the penalty
+    gentle_pull: float = 0.1  # part of a weight that one pull may take
+
+
+DECAY = Decay()
 
 
 class KroneckerFactors(NamedTuple):
@@ -218,10 +226,10 @@ class KFAC(CheapSteps):
 
     def _window(self, now: Array) -> Array:
         """Steps in the average."""
-        window = jnp.minimum(_AVERAGED * now, self.average_window)
+        window = jnp.minimum(DECAY.averaged_share * now, self.average_window)
         if self.horizon is None:
             return window
-        return jnp.minimum(window, _AVERAGED * jnp.maximum(self.horizon - now, 0.0))
+        return jnp.minimum(window, DECAY.averaged_share * jnp.maximum(self.horizon - now, 0.0))
 
     def _clipped(self, update: Array, norm: Array, rows: Array) -> Array:
         """Factor that keeps an update within ``clip`` times the size that noise alone has."""
@@ -243,7 +251,7 @@ class KFAC(CheapSteps):
             return update
         step, rate, clip = now
         strength = layer.decay * rate * _largest(roots[0]) * _largest(roots[1])
-        period = jnp.clip(_GENTLE / strength, 1, _LONGEST_PERIOD).astype(jnp.int32)
+        period = jnp.clip(DECAY.gentle_pull / strength, 1, DECAY.longest_period).astype(jnp.int32)
 
         def pull() -> Array:
             slope = layer.decay * (matrix.at[-1].set(0.0) if layer.bias else matrix)

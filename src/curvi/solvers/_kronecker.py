@@ -21,9 +21,6 @@ from curvi.linalg import FunctionMetric, all_finite, select
 from curvi.solvers._factors import layer_factors
 from curvi.solvers._method import Layer, Layered
 
-_MEMORY = 0.7  # weight of the past in the factors
-_RENEWED_EVERY = 25  # steps of a Hessian-free method, which cost less than the decompositions
-
 
 class Side(NamedTuple):
     """One factor: itself, its eigenvalues, its eigenvectors (none where it is diagonal)."""
@@ -61,12 +58,17 @@ def renewed_sides(
     sample: tuple[Any, Any],
     step: Array,
     layers: tuple[Layer, ...] | None = None,
+    *,
+    memory: float = 0.7,
 ) -> Sides:
-    """Sides with a new estimate mixed in, if it is finite: ever less often, then every 25 steps."""
+    """Sides with a new estimate mixed in, if it is finite: ever less often, then every 25 steps.
+
+    ``memory``: weight of the past in the factors.
+    """
 
     def renew() -> Sides:
         first, second = layer_factors(objective, params, *sample, layers=layers, white=True)
-        keep = jnp.where(step == 0, 0.0, _MEMORY).astype(second[0].dtype)
+        keep = jnp.where(step == 0, 0.0, memory).astype(second[0].dtype)
         fresh = tuple(
             (_mixed(left, a, keep), _mixed(right, g, keep))
             for (left, right), a, g in zip(sides, first, second, strict=True)
@@ -76,10 +78,13 @@ def renewed_sides(
     return jax.lax.cond(due(step), renew, lambda: sides)
 
 
-def due(step: Array) -> Array:
-    """Whether a step renews the sides: 0, 1, 3, 7, 15, and then every 25th."""
+def due(step: Array, *, every: int = 25) -> Array:
+    """Whether a step renews the sides: 0, 1, 3, 7, 15, and then every 25th.
+
+    ``every``: steps of a Hessian-free method, which cost less than the decompositions.
+    """
     early = (step & (step + 1)) == 0
-    return jnp.where(step < _RENEWED_EVERY, early, step % _RENEWED_EVERY == 0)
+    return jnp.where(step < every, early, step % every == 0)
 
 
 def _mixed(side: Side, estimate: Array, keep: Array) -> Side:

@@ -14,6 +14,7 @@ is kept at its length, even where y follows the noise of one sample and has to b
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -35,14 +36,23 @@ from curvi.solvers._rotated import (
     restored,
     rotated,
 )
-from curvi.solvers._second_sample import LONGEST, mean_of_batches
+from curvi.solvers._second_sample import SECOND_SAMPLE, mean_of_batches
 
-FIRST_BATCHES = 2  # of the gradient, at the first step
-# Products, the second sample and rotations, in units of the gradient of a batch.
-FIXED_COST = 4.0
-_FEWEST = 3  # iterations; then one for every two batches
-_RESIDUAL = 1e-3  # relative, in the norm of the preconditioner, at which a system is solved
-_PARALLEL = 0.99  # correlation of both directions from which they count as one
+
+@dataclass(frozen=True)
+class LayeredRules:
+    """How steps with factors of layers are begun and solved."""
+
+    first_batches: int = 2  # of the gradient, at the first step
+    # Products, the second sample and rotations, in units of the gradient of a batch.
+    fixed_cost: float = 4.0
+    fewest_iterations: int = 3  # iterations; then one for every two batches
+    # relative, in the norm of the preconditioner, at which a system is solved
+    residual: float = 1e-3
+    parallel: float = 0.99  # correlation of both directions from which they count as one
+
+
+LAYERED = LayeredRules()
 
 
 class Measured(NamedTuple):
@@ -143,6 +153,8 @@ def corrected(
     diagonal: Matrices,
     last: Matrices,
     max_steps: Array,
+    *,
+    policy: LayeredRules = LAYERED,
 ) -> tuple[Matrices, Array]:
     """What conjugate gradients add to a multiple of the last step, and their iterations.
 
@@ -155,12 +167,12 @@ def corrected(
     residual = jax.tree.map(lambda g, i: -g - multiple * i, gradient, image)
     result = conjugate_gradient(
         operator, residual, preconditioner=DiagonalMetric(diagonal), max_steps=max_steps,
-        relative_tolerance=_RESIDUAL, natural_norm=True, verify=False,
+        relative_tolerance=policy.residual, natural_norm=True, verify=False,
     )  # fmt: skip
     return result.solution, result.steps
 
 
-def best_lengths(slopes: Array, curvatures: Array) -> Array:
+def best_lengths(slopes: Array, curvatures: Array, *, policy: LayeredRules = LAYERED) -> Array:
     """Multiples within [0, 1] and [0, 1.5] of two directions that minimise a quadratic.
 
     The minimum is inside, or the best on one of four edges. A direction without curvature, such as
@@ -170,7 +182,7 @@ def best_lengths(slopes: Array, curvatures: Array) -> Array:
     known = jnp.isfinite(diagonal) & (diagonal > 0)
     square = jnp.where(known, diagonal, 1.0)
     slopes = jnp.where(known, slopes, 0.0)
-    most = jnp.where(known, jnp.asarray([1.0, LONGEST], slopes.dtype), 0.0)
+    most = jnp.where(known, jnp.asarray([1.0, SECOND_SAMPLE.longest], slopes.dtype), 0.0)
     mixed = jnp.where(known[0] & known[1], curvatures[0, 1], 0.0)
 
     def edge(fixed: int, at: Array) -> Array:
@@ -179,7 +191,7 @@ def best_lengths(slopes: Array, curvatures: Array) -> Array:
         return jnp.stack([at, best] if fixed == 0 else [best, at])
 
     room = square[0] * square[1] - mixed**2
-    separate = room > (1 - _PARALLEL**2) * square[0] * square[1]
+    separate = room > (1 - policy.parallel**2) * square[0] * square[1]
     free = (square[::-1] * slopes - mixed * slopes[::-1]) / jnp.where(separate, room, 1.0)
     inside = separate & jnp.all((free >= 0) & (free <= most))
     zero = jnp.zeros_like(most[0])
@@ -190,9 +202,9 @@ def best_lengths(slopes: Array, curvatures: Array) -> Array:
     return choices[jnp.argmax(gains)]
 
 
-def iterations(count: Array, most: int) -> Array:
+def iterations(count: Array, most: int, *, policy: LayeredRules = LAYERED) -> Array:
     """Of conjugate gradients for a gradient of so many batches."""
-    return jnp.minimum(jnp.maximum(_FEWEST, count // 2), most)
+    return jnp.minimum(jnp.maximum(policy.fewest_iterations, count // 2), most)
 
 
 def finite_step(system: LayeredSystem, measured: Measured) -> Array:

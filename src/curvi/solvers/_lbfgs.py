@@ -16,8 +16,6 @@ from curvi.linalg import SecantMemory, all_finite, apply_inverse, empty_memory, 
 from curvi.solvers._method import Info, Method, Problem, make_info
 from curvi.solvers._step import rounding_of
 
-_ARMIJO, _CURVATURE = 1e-4, 0.9
-
 
 class LBFGSState(NamedTuple):
     """Parameters and the memory of secant pairs."""
@@ -134,6 +132,9 @@ def line_search(
     slope: Array,
     first: Array,
     trials: int,
+    *,
+    armijo: float = 1e-4,
+    curvature: float = 0.9,
 ) -> LineSearch:
     """Bracket a weak Wolfe point by doubling and bisection (Lewis and Overton 2013).
 
@@ -148,8 +149,8 @@ def line_search(
         trial_value, trial_gradient = evaluate(optax.tree.add_scale(params, length, direction))
         trial_slope = optax.tree.vdot(trial_gradient, direction)
         sound = all_finite(trial_value, trial_gradient)
-        decreases = sound & (trial_value <= value + _ARMIJO * length * slope + rounding)
-        flat = trial_slope >= _CURVATURE * slope
+        decreases = sound & (trial_value <= value + armijo * length * slope + rounding)
+        flat = trial_slope >= curvature * slope
         best = select(decreases, (trial_value, trial_gradient), best)
         low = jnp.where(decreases, length, low)
         high = jnp.where(decreases, high, length)

@@ -16,8 +16,6 @@ from curvi.solvers._host_steps import HostPoint, HostSteps
 from curvi.solvers._method import Info, Method, Problem, Stepper
 from curvi.solvers._sparse_steps import SparseSteps
 
-_LEAST_CURVATURE = 0.1  # eigenvalues of the new precision, where it would be indefinite
-_LARGEST_WARP = 0.5  # that one step may add to an entry of B
 _HOST_ONLY = (
     "NaturalGradient steps on the host, on fixed draws and all rows, and fits FullRank(), "
     "SparsePrecision() or Conditional(globals_) without groups; choose TrustRegion() for anything "
@@ -177,21 +175,32 @@ def _new_root(excess: np.ndarray, step_size: float) -> tuple[np.ndarray, bool]:
 
 
 def _moved_map(
-    host_map: HostMap, direction: _Direction, step_size: float, root: np.ndarray, way: np.ndarray
+    host_map: HostMap,
+    direction: _Direction,
+    step_size: float,
+    root: np.ndarray,
+    way: np.ndarray,
+    *,
+    largest_warp: float = 0.5,
 ) -> HostMap:
-    """The map after a step whose mean goes ``way``, in sds of the new one."""
+    """The map after a step whose mean goes ``way``, in sds of the new one.
+
+    ``largest_warp``: that one step may add to an entry of B.
+    """
     factor = host_map.factor @ root
-    warp = host_map.warp + step_size * np.clip(direction.warp, -_LARGEST_WARP, _LARGEST_WARP)
+    warp = host_map.warp + step_size * np.clip(direction.warp, -largest_warp, largest_warp)
     return replace(host_map, mean=host_map.mean + factor @ way, factor=factor, warp=warp)
 
 
-def _lifted_root(precision: np.ndarray) -> np.ndarray:
+def _lifted_root(precision: np.ndarray, *, least: float = 0.1) -> np.ndarray:
     """:func:`inverse_root` with small and negative eigenvalues lifted.
 
     The matrix itself is not formed again: next to eigenvalues far larger than the lifted ones,
     rounding would make it indefinite.
+
+    ``least``: eigenvalues of the new precision, where it would be indefinite.
     """
     values, vectors = np.linalg.eigh(precision)
-    wide = (vectors * np.maximum(values, _LEAST_CURVATURE) ** -0.5).T
+    wide = (vectors * np.maximum(values, least) ** -0.5).T
     root = np.linalg.qr(wide).R.T
     return root * np.where(np.diagonal(root) < 0, -1.0, 1.0)[None, :]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -14,8 +15,18 @@ from curvi.linalg import CGPath, LinearMap, vdot
 from curvi.solvers._method import Problem
 from curvi.solvers._step import rounding_of
 
-LONGEST = 1.5  # multiple of a solution that the second sample may ask for
-_RETRIES, _SHORTER = 3, 0.25  # of a step that raises the objective
+
+@dataclass(frozen=True)
+class SecondSample:
+    """What a second sample may change about the length of a step."""
+
+    longest: float = 1.5  # multiple of a solution that the second sample may ask for
+    # of a step that raises the objective
+    retries: int = 3
+    shorter: float = 0.25
+
+
+SECOND_SAMPLE = SecondSample()
 
 
 class Sampled(NamedTuple):
@@ -92,18 +103,22 @@ def measured(
 
 
 def shortened(
-    at: Callable[[Array], Array], length: Array, value: Array
+    at: Callable[[Array], Array],
+    length: Array,
+    value: Array,
+    *,
+    policy: SecondSample = SECOND_SAMPLE,
 ) -> tuple[Array, Array, Array]:
     """A length at which the objective is not above ``value``, that there, and the retries."""
     ceiling = value + 10 * rounding_of(value)
 
     def worse(carry: tuple[Array, Array, Array]) -> Array:
         _, value, retries = carry
-        return ~(value < ceiling) & (retries < _RETRIES)
+        return ~(value < ceiling) & (retries < policy.retries)
 
     def tried(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         step_size, _, retries = carry
-        shorter = jnp.where(retries < 0, 1.0, _SHORTER) * step_size
+        shorter = jnp.where(retries < 0, 1.0, policy.shorter) * step_size
         return shorter, at(shorter), retries + 1
 
     # The first try is the first round of the loop: the objective is compiled once.
@@ -112,11 +127,11 @@ def shortened(
     return ended
 
 
-def _length(slope: Array, curvature: Array) -> Array:
+def _length(slope: Array, curvature: Array, *, policy: SecondSample = SECOND_SAMPLE) -> Array:
     """The multiple that minimises the model; the whole where it has no minimum."""
     convex = curvature > 0
     best = slope / jnp.where(convex, curvature, 1.0)
-    return jnp.where(convex, jnp.clip(best, 0.0, LONGEST), 1.0)
+    return jnp.where(convex, jnp.clip(best, 0.0, policy.longest), 1.0)
 
 
 def _along(stacked: Any, vector: Any) -> Array:

@@ -22,10 +22,6 @@ from curvi.linalg import SparseSymmetric
 from curvi.objective import Curvature
 from curvi.solvers._host_steps import HostPoint, HostSteps
 
-_LEAST_PIVOT = 0.1  # of the old diagonal, where the new precision would be indefinite
-_ERRORS = 2.0  # standard errors by which a bound must be worse for a step to be rejected
-_SHORTEST = 1e-6  # step size below which nothing is left to try
-
 
 class _SparseDirection(NamedTuple):
     """The expected gradient in the noise, the expected curvature, and the gain they promise."""
@@ -46,12 +42,25 @@ class SparseSteps(HostSteps):
     def _params_of(self, host_map: SparseMap) -> Any:
         return host_map.params(self.problem.density.dtype)
 
-    def _verdict(self, here: HostPoint, there: HostPoint, rounding: float) -> tuple[bool, bool]:
-        """Within the error of the change, which few draws know badly."""
+    def _verdict(
+        self,
+        here: HostPoint,
+        there: HostPoint,
+        rounding: float,
+        *,
+        errors: float = 2.0,
+        shortest: float = 1e-6,
+    ) -> tuple[bool, bool]:
+        """Within the error of the change, which few draws know badly.
+
+        ``errors``: standard errors by which a bound must be worse for a step to be
+        rejected.
+        ``shortest``: step size below which nothing is left to try.
+        """
         change = there.terms - here.terms
-        slack = _ERRORS * float(np.std(change)) / len(change) ** 0.5 + rounding
+        slack = errors * float(np.std(change)) / len(change) ** 0.5 + rounding
         accepted = bool(there.finite and np.mean(change) > -slack)
-        return accepted, bool(not accepted and self.step_size < _SHORTEST)
+        return accepted, bool(not accepted and self.step_size < shortest)
 
     def _direction_at(self, here: HostPoint) -> _SparseDirection:
         host_map = here.map
@@ -63,12 +72,17 @@ class SparseSteps(HostSteps):
         gain = 0.5 * mean @ mean + 0.25 * np.mean(np.sum(excess**2, axis=0))
         return _SparseDirection(mean, curvature, float(gain))
 
-    def _trial(self, here: HostPoint, direction: _SparseDirection) -> tuple[HostPoint, bool]:
-        """The point after a step, and whether its precision had to be made positive."""
+    def _trial(
+        self, here: HostPoint, direction: _SparseDirection, *, least_pivot: float = 0.1
+    ) -> tuple[HostPoint, bool]:
+        """The point after a step, and whether its precision had to be made positive.
+
+        ``least_pivot``: of the old diagonal, where the new precision would be indefinite.
+        """
         old = here.map.precision()
         try:
             new = old.blend(direction.curvature, self.step_size)
-            root = new.inverse_root(_LEAST_PIVOT, like=old)
+            root = new.inverse_root(least_pivot, like=old)
         except np.linalg.LinAlgError:  # beyond rounding: a shorter step is not
             return here._replace(terms=np.full_like(here.terms, np.nan)), True
         new_map = here.map.with_root(root)

@@ -8,15 +8,28 @@ solver of its subproblem (truncated conjugate gradients, or a dense factorisatio
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from curvi.linalg import CGOutcome, CGResult, Scalar, Vector
 from curvi.linalg import _arithmetic as la
 
-# Share of the predicted decrease that a step delivers: at least ACCEPT to be taken, below POOR the
-# model is trusted less, above GOOD it is trusted more.
-ACCEPT, POOR, GOOD = 1e-4, 0.25, 0.75
-TIGHTEST, LOOSEST = 0.03, 0.1  # relative residual of a Newton system
+
+@dataclass(frozen=True)
+class RegionRules:
+    """When a step is taken, and what it does to the trust region and the next Newton system."""
+
+    # Share of the predicted decrease that a step delivers: at least `accept` to be taken, below
+    # `poor` the model is trusted less, above `good` it is trusted more.
+    accept: float = 1e-4
+    poor: float = 0.25
+    good: float = 0.75
+    # relative residual of a Newton system
+    tightest: float = 0.03
+    loosest: float = 0.1
+
+
+REGION = RegionRules()
 
 
 class SubproblemSolution(NamedTuple):
@@ -82,7 +95,12 @@ class Step(NamedTuple):
 
 
 def trust_region_step(
-    objective: Objective, point: Vector, radius: Scalar, tolerance: Scalar
+    objective: Objective,
+    point: Vector,
+    radius: Scalar,
+    tolerance: Scalar,
+    *,
+    policy: RegionRules = REGION,
 ) -> Step:
     r"""Minimise the model inside the region, and judge the step by what it delivers.
 
@@ -101,7 +119,7 @@ def trust_region_step(
     # Where the radius is so small that the predicted gain drowns in rounding, a step says nothing:
     # accepting it would let the radius rise and fall for ever.
     significant = solution.inside | (solution.gain > rounding)
-    accepted = finite & (ratio > ACCEPT) & significant
+    accepted = finite & (ratio > policy.accept) & significant
     enough = xp.maximum(tolerance, rounding)
     converged = accepted & solution.inside & (solution.gain < enough)
     # Flat directions can look negative by rounding alone, and then no solve ends inside. If
@@ -118,19 +136,25 @@ def trust_region_step(
         accepted=accepted,
         finite=finite,
         converged=converged,
-        radius=next_radius(radius, solution.length, ratio, trusted, objective.finfo),
+        radius=next_radius(radius, solution.length, ratio, trusted, objective.finfo, policy=policy),
     )
 
 
 def next_radius(
-    radius: Scalar, length: Scalar, ratio: Scalar, trusted: Scalar, finfo: Any
+    radius: Scalar,
+    length: Scalar,
+    ratio: Scalar,
+    trusted: Scalar,
+    finfo: Any,
+    *,
+    policy: RegionRules = REGION,
 ) -> Scalar:
     """Shrink after a bad step; grow after a good one that reached the boundary."""
     xp = la.namespace(radius)
     length = xp.where(xp.isfinite(length), length, radius)
     shrunk = 0.25 * xp.minimum(length, radius)
     grown = xp.where(length > 0.9 * radius, 3 * radius, radius)
-    radius = xp.where(ratio > GOOD, grown, xp.where(ratio > POOR, radius, shrunk))
+    radius = xp.where(ratio > policy.good, grown, xp.where(ratio > policy.poor, radius, shrunk))
     tiny = float(finfo.tiny) ** 0.5
     return xp.clip(xp.where(trusted, radius, shrunk), tiny, 1 / tiny)
 
@@ -165,9 +189,9 @@ def agreement(
     return (value - trial_value + lift) / (gain + lift)
 
 
-def cg_tolerance(grad_norm: Scalar) -> Scalar:
+def cg_tolerance(grad_norm: Scalar, *, policy: RegionRules = REGION) -> Scalar:
     """Relative residual of a Newton system: looser far from the optimum, where it is enough."""
-    return la.namespace(grad_norm).clip(grad_norm, TIGHTEST, LOOSEST)
+    return la.namespace(grad_norm).clip(grad_norm, policy.tightest, policy.loosest)
 
 
 def from_cg(result: CGResult) -> SubproblemSolution:

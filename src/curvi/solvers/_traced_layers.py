@@ -28,8 +28,6 @@ from curvi.solvers._factors import cut
 from curvi.solvers._method import Layer, Pass
 from curvi.solvers._walk import Leaf, Place, Walk
 
-_LARGEST_FACTOR = 2048  # beyond, a side of a layer is preconditioned by its diagonal, or not at all
-
 
 @dataclass(frozen=True)
 class TracedLayers:
@@ -78,14 +76,18 @@ class TracedLayers:
         leaves = [site.leaf for site in self.places]
         return [*leaves, *(i for i in range(len(self.decays)) if i not in leaves)]
 
-    def layers(self, params: PyTree) -> tuple[Layer, ...]:
-        """Products with both factors, where they are not too large; the rest with a diagonal."""
+    def layers(self, params: PyTree, *, largest_factor: int = 2048) -> tuple[Layer, ...]:
+        """Products with both factors, where they are not too large; the rest with a diagonal.
+
+        ``largest_factor``: beyond, a side of a layer is preconditioned by its diagonal, or
+        not at all.
+        """
         shapes = [matrix.shape for matrix in self.matrices(params)]
         products = len(self.places)
         return tuple(
             Layer(
-                white_input=number >= products or shape[0] > _LARGEST_FACTOR,
-                diagonal_output=number >= products or shape[1] > _LARGEST_FACTOR,
+                white_input=number >= products or shape[0] > largest_factor,
+                diagonal_output=number >= products or shape[1] > largest_factor,
                 decay=self.decays[leaf],
                 bias=False,
             )

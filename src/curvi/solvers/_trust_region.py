@@ -21,12 +21,21 @@ from curvi.solvers._newton import (
     step_info,
     tangent_metric,
 )
-from curvi.solvers._step import GOOD, LOOSEST, POOR, next_radius, trust_region_step
+from curvi.solvers._step import REGION, next_radius, trust_region_step
 
-_WINDOW = 40  # steps, at least, over which the gain of stochastic steps is averaged
-_ROUNDING = 16  # units in the last place of the parameters, as a norm
-_SMALL = 0.1  # first radius over the size of the parameters
-_NOISE = 0.05  # nats per root of a parameter: what noise may still cost when a run stops
+
+@dataclass(frozen=True)
+class Stopping:
+    """When a trust-region run has converged under noise, and where it starts."""
+
+    window: int = 40  # steps, at least, over which the gain of stochastic steps is averaged
+    rounding: int = 16  # units in the last place of the parameters, as a norm
+    first_radius: float = 0.1  # first radius over the size of the parameters
+    # nats per root of a parameter: what noise may still cost when a run stops
+    noise_left: float = 0.05
+
+
+STOPPING = Stopping()
 
 
 class TrustRegionState(NamedTuple):
@@ -113,7 +122,7 @@ class TrustRegion(Method):
         """
         if problem.fixed or problem.metric(params) is not None:
             return size**0.5
-        return _SMALL * (optax.tree.norm(params) + 0.1 * size**0.5)
+        return STOPPING.first_radius * (optax.tree.norm(params) + 0.1 * size**0.5)
 
     def step(
         self,
@@ -194,7 +203,7 @@ class TrustRegion(Method):
             preconditioner=metric,
             natural_norm=True,
             radius=state.radius,  # bounds the step where the curvature is negative
-            relative_tolerance=LOOSEST,
+            relative_tolerance=REGION.loosest,
             max_steps=min(self.cg_steps, 50),
             verify=False,
         )
@@ -216,7 +225,7 @@ class TrustRegion(Method):
         # end of the way.
         natural = metric.solve(gradient)
         gain = 0.5 * optax.tree.vdot(other_gradient, natural)
-        change = jnp.where(ratio > GOOD, 0.8, jnp.where(ratio < POOR, 1.5, 1.0))
+        change = jnp.where(ratio > REGION.good, 0.8, jnp.where(ratio < REGION.poor, 1.5, 1.0))
         # The radius shrinks at a rejection, and any accepted step that it cut short lets it grow
         # again: rejections by noise alone must not freeze the run. Along negative curvature the
         # model says nothing about how far to go, and only a step that delivers lets it grow.
@@ -268,10 +277,10 @@ def _acceptable(delivered: Array, predicted: Array, solved: Any, difference: Any
     return delivered > -forgiven
 
 
-def _is_rounding(step: Any, params: Any) -> Array:
+def _is_rounding(step: Any, params: Any, *, policy: Stopping = STOPPING) -> Array:
     """Whether a step is at the level of rounding, where no value can judge it and none is lost."""
     size = optax.tree.norm(params)
-    return optax.tree.norm(step) <= _ROUNDING * jnp.finfo(size.dtype).eps * size
+    return optax.tree.norm(step) <= policy.rounding * jnp.finfo(size.dtype).eps * size
 
 
 def _next_damping(state: TrustRegionState, change: Array) -> Array:
@@ -286,7 +295,12 @@ def _next_damping(state: TrustRegionState, change: Array) -> Array:
 
 
 def _averaged(
-    state: TrustRegionState, gain: Array, noise: Array, accepted: Array
+    state: TrustRegionState,
+    gain: Array,
+    noise: Array,
+    accepted: Array,
+    *,
+    policy: Stopping = STOPPING,
 ) -> tuple[TrustRegionState, Array]:
     """Average iterates over about the last third of the run, and gains over its second half.
 
@@ -298,7 +312,7 @@ def _averaged(
     moves = state.moves.astype(gain.dtype)
     weight = 1 / jnp.maximum(moves / 3, 1.0)
     average = jax.tree.map(lambda a, p: a + weight * (p - a), state.average, state.params)
-    weight = 1 / jnp.clip(moves, 1.0, jnp.maximum(_WINDOW, moves / 2))
+    weight = 1 / jnp.clip(moves, 1.0, jnp.maximum(policy.window, moves / 2))
     mean = state.gain_mean + weight * (gain - state.gain_mean)
     square = state.gain_square + weight * (gain**2 - state.gain_square)
     kept = state._replace(
@@ -311,4 +325,6 @@ def _averaged(
     error = jnp.sqrt(jnp.maximum(square - mean**2, 0.0) / jnp.maximum(2 / weight - 1, 1.0))
     cost = 0.5 * kept.noise / jnp.maximum(2 / weight - 1, 1.0)
     size = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    return kept, (state.moves >= 2 * _WINDOW) & (mean < error) & (cost < _NOISE * size**0.5)
+    return kept, (state.moves >= 2 * policy.window) & (mean < error) & (
+        cost < policy.noise_left * size**0.5
+    )
