@@ -8,6 +8,7 @@ from scipy import sparse
 
 from curvi._core.errors import InputError, NumericalError
 from curvi.linalg import ConstrainedFactor, Pattern, RowProducts, gram_entries
+from curvi.linalg._ordering import Ordering
 
 pytestmark = pytest.mark.float64_only
 
@@ -57,6 +58,13 @@ def scattered(count, width, rng):
 
 
 KINDS = {f.__name__: f for f in (chain, groups, crossed, lattice, scattered)}
+# The orders of elimination, each forced upon every pattern.
+ORDERS = {
+    "chosen": Ordering(),
+    "layers": Ordering(dense=0, leaf=1, thin=np.inf),
+    "rounds": Ordering(dense=0, leaf=1, thin=0, fill=np.inf, dense_end=-1),
+    "dissection": Ordering(dense=0, leaf=3, thin=0, dense_end=np.inf),
+}
 cases = st.tuples(
     st.sampled_from(sorted(KINDS)), st.integers(1, 14), st.integers(1, 4), st.integers(0, 2**31 - 1)
 )
@@ -72,15 +80,15 @@ def positive_definite(pattern, lead, rng):
 
 
 @settings(max_examples=150, deadline=None)
-@given(cases, st.sampled_from([(), (1,), (3,), (2, 2)]))
-def test_a_factor_agrees_with_the_dense_matrix(case, lead):
+@given(cases, st.sampled_from([(), (1,), (3,), (2, 2)]), st.sampled_from(sorted(ORDERS)))
+def test_a_factor_agrees_with_the_dense_matrix(case, lead, order):
     kind, count, width, seed = case
     rng = np.random.default_rng(seed)
     rows, columns, size, border = KINDS[kind](count, width, rng)
     shuffled = rng.permutation(size)
     pattern = Pattern(
         shuffled[np.asarray(rows)], shuffled[np.asarray(columns)], size,
-        border=shuffled[np.asarray(border, int)],
+        border=shuffled[np.asarray(border, int)], ordering=ORDERS[order],
     )  # fmt: skip
     values = positive_definite(pattern, lead, rng)
     dense = pattern.dense(values)
@@ -185,11 +193,12 @@ def test_a_matrix_times_vectors_is_the_dense_product(case):
     np.testing.assert_allclose(pattern.multiply(values, vectors), expected, atol=1e-11)
 
 
+@pytest.mark.parametrize("order", sorted(ORDERS))
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_a_point_that_is_not_positive_definite_does_not_spoil_the_others(kind):
+def test_a_point_that_is_not_positive_definite_does_not_spoil_the_others(kind, order):
     rng = np.random.default_rng(0)
     rows, columns, size, border = KINDS[kind](6, 2, rng)
-    pattern = Pattern(rows, columns, size, border=border)
+    pattern = Pattern(rows, columns, size, border=border, ordering=ORDERS[order])
     values = positive_definite(pattern, (3,), rng)
     values[1, pattern.diagonal[size // 2]] = -1.0
     factor = pattern.factor(values)

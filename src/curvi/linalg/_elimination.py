@@ -156,7 +156,13 @@ class Round:
     pairs: slice
 
 
-def eliminate(pattern: sparse.spmatrix, dense: np.ndarray) -> Elimination | None:
+def eliminate(
+    pattern: sparse.spmatrix,
+    dense: np.ndarray,
+    *,
+    most_dense: int = MOST_DENSE_ROWS,
+    most_fill: float = _MOST_FILL,
+) -> Elimination | None:
     """Choose rounds for a pattern; None where too much fills in.
 
     Parameters
@@ -165,6 +171,10 @@ def eliminate(pattern: sparse.spmatrix, dense: np.ndarray) -> Elimination | None
         Non-zero where two coordinates touch; symmetric. The diagonal does not matter.
     dense : array of int
         Coordinates that are dense.
+    most_dense : int
+        Coordinates that may be dense in the end.
+    most_fill : float
+        Entries per coordinate that elimination may fill in.
     """
     dimension = pattern.shape[0]
     inside = np.zeros(dimension, bool)
@@ -181,14 +191,14 @@ def eliminate(pattern: sparse.spmatrix, dense: np.ndarray) -> Elimination | None
         across = graph[taken][:, rest].tocoo()
         edges.append((active[taken][across.row], active[rest][across.col]))
         filled += across.nnz
-        if filled > _MOST_FILL * max(dimension, 1):
+        if filled > most_fill * max(dimension, 1):
             return None
         chosen.append(active[taken])
         link = sparse.csr_matrix(across)
         graph = _cleaned(graph[rest][:, rest] + link.T @ link)
         active = active[rest]
     first = np.concatenate([np.flatnonzero(inside), active])
-    if len(first) > MOST_DENSE_ROWS:
+    if len(first) > most_dense:
         return None
     blocks = chosen[::-1]
     order = np.concatenate([first, *blocks]).astype(int)

@@ -9,12 +9,15 @@ the precisions of the effects at several hyperparameters:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from scipy import linalg
 
 from curvi._core.errors import InputError
 from curvi.linalg._factor import Factor
+from curvi.linalg._ordering import Ordering
+from curvi.linalg._plan import Plan, plan
 
 
 class Pattern:
@@ -29,6 +32,11 @@ class Pattern:
         Rows of the matrix.
     border : sequence of int, optional
         Coordinates that touch most others, such as regression coefficients: eliminated last.
+    places : array, shape (size, dimensions), optional
+        Where coordinates lie, in space or time: separators are looked for across these axes too.
+        NaN where a coordinate lies nowhere.
+    ordering : Ordering, optional
+        What decides between the orders of elimination.
 
     Attributes
     ----------
@@ -58,11 +66,14 @@ class Pattern:
         size: int,
         *,
         border: np.ndarray | Sequence[int] = (),
+        places: np.ndarray | None = None,
+        ordering: Ordering | None = None,
     ) -> None:
         one, other = np.asarray(rows, np.int64).ravel(), np.asarray(columns, np.int64).ravel()
         if len(one) != len(other):
             raise InputError(f"a pattern has {len(one)} rows and {len(other)} columns of entries")
         self.size, self.border = int(size), np.unique(np.asarray(border, np.int64))
+        self._places, self._ordering = places, ordering or Ordering()
         for name, index in (("rows", one), ("columns", other), ("border", self.border)):
             if len(index) and not (index.min() >= 0 and index.max() < size):
                 raise InputError(f"{name} of a pattern of size {size} are 0 to {size - 1}")
@@ -77,6 +88,12 @@ class Pattern:
     def entries(self) -> int:
         """Number of entries."""
         return len(self._keys)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """How matrices are factorised; found when it is first asked for."""
+        given = self.rows, self.columns, self.size, self.border
+        return plan(*given, self._places, self._ordering)
 
     def positions(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Where entries of the matrix stand among the values.
