@@ -105,7 +105,7 @@ class Factor:
                 try:
                     out[point] = np.linalg.cholesky(blocks[point])
                 except np.linalg.LinAlgError:
-                    self._give_up(point)
+                    self._give_up(int(point))
             return out
 
     def _eliminate(self, bucket: Bucket) -> None:
