@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 
 import curvi
-from curvi._core import deadline
+from curvi._core import run as context
 from curvi.diagnostics import _evaluation as evaluation
 from curvi.engine import _drivers as drivers
-from curvi.engine import _loop as loop
 from curvi.solvers._flat import FlatObjective
 from tests.adversarial.outcomes import warned
-from tests.adversarial.test_interrupts import correlated, skewed
+from tests.adversarial.test_interrupts import build, correlated, simulate, skewed
 
 pytestmark = [
     pytest.mark.float64_only,
@@ -55,7 +54,7 @@ class Clock:
     def __init__(self, monkeypatch):
         self.late = 0.0
         seconds = SimpleNamespace(perf_counter=lambda: time.perf_counter() + self.late)
-        monkeypatch.setattr(loop, "time", seconds)
+        monkeypatch.setattr(context, "time", seconds)
 
     def jump(self):
         self.late = 2 * HOUR
@@ -151,10 +150,8 @@ def test_a_step_on_the_host_is_left_when_the_time_is_up(monkeypatch):
     def late(*arguments):
         if len(seen) == 2:  # two steps are done, and the third has begun
             clock.jump()
-            monkeypatch.setattr(deadline, "_end", SimpleNamespace(get=lambda: 0.0, **settable))
         return evaluate(*arguments)
 
-    settable = {"set": lambda end: None, "reset": lambda token: None}
     monkeypatch.setattr(FlatObjective, "__call__", late)
     result = warned(
         lambda: curvi.fit(skewed, jnp.full(2, -40.0), on_step=seen.append, num_starts=1, **QUICK),
@@ -185,3 +182,51 @@ def test_what_a_fit_that_ended_early_says_costs_no_replicates(options, monkeypat
     assert not calls
     assert result.mc_error is None or result.mc_error >= 0
     assert len(calls) == 1
+
+
+def simulated_until(clock, last):
+    """A simulator after whose call with this number the time is up."""
+    calls = []
+
+    def simulating(key):
+        calls.append(None)
+        if len(calls) == last:
+            clock.jump()
+        return simulate(key)
+
+    return simulating
+
+
+def test_a_calibration_that_runs_out_of_time_is_by_the_simulations_that_are_done(monkeypatch):
+    options = {**QUICK, "num_simulations": 12}
+    first = simulated_until(Clock(monkeypatch), 12)
+    found = warned(
+        lambda: curvi.calibrate(first, build, **options),
+        curvi.NotConvergedWarning,
+        "time_budget ran out after 11 of 12 simulations",
+    )
+    assert len(found.probabilities) == 11
+    assert found.failures == 0
+    whole = curvi.calibrate(simulate, build, **options)
+    np.testing.assert_array_equal(found.probabilities, whole.probabilities[:11])
+
+
+def test_a_calibration_with_too_little_time_says_so(monkeypatch):
+    few = simulated_until(Clock(monkeypatch), 4)
+    with pytest.raises(curvi.NumericalError, match="after 3 of 20 simulations: too few"):
+        curvi.calibrate(few, build, num_simulations=20, **QUICK)
+
+
+def test_the_mode_of_laplace_is_found_in_time_or_refused(monkeypatch):
+    clock, seen = Clock(monkeypatch), []
+
+    def late(info):
+        seen.append(info)
+        clock.jump()
+
+    options = {"progress": False, "on_step": late, "execution": "eager"}
+    start = jnp.full(2, -40.0)
+    with pytest.raises(curvi.NumericalError, match="time_budget ran out"):
+        curvi.laplace(skewed, start, time_budget=HOUR, **options)
+    assert len(seen) == 1
+    assert curvi.laplace(skewed, start, **options).steps > 1

@@ -238,6 +238,11 @@ def test_a_calibration_without_a_finished_simulation_has_no_result():
     assert caught.value.result is None
 
 
+def test_ctrl_c_on_the_way_to_a_mode_raises():
+    with pytest.raises(curvi.Interrupted, match="Interrupted by the user"):
+        curvi.laplace(skewed, jnp.full(2, -40.0), progress=False, on_step=lambda info: ctrl_c())
+
+
 def table():
     random = np.random.default_rng(0)
     X = random.normal(size=(60, 3))

@@ -66,7 +66,7 @@ def test_derivatives_are_the_same_on_two_devices_and_in_two_and_four_processes(t
 def test_a_process_that_fails_while_another_waits_for_it_ends_the_run(tmp_path):
     script = tmp_path / "fails.py"
     script.write_text(
-        "import jax\nfrom curvi._core.meshes import agreed\n"
+        "import jax\nfrom curvi._core.processes import agreed\n"
         "if jax.process_index() == 1:\n    raise RuntimeError('boom')\nagreed(1.0)\n",
         encoding="utf-8",
     )

@@ -9,6 +9,7 @@ import pytest
 
 import curvi
 from curvi._core.errors import InputError
+from curvi._core.run import Phase
 from curvi.engine import hooks_for
 from curvi.engine._loop import Progress
 
@@ -103,10 +104,12 @@ def test_a_bar_names_the_phase_the_bound_and_the_time_left(monkeypatch):
         assert task.description == "compiling"
         hook(Progress(2, 10, 4.0, [rows], lambda run: None, ended=False))
         assert task.description == "fitting"
-        assert task.fields == {"value": "ELBO -2.5", "left": "at most 0:00:16 left"}
+        assert task.fields == {"value": "step 2 ELBO -2.5", "left": "at most 0:00:16 left"}
         hook(Progress(4, 10, 8.0, [rows], lambda run: None, ended=True))
         assert task.description == "checking"
         assert not task.fields["left"]
+        with Phase("replicates"):
+            assert task.description == "replicates"
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with hooks_for(True, "ELBO") as hooks:
         assert hooks == ()

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import curvi
-from curvi._core.meshes import each_on_one, place_rows, sharded
+from curvi._core.meshes import each_on_one, place_rows
+from curvi._core.run import within
 from curvi.engine._identity import array_digest
 from curvi.objective import neg_elbo
 from curvi.solvers._kfac import _inverse_root
@@ -51,7 +52,9 @@ def derivatives(mesh, dtype):
         return jax.jvp(jax.grad(lambda x: shared.density.log_prob(x, data)), (z,), (v,))
 
     found = both(shared.rows, z, v)
-    parts = (*found, own_draws(shared, dtype), sharded(roots)(dtype, mesh=mesh))
+    with within(mesh=mesh):
+        own = roots(dtype)
+    parts = (*found, own_draws(shared, dtype), own)
     return [np.asarray(part, np.float64).tolist() for part in parts]
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import curvi
-from curvi._core.meshes import place_rows, sharded
+from curvi._core.meshes import place_rows
+from curvi._core.run import within
 from curvi._core.trees import usual_promotion
 from curvi.engine import _checkpoint
 from curvi.engine._identity import _shared_digest
@@ -108,7 +109,8 @@ def test_a_run_on_other_devices_is_refused_by_name(tmp_path):
 def test_what_a_run_has_found_is_restored_to_all_devices():
     mesh, tree = curvi.data_mesh(1), {"mean": jnp.zeros(2), "key": jax.random.key(1)}
     leaves = [jax.random.key(2), np.ones(2)]
-    found = sharded(restored_tree)(tree, leaves, mesh=mesh)
+    with within(mesh=mesh):
+        found = restored_tree(tree, leaves)
     assert {leaf.sharding.mesh for leaf in jax.tree.leaves(found)} == {mesh}
     assert found["mean"].tolist() == [1.0, 1.0]
     assert found["key"] == leaves[0]

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import curvi
-from curvi.engine import Progress, _checkpoint
+from curvi.engine import Progress, _checkpoint, opened
 from curvi.vae._stopping import EarlyStopping
+from tests.adversarial.test_interrupts import build, simulate
 from tests.engine import kill_worker
 from tests.engine.runs import CutError, bits, cut_after, fit, log_density
 
@@ -227,10 +228,10 @@ def test_a_signal_finishes_the_step_saves_and_says_where(tmp_path, number):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_that_comes_after_the_last_step_is_not_passed_over_in_silence(tmp_path, number):
-    @_checkpoint.resumable
     def call(checkpoint=None):
-        os.kill(os.getpid(), number)
-        return 5
+        with opened(locals(), "call") as run:
+            os.kill(os.getpid(), number)
+            return run.returned(5)
 
     with warnings.catch_warnings(record=True, action="always") as said:
         try:
@@ -248,6 +249,26 @@ def test_a_call_in_another_thread_has_checkpoints_and_leaves_signals_alone(tmp_p
     thread.start()
     thread.join()
     assert bits(found[0]) == bits(fit())
+
+
+def test_a_mode_and_a_calibration_that_are_done_are_found_again(tmp_path):
+    seen, options = [], {"progress": False, "on_step": lambda info: seen.append(info.step)}
+    modes = [
+        curvi.laplace(log_density, jnp.zeros(3), checkpoint=tmp_path / "mode", **options)
+        for _ in range(2)
+    ]
+    assert seen == list(range(modes[0].steps))
+    np.testing.assert_array_equal(modes[0].mode, modes[1].mode)
+    np.testing.assert_array_equal(modes[0].covariance, modes[1].covariance)
+    options |= {"num_simulations": 10, "family": curvi.MeanField(), "execution": "eager"}
+    seen.clear()
+    first, count = (
+        curvi.calibrate(simulate, build, checkpoint=tmp_path / "all", **options),
+        len(seen),
+    )
+    again = curvi.calibrate(simulate, build, checkpoint=tmp_path / "all", **options)
+    assert len(seen) == count > 10
+    np.testing.assert_array_equal(first.probabilities, again.probabilities)
 
 
 def test_a_fit_goes_on_from_an_earlier_one():

@@ -11,10 +11,10 @@ import importlib
 import signal
 import sys
 import warnings
-from types import ModuleType
+from functools import cache
+from types import ModuleType, TracebackType
 from typing import Any
 
-from curvi._core.leaving import exit_with_130
 from curvi._core.text import printable
 
 
@@ -86,7 +86,25 @@ class Interrupted(_Carrier, KeyboardInterrupt):
 
     def __init__(self, message: str = "", result: Any = None) -> None:
         super().__init__(message, result)
-        exit_with_130()
+        _exit_with_130()
+
+
+@cache
+def _exit_with_130() -> None:
+    """Let a script that Ctrl-C has ended say so by its code.
+
+    Python itself does that for ``KeyboardInterrupt``, but not for exceptions derived from it.
+    """
+    before = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        before(kind, error, traceback)
+        if isinstance(error, KeyboardInterrupt):
+            sys.exit(128 + signal.SIGINT)
+
+    sys.excepthook = hook
 
 
 class Terminated(_Carrier, SystemExit):

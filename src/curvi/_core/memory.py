@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 
 from curvi._core.errors import InputError, MemoryBudgetError
+from curvi._core.run import current_run, within
 
 _ROWS_AT_ONCE = 2048  # whose factors or quadrature nodes stay in the cache
 _UNITS = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-_budget: ContextVar[int | None] = ContextVar("curvi_memory_budget", default=None)
 
 
 @contextmanager
@@ -45,11 +44,8 @@ def memory_budget(limit: int | str) -> Iterator[None]:
     >>> with curvi.memory_budget("2 GiB"):
     ...     pass
     """
-    token = _budget.set(_parsed(limit, "limit"))
-    try:
+    with within(memory=_parsed(limit, "limit")):
         yield
-    finally:
-        _budget.reset(token)
 
 
 def _parsed(limit: int | str, name: str) -> int:
@@ -72,7 +68,7 @@ def _parsed(limit: int | str, name: str) -> int:
 
 def budget_bytes() -> int:
     """The memory budget in bytes: set by ``memory_budget``, the environment, or the machine."""
-    if (inside := _budget.get()) is not None:
+    if (inside := current_run().memory) is not None:
         return inside
     if named := os.environ.get("CURVI_MEMORY_BUDGET"):
         return _parsed(named, "CURVI_MEMORY_BUDGET")

@@ -1,18 +1,14 @@
-"""Rows over several devices: how they are placed, and how processes agree on what comes next.
+"""Rows over several devices: how they are placed, and who works on them.
 
 Every process of a job runs the same program on the same arguments. Rows are cut along the axis
-"data" of a mesh, everything else is on every device, and XLA adds up what the shards give. What
-depends on a clock or a signal is decided by all processes together: two of them that take different
-numbers of steps would wait for each other for ever.
+"data" of a mesh, everything else is on every device, and XLA adds up what the shards give.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +17,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from curvi._core.errors import InputError
-from curvi._core.launched import launched
+from curvi._core.processes import of_all_processes
+from curvi._core.run import current_run
 
 AXIS = "data"
 _BLOCK = 64  # rows of the innermost sum, which no shard cuts through
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-_current: ContextVar[Mesh | None] = ContextVar("curvi_mesh", default=None)
 
 
 def data_mesh(num_devices: int | None = None) -> Mesh:
@@ -74,26 +68,10 @@ def checked_mesh(mesh: Any) -> Mesh:
     return mesh
 
 
-def sharded(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Give a function a keyword ``mesh``: inside, :func:`current_mesh` returns it."""
-
-    @functools.wraps(call)
-    def inside(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        mesh: Any = kwargs.pop("mesh", None)
-        if mesh is None:
-            return call(*args, **kwargs)
-        token = _current.set(checked_mesh(mesh))
-        try:
-            return call(*args, **kwargs)
-        finally:
-            _current.reset(token)
-
-    return inside
-
-
 def current_mesh() -> Mesh | None:
     """The mesh of the call that is under way, if it has one."""
-    return _current.get()
+    mesh: Mesh | None = current_run().mesh
+    return mesh
 
 
 def layout() -> str:
@@ -194,22 +172,6 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
     return jax.tree.map(placed, tree)
 
 
-def beat() -> None:
-    """Tell a launcher that watches this process that it is about to take steps."""
-    if (own := launched()) is not None:
-        own.pulse.touch()
-
-
-def agreed(value: float) -> float:
-    """The value of the first process, in all of them; called by all at the same point."""
-    if jax.process_count() == 1:
-        return value
-    from jax.experimental import multihost_utils
-
-    bits = np.frombuffer(np.float64(value).tobytes(), np.uint32)  # whatever JAX's precision is
-    return float(np.asarray(multihost_utils.broadcast_one_to_all(bits)).view(np.float64)[0])
-
-
 def divided(compute: Callable[..., Any], *arrays: np.ndarray) -> Any:
     """``compute(*arrays)`` on the host, its rows shared by the processes of the current mesh.
 
@@ -236,21 +198,3 @@ def divided(compute: Callable[..., Any], *arrays: np.ndarray) -> Any:
         return np.concatenate([block.reshape(filled.shape)[: len(p)] for block, p in pairs])
 
     return tuple(map(whole, found)) if isinstance(found, tuple) else whole(found)
-
-
-def of_all_processes(own: bytes) -> bytes:
-    """Bytes of every process, one after another; all give as many, at the same point."""
-    if jax.process_count() == 1:
-        return own
-    from jax.experimental import multihost_utils
-
-    return bytes(np.asarray(multihost_utils.process_allgather(np.frombuffer(own, np.uint8))))
-
-
-def largest(value: int) -> int:
-    """The largest value of any process, in all of them; called by all at the same point."""
-    if jax.process_count() == 1:
-        return value
-    from jax.experimental import multihost_utils
-
-    return int(np.max(multihost_utils.process_allgather(np.asarray(value, np.int32))))

@@ -29,7 +29,7 @@ import tyro
 
 from curvi._core import validation
 from curvi._core.errors import InputError
-from curvi._core.launched import join, launched
+from curvi._core.processes import join, launched
 from curvi.cli._terminal import complain, pass_on
 
 _LOOK = 0.1  # seconds between two looks at the workers

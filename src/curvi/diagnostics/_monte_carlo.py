@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from curvi._core.errors import Interrupted, Outcome
+from curvi._core.run import Phase
 from curvi.engine import Budget, Execution, Resources, RunResult, VariationalProblem, run
 from curvi.objective import Stream, fixed_draws
 from curvi.solvers import Method, TrustRegion
@@ -117,13 +118,13 @@ def replicates(
         done = rows[: 1 + index]
         if limits.left() <= 0:
             return Replicates(done, out_of_time=True)
-        try:
+        with Phase("replicates") as phase:
             other = resources._replace(
                 noise=draws_of(problem, resources.key, Stream.REPLICATES, index)
             )
             ended = _run(problem, method, params, other, limits, execution)
-        except KeyboardInterrupt:
-            raise Interrupted("interrupted among replicates", Replicates(done)) from None
+        if phase.left:
+            raise Interrupted("interrupted among replicates", Replicates(done))
         if _is_optimum(ended, policy=policy):
             rows[1 + index] = np.asarray(ended.params.mean)
         elif limits.left() <= 0:
@@ -141,10 +142,7 @@ def _run(
 ) -> RunResult:
     """A run whose interruption is the caller's affair."""
     newton = _newton(method, problem)
-    ended = run(problem, newton, params, resources, limits, execution=execution)
-    if ended.outcome is Outcome.INTERRUPTED:
-        raise KeyboardInterrupt
-    return ended
+    return run(problem, newton, params, resources, limits, execution=execution).whole()
 
 
 def _newton(method: Method, problem: VariationalProblem) -> Method:

@@ -1,6 +1,6 @@
 """The one loop: steps on the host or on device, budgets, hooks and the trace."""
 
-from curvi.engine._checkpoint import Checkpoint, checkpointed, resumable
+from curvi.engine._checkpoint import Checkpoint, checkpointed, opened
 from curvi.engine._checkpoint import Session as Session
 from curvi.engine._drivers import EagerDriver as EagerDriver
 from curvi.engine._execution import Execution
@@ -27,7 +27,7 @@ __all__ = [
     "VariationalProblem",
     "checkpointed",
     "hooks_for",
-    "resumable",
+    "opened",
     "run",
     "run_driver",
     "run_starts",

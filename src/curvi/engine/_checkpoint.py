@@ -10,19 +10,17 @@ same bits as a call that was never interrupted.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import inspect
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,19 +28,20 @@ import numpy as np
 from curvi._core import validation
 from curvi._core.callbacks import own_exceptions
 from curvi._core.errors import InputError, Terminated, warn_user
-from curvi._core.meshes import agreed, largest, of_all_processes
+from curvi._core.meshes import checked_mesh
+from curvi._core.processes import agreed, largest, of_all_processes
+from curvi._core.run import Clock, Run, current_run, is_ctrl_c, within
 from curvi.engine._identity import Identities, described, plain
 from curvi.io import CHECKPOINT, FORMAT, Decoder, Encoder, read_file, versions, write_file
 
-# What may differ from one call to the next: how long it runs, and what it shows.
+# What may differ from one call to the next: how long it runs, and what it shows. The runs compare
+# their devices.
 _FREE = {
     "max_steps", "time_budget", "progress", "on_failure", "on_step", "verbose", "max_epochs",
-    "max_iter", "patience", "checkpoint", "self",
+    "max_iter", "patience", "checkpoint", "mesh", "self",
 }  # fmt: skip
 _MANY = 20  # arrays that are not described one by one
 _SAME_VERSIONS = ("curvi", "jax", "jaxlib", "numpy")
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,7 @@ class Session:
         self._check_agreement()
 
     def __enter__(self) -> Session:
-        """Become the session of this thread; take the signals over in the main thread."""
-        self._token = _current.set(self)
+        """Take the signals over, in the main thread."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) is not signal.SIG_IGN:
@@ -119,7 +117,6 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         """Give the signals back; after SIGTERM the process ends, with what was saved."""
-        _current.reset(self._token)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if error is not None and self.did_stop:
@@ -128,7 +125,7 @@ class Session:
             if self.did_stop or (self.stopped_by and error is None):
                 self.say_where()
         finally:
-            if self.stopped_by == signal.SIGTERM and isinstance(error, KeyboardInterrupt | None):
+            if self.stopped_by == signal.SIGTERM and (error is None or is_ctrl_c(error)):
                 left = getattr(error, "result", self.result)
                 raise Terminated(f"terminated; {self.path} holds the checkpoint", left) from error
 
@@ -146,7 +143,7 @@ class Session:
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         """Ask the loop to end after the step that is under way; the second Ctrl-C does not wait."""
         if self.stopped_by and number == signal.SIGINT:
-            raise KeyboardInterrupt
+            signal.default_int_handler(number, frame)
         self.stopped_by = self.stopped_by or number
 
     def is_due(self) -> bool:
@@ -214,12 +211,10 @@ class Session:
         )
 
 
-_current: ContextVar[Session | None] = ContextVar("curvi_session", default=None)
-
-
 def current_session() -> Session | None:
     """The session of the call that is under way, if it has one."""
-    return _current.get()
+    session: Session | None = current_run().session
+    return session
 
 
 @contextlib.contextmanager
@@ -242,49 +237,54 @@ def checkpointed(checkpoint: Any, call: dict[str, str]) -> Iterator[Session | No
         yield None
         return
     policy = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-    with Session(policy, call) as session:
+    with Session(policy, call) as session, within(session=session):
         yield session
         session.save()
 
 
-def resumable(call: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Give a function of many runs a keyword ``checkpoint``, which it has in its signature.
+@contextlib.contextmanager
+def opened(call: dict[str, Any], name: str = "fit") -> Iterator[Run]:
+    """Open the run of an entry point, whose body is a ``with`` block.
 
-    Its other arguments, and those of an estimator, are what the checkpoint belongs to.
+    It gives the call its clock and budget (``time_budget``), its devices (``mesh``) and its
+    checkpoint (``checkpoint``), where it has these arguments. All others, and those of an
+    estimator, are what the checkpoint belongs to.
 
     Parameters
     ----------
-    call : callable
-        The function, or the method of an estimator.
+    call : dict
+        Its arguments: ``locals()``, before there is anything else.
+    name : str
+        What it is called.
 
-    Returns
-    -------
-    callable
-        The same, which resumes.
+    Yields
+    ------
+    Run
+        What :func:`curvi._core.run.current_run` returns in the block.
     """
-    signature = inspect.signature(call)
+    arguments = dict(call)
+    seconds, mesh = arguments.get("time_budget"), arguments.get("mesh")
+    if seconds is not None:
+        validation.positive_number(seconds, "time_budget")
+    changes: dict[str, Any] = {"clock": Clock(seconds, current_run().clock), "show": Run.show}
+    if mesh is not None:
+        changes["mesh"] = checked_mesh(mesh)
+    checkpoint = arguments.get("checkpoint")
+    described = {} if checkpoint is None else _described_call(name, arguments)
+    with own_exceptions(), within(**changes), checkpointed(checkpoint, described) as session:
+        if session is not None:
+            session.result = arguments.get("self")
+        try:
+            yield current_run()
+        except BaseException as error:
+            is_ctrl_c(error)
+            raise
 
-    @functools.wraps(call)
-    @own_exceptions()
-    def inside(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        checkpoint = kwargs.pop("checkpoint", None)
-        if checkpoint is None:
-            return call(*args, **kwargs)
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        with checkpointed(checkpoint, _described_call(call, dict(bound.arguments))) as session:
-            result = call(*args, **kwargs)
-            if session is not None:
-                session.result = result
-        return result
 
-    return inside
-
-
-def _described_call(call: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, str]:
+def _described_call(name: str, arguments: dict[str, Any]) -> dict[str, str]:
     owner = arguments.get("self")
-    name = call.__name__ if owner is None else f"{type(owner).__name__}.{call.__name__}"
     if owner is not None:
+        name = f"{type(owner).__name__}.{name}"
         options = inspect.signature(type(owner)).parameters
         arguments |= {option: getattr(owner, option) for option in options}
         if arguments.get("random_state", 0) is None:

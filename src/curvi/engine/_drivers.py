@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Array
 
 from curvi._core.compilation import QUICK, SizedJit, compiled, count_use
-from curvi._core.deadline import OutOfTime, deadline
 from curvi._core.errors import Outcome
 from curvi._core.meshes import current_mesh, replicate
+from curvi._core.run import OutOfTime, deadline
 from curvi._core.threads import one_blas_thread
 from curvi.engine._execution import Execution
 from curvi.engine._recording import leaves_of, restored_tree

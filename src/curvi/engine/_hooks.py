@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from curvi._core import validation
+from curvi._core.run import within
 from curvi.engine._loop import Hook, Progress
 
 
@@ -97,14 +98,15 @@ class OnStep:
 @contextlib.contextmanager
 def hooks_for(
     progress: bool,
-    quantity: str,
+    quantity: str = "",
     on_step: Callable[[StepInfo], Any] | None = None,
     sign: float = 1.0,
 ) -> Iterator[tuple[Hook, ...]]:
     """The user's callback, and a bar with the value and the time left on a terminal.
 
-    Rich is imported only when there is a terminal to draw on: on a small fit its import would
-    cost more than the fit.
+    The bar names the phase of the run that is under way, also where no loop takes steps. Rich is
+    imported only when there is a terminal to draw on: on a small fit its import would cost more
+    than the fit.
 
     Parameters
     ----------
@@ -135,21 +137,26 @@ def hooks_for(
     columns = (
         TextColumn("{task.description:<9}"),
         BarColumn(),
-        TextColumn("step {task.completed}"),
         TextColumn("{task.fields[value]}"),
         TimeElapsedColumn(),
         TextColumn("{task.fields[left]}"),
     )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield (*hooks, _BarHook(bar, quantity, sign))
+        hook = _BarHook(bar, quantity, sign)
+        with within(show=hook.show):
+            yield (*hooks, hook)
 
 
 class _BarHook:
-    """Shows the phase of a fit: compiling, fitting, and between and after runs checking."""
+    """Shows the phase of a run, and its last step."""
 
     def __init__(self, bar: Any, quantity: str, sign: float) -> None:
         self.bar, self.quantity, self.sign = bar, quantity, sign
         self.task = bar.add_task("compiling", total=None, value="", left="")
+
+    def show(self, doing: str) -> None:
+        """A phase has begun."""
+        self.bar.update(self.task, description=doing)
 
     def next_call(self, step: int) -> None:
         """After every chunk."""
@@ -162,7 +169,7 @@ class _BarHook:
             completed=progress.step,
             total=progress.max_steps,
             description="checking" if progress.ended else "fitting",
-            value=f"{self.quantity} {value:.6g}",
+            value=f"step {progress.step} {self.quantity} {value:.6g}",
             left=_left(progress),
         )
 

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from curvi._core.errors import InputError
-from curvi._core.meshes import layout, of_all_processes
+from curvi._core.meshes import layout
+from curvi._core.processes import of_all_processes
 from curvi._core.trees import leaf_names
 from curvi.io import Stream
 from curvi.solvers import Method, Problem

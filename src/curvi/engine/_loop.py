@@ -11,10 +11,9 @@ import jax
 import numpy as np
 
 from curvi._core.callbacks import own_exceptions
-from curvi._core.deadline import OutOfTime
-from curvi._core.errors import Outcome, keep_result
-from curvi._core.leaving import settle_at_exit
-from curvi._core.meshes import agreed, beat
+from curvi._core.errors import Interrupted, Outcome, keep_result
+from curvi._core.processes import agreed, beat
+from curvi._core.run import Clock, OutOfTime, Phase, current_run
 from curvi.engine._drivers import Chunk, Driver, make_driver
 from curvi.engine._execution import Execution
 from curvi.engine._recording import NOT_RECORDED, Position, Recording
@@ -85,13 +84,22 @@ class RunResult(NamedTuple):
     seconds: float
     compile_seconds: float
 
+    def whole(self) -> RunResult:
+        """Itself, as a part of something larger.
+
+        Raises
+        ------
+        Interrupted
+            Where Ctrl-C has cut it short.
+        """
+        if self.outcome is Outcome.INTERRUPTED:
+            raise Interrupted(self.outcome.sentence, self)
+        return self
+
 
 @dataclass(frozen=True)
 class Budget:
-    """When runs stop: a tolerance, and what all of them may spend together since ``began``.
-
-    Compilation of the steps does not count as time: a budget is meant for training, and what a
-    first call compiles a second one finds.
+    """When runs stop: a tolerance, and what all of them may spend together.
 
     Parameters
     ----------
@@ -99,28 +107,20 @@ class Budget:
         Remaining gain at which a method with a stopping rule has converged.
     max_steps : int
         Largest number of steps of a run.
-    time_budget : float, optional
-        Seconds; no limit by default.
     hooks : tuple of Hook
         Called between chunks of steps.
-    began : float
-        Time of ``time.perf_counter`` from which the seconds count; now by default.
-    compiling : list of float
-        Seconds of compilation so far, one entry per run; copies of a budget share the list.
+    clock : Clock
+        The time that they have: that of the call that is under way by default.
     """
 
     tolerance: float
     max_steps: int
-    time_budget: float | None = None
     hooks: tuple[Hook, ...] = ()
-    began: float = field(default_factory=lambda: time.perf_counter())  # noqa: PLW0108  looked up late
-    compiling: list[float] = field(default_factory=list)
+    clock: Clock = field(default_factory=lambda: current_run().clock or Clock())
 
     def left(self) -> float:
         """Seconds that are left; infinite without a budget of time."""
-        if self.time_budget is None:
-            return float("inf")
-        return agreed(self.time_budget - (time.perf_counter() - self.began - sum(self.compiling)))
+        return self.clock.left()
 
 
 def run(
@@ -195,12 +195,11 @@ def run_starts(
     if budget.left() <= 0:  # not even to compile
         return [_unmoved(params, Outcome.BUDGET) for params in starts]
     entered = time.perf_counter()
-    try:
+    with Phase("compiling") as compiling:
         driver = make_driver(problem, method, starts, resources, execution)
-    except KeyboardInterrupt:
-        settle_at_exit()
-        return [_unmoved(params, Outcome.INTERRUPTED) for params in starts]
-    budget.compiling.append(time.perf_counter() - entered)
+    if compiling.left:
+        return [_unmoved(params, compiling.outcome) for params in starts]
+    budget.clock.compiled(time.perf_counter() - entered)
     return run_driver(driver, len(starts), budget, spent=spent, recording=recording)
 
 
@@ -249,47 +248,47 @@ def run_driver(
             for run, outcome in enumerate(outcomes)
         ]
 
-    try:
-        driver.prepare(budget.tolerance)
-        clock = time.perf_counter()
-        compiling = clock - entered
-        budget.compiling.append(compiling)
-        at = Position(outcomes, tables, step, seconds)
-        outcomes, tables, step, seconds = recording.restored(driver, budget.hooks, at)
-        clock -= seconds
-        while Outcome.RUNNING in outcomes:
-            wishes = [hook.next_call(step) for hook in budget.hooks]
-            due_at = [max(wish, step + 1) for wish in wishes if wish is not None]
-            last = int(agreed(min([step + length, max_steps, *due_at])))
-            chunks = _advance(driver, last - step, budget, outcomes, is_first=step == 0)
-            now = time.perf_counter() - clock
-            _record(tables, chunks, step, seconds, now)
-            length = _next_length(length, now - seconds, driver.most_steps)
-            seconds, step = now, step + max(len(c.rows["value"]) for c in chunks)
-            outcomes = [chunk.outcome for chunk in chunks]
-            if step >= max_steps or budget.left() <= 0:
-                outcomes = [Outcome.BUDGET if o is Outcome.RUNNING else o for o in outcomes]
-            ended = Outcome.RUNNING not in outcomes
-            rows = [table[-1] for table in tables]
-            progress = Progress(step, max_steps, now, rows, driver.params, ended)
-            due = [w is None or step >= w or ended for w in wishes]
-            for verdict in [h(progress) for h, d in zip(budget.hooks, due, strict=True) if d]:
-                if verdict is not None:
-                    outcomes = [verdict if o in _OPEN else o for o in outcomes]
+    with Phase("fitting") as phase:
+        try:
+            driver.prepare(budget.tolerance)
+            clock = time.perf_counter()
+            compiling = clock - entered
+            budget.clock.compiled(compiling)
             at = Position(outcomes, tables, step, seconds)
-            outcomes = recording.after_chunk(driver, budget.hooks, at)
-            clock += time.perf_counter() - clock - now
-    except KeyboardInterrupt:
-        settle_at_exit()
+            outcomes, tables, step, seconds = recording.restored(driver, budget.hooks, at)
+            clock -= seconds
+            while Outcome.RUNNING in outcomes:
+                wishes = [hook.next_call(step) for hook in budget.hooks]
+                due_at = [max(wish, step + 1) for wish in wishes if wish is not None]
+                last = int(agreed(min([step + length, max_steps, *due_at])))
+                chunks = _advance(driver, last - step, budget, outcomes, is_first=step == 0)
+                now = time.perf_counter() - clock
+                _record(tables, chunks, step, seconds, now)
+                length = _next_length(length, now - seconds, driver.most_steps)
+                seconds, step = now, step + max(len(c.rows["value"]) for c in chunks)
+                outcomes = [chunk.outcome for chunk in chunks]
+                if step >= max_steps or budget.left() <= 0:
+                    outcomes = [Outcome.BUDGET if o is Outcome.RUNNING else o for o in outcomes]
+                ended = Outcome.RUNNING not in outcomes
+                rows = [table[-1] for table in tables]
+                progress = Progress(step, max_steps, now, rows, driver.params, ended)
+                due = [w is None or step >= w or ended for w in wishes]
+                for verdict in [h(progress) for h, d in zip(budget.hooks, due, strict=True) if d]:
+                    if verdict is not None:
+                        outcomes = [verdict if o in _OPEN else o for o in outcomes]
+                at = Position(outcomes, tables, step, seconds)
+                outcomes = recording.after_chunk(driver, budget.hooks, at)
+                clock += time.perf_counter() - clock - now
+        except Exception as error:
+            if step:
+                outcomes = [Outcome.INTERRUPTED] * num_runs
+                keep_result(error, results()[0])
+            raise
+    if phase.left:
         # Even where every run has just ended: the caller must not go on to the next task.
         cut = [o is Outcome.RUNNING for o in outcomes]
         pairs = zip(outcomes, cut, strict=True)
-        outcomes = [Outcome.INTERRUPTED if c or not any(cut) else o for o, c in pairs]
-    except Exception as error:
-        if step:
-            outcomes = [Outcome.INTERRUPTED] * num_runs
-            keep_result(error, results()[0])
-        raise
+        outcomes = [phase.outcome if c or not any(cut) else o for o, c in pairs]
     at = Position(outcomes, tables, step, seconds)
     return recording.finished(driver, budget.hooks, at, results())
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from curvi._core.errors import InputError, Interrupted, Outcome
-from curvi._core.meshes import beat, current_mesh, replicate
+from curvi._core.meshes import current_mesh, replicate
+from curvi._core.processes import beat
 from curvi.engine._checkpoint import Session, current_session
 
 

@@ -16,8 +16,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from curvi._core import validation
 from curvi._core.errors import InputError, Interrupted, MisfitWarning, Outcome, warn_user
 from curvi._core.memory import require_memory
-from curvi._core.meshes import current_mesh, sharded
-from curvi.engine import resumable
+from curvi._core.meshes import current_mesh
+from curvi.engine import opened
 from curvi.glm._choices import Choices
 from curvi.glm._design import Columns, is_selected
 from curvi.glm._fit import LIMITS
@@ -85,8 +85,6 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
     def _learn(self, labels: np.ndarray) -> None:
         """Keep the classes of a classifier."""
 
-    @sharded
-    @resumable
     def fit(
         self: Model, X: Any, y: Any, sample_weight: Any = None, *, mesh: Any = None,
         checkpoint: Any = None,
@@ -114,7 +112,7 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
 
         Raises
         ------
-        KeyboardInterrupt
+        Interrupted
             At Ctrl-C, with the attributes of what was fitted until then; cross-validation stops.
 
         Warns
@@ -124,17 +122,17 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
         MisfitWarning
             If sds are too small because the covariance, chosen or given, leaves correlations out.
         """
-        self._check_parameters()
-        on_disk = isinstance(X, np.memmap)
-        X, y, weight = self._check_rows(X, y, sample_weight)
-        one_predictor = self._labels(y).shape[0] <= 2
-        streamed = self._streams(X, on_disk) and one_predictor
-        if one_predictor and not streamed and self._takes_dense_steps(X):
-            X = stored_by_density(X, self._streaming.largest_copy)
-        blocks = self._streaming.blocks(X, y, weight) if streamed else [Block(X, y, weight)]
-        return self._fit_observations(Observations(blocks, self._labels, streamed=streamed))
+        with opened(locals()):
+            self._check_parameters()
+            on_disk = isinstance(X, np.memmap)
+            X, y, weight = self._check_rows(X, y, sample_weight)
+            one_predictor = self._labels(y).shape[0] <= 2
+            streamed = self._streams(X, on_disk) and one_predictor
+            if one_predictor and not streamed and self._takes_dense_steps(X):
+                X = stored_by_density(X, self._streaming.largest_copy)
+            blocks = self._streaming.blocks(X, y, weight) if streamed else [Block(X, y, weight)]
+            return self._fit_observations(Observations(blocks, self._labels, streamed=streamed))
 
-    @resumable
     def fit_blocks(self: Model, blocks: Any, *, checkpoint: Any = None) -> Model:
         """Fit rows that come in blocks, beyond memory: exact sums, one block at a time.
 
@@ -159,16 +157,17 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
             change from one pass to the next, more than two classes, a method other than
             ``"newton"``, or a low-rank covariance.
         """
-        self._check_parameters()
-        if self.method != "newton" or self.covariance == "low-rank":
-            raise InputError("rows in blocks need method='newton' and no low-rank covariance")
-        given = UserBlocks(blocks)
-        data = Observations(given, self._labels, streamed=True)
-        self.n_features_in_ = data.columns.mean.shape[0]
-        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
-        if given.names and all(isinstance(name, str) for name in given.names):
-            self.feature_names_in_ = np.array(given.names, dtype=object)
-        return self._fit_observations(data)
+        with opened(locals(), "fit_blocks"):
+            self._check_parameters()
+            if self.method != "newton" or self.covariance == "low-rank":
+                raise InputError("rows in blocks need method='newton' and no low-rank covariance")
+            given = UserBlocks(blocks)
+            data = Observations(given, self._labels, streamed=True)
+            self.n_features_in_ = data.columns.mean.shape[0]
+            self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+            if given.names and all(isinstance(name, str) for name in given.names):
+                self.feature_names_in_ = np.array(given.names, dtype=object)
+            return self._fit_observations(data)
 
     def _fit_observations(self: Model, data: Observations) -> Model:
         self._learn(data.labels)

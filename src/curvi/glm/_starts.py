@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from curvi._core.errors import Outcome
+from curvi._core.errors import Interrupted, Outcome
+from curvi._core.run import Phase
 from curvi.engine import RunResult, hooks_for
 from curvi.families import Family, Params
 from curvi.glm._stages import Hooks, Options
@@ -117,27 +118,26 @@ def best_start(
     options allow for all of them, nor any after the first few if these ended in one optimum.
     """
     found: list[tuple[RunResult, float]] = []
-    interrupted, spent = False, 0.0
+    spent = 0.0
     optima: tuple[Optimum, ...] = ()
-    with hooks_for(options.progress, "ELBO", sign=-1.0) as hooks:
-        try:
-            while len(found) < options.num_starts and not interrupted:
-                found.append(run_from(len(found), hooks))
-                interrupted = found[-1][0].outcome is Outcome.INTERRUPTED
-                spent += work * found[-1][0].steps
-                agreed = len(found) == options.enough and len(_optima(family, found, moments)) < 2
-                if agreed or spent * (1 + 1 / len(found)) > options.most_work:
-                    break
-        except KeyboardInterrupt:  # between runs; what earlier starts found is not lost
-            if not found:
-                raise
-            interrupted = True
+    with hooks_for(options.progress, "ELBO", sign=-1.0) as hooks, Phase("fitting") as phase:
+        while len(found) < options.num_starts:
+            found.append(run_from(len(found), hooks))
+            if found[-1][0].outcome is Outcome.INTERRUPTED:
+                break
+            spent += work * found[-1][0].steps
+            agreed = len(found) == options.enough and len(_optima(family, found, moments)) < 2
+            if agreed or spent * (1 + 1 / len(found)) > options.most_work:
+                break
+    if not found:
+        raise Interrupted("interrupted before the first step")
     elbos = np.array([elbo for _, elbo in found])
     best = int(np.argmax(np.where(np.isfinite(elbos), elbos, -np.inf)))
     kept, elbo = found[best]
     exact = options.method is None  # ends of other methods are no optima that can be told apart
     if exact and kept.outcome is Outcome.CONVERGED and len(found) > 1:
         optima = _optima(family, found, moments)
+    interrupted = phase.left or found[-1][0].outcome is Outcome.INTERRUPTED
     outcome = Outcome.INTERRUPTED if interrupted else kept.outcome
     return GLMFit(
         family=family,

@@ -25,10 +25,19 @@ import numpy as np
 from jaxtyping import PRNGKeyArray, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError, Interrupted, NumericalError, keep_result
+from curvi._core.errors import (
+    InputError,
+    Interrupted,
+    NotConvergedWarning,
+    NumericalError,
+    keep_result,
+    warn_user,
+)
 from curvi._core.memory import require_memory
+from curvi._core.run import OutOfTime, Phase, current_run
 from curvi._core.trees import coordinate_names, leaf_names
 from curvi.diagnostics import summary_table
+from curvi.engine import hooks_for, opened
 from curvi.inference._fit import fit
 from curvi.targets import AbstractTarget
 
@@ -114,6 +123,9 @@ def calibrate(
     *,
     num_simulations: int = 100,
     seed: int = 0,
+    time_budget: float | None = None,
+    progress: bool = False,
+    checkpoint: Any = None,
     **options: Any,
 ) -> Calibration:
     """Simulation-based calibration of ``fit`` on a model with a simulator.
@@ -130,6 +142,12 @@ def calibrate(
         Number of fits, at least 10. About 100 detect a bias of a third of a posterior sd.
     seed : int
         Seed of simulations, fits and tests.
+    time_budget : float, optional
+        Seconds for all simulations, the compilation of their steps not counted.
+    progress : bool
+        A progress bar, on a terminal only.
+    checkpoint : path or Checkpoint, optional
+        A file from which the same call resumes, see :func:`curvi.fit`.
     **options
         Passed on to :func:`curvi.fit`, such as ``family=curvi.FullRank()``; ``on_failure`` has no
         effect, because fits that fail are counted.
@@ -150,10 +168,63 @@ def calibrate(
     NumericalError
         If fewer than 10 of the fits converged.
     Interrupted
-        At Ctrl-C, a ``KeyboardInterrupt``; its ``.result`` is the calibration by the simulations
+        At Ctrl-C; its ``.result`` is the calibration by the simulations
         that are done, or None; after a second Ctrl-C its p-values are NaN. An exception out of
         ``simulate`` or ``build`` keeps its type, and has it as ``.curvi_result``.
+
+    Warns
+    -----
+    NotConvergedWarning
+        If ``time_budget`` ran out: the calibration is by the simulations that are done.
     """
+    with opened(locals(), "calibrate") as call, hooks_for(progress):
+        _check(simulate, build, num_simulations)
+        key = validation.random_key(seed)
+        rng = np.random.default_rng(seed)
+        rows: list[np.ndarray] = []
+        names: list[str] = []
+        options = {**options, "progress": False, "on_failure": "return"}
+
+        for index in range(num_simulations):
+            done = f"after {index} of {num_simulations} simulations"
+            with Phase(f"simulation {index + 1} of {num_simulations}") as phase:
+                try:
+                    truth, data = _simulated(simulate, jax.random.fold_in(key, index))
+                    names = names or coordinate_names(truth)
+                    if index == 0:
+                        require_memory(
+                            _TABLES * num_simulations * len(names) * 8,
+                            f"the probabilities of {num_simulations} simulations",
+                            "run fewer: a few hundred detect what matters",
+                        )
+                    target = _built(build, data)
+                    row = _probabilities(truth, target, (seed + index) % 2**64, rng, options)
+                except Exception as error:
+                    if rows and not isinstance(error, OutOfTime):
+                        keep_result(error, judge(np.stack(rows), names, index - len(rows), rng))
+                    raise
+                if row is not None:
+                    rows.append(row)
+            if phase.interrupted:
+                raise _cut_short(f"interrupted {done}; ", rows, names, index - len(rows), rng)
+            if phase.out_of_time:
+                break
+        count = index if phase.out_of_time else num_simulations
+        if len(rows) < _FEWEST_SIMULATIONS:
+            raise NumericalError(
+                f"time_budget ran out {done}: too few for a calibration; raise it"
+                if phase.out_of_time
+                else f"{count - len(rows)} of {count} fits did not converge; look at one of them "
+                "with curvi.fit before calibrating"
+            )
+        found = judge(np.stack(rows), names, count - len(rows), rng)
+        if phase.out_of_time:
+            text = f"time_budget ran out {done}: the calibration is by those"
+            warn_user(NotConvergedWarning(text, found))
+        return call.returned(found)
+
+
+def _check(simulate: Any, build: Any, num_simulations: Any) -> None:
     validation.require_callable(simulate, "simulate", "simulate(key) -> (parameters, data)")
     validation.require_callable(build, "build", "build(data) -> Target or DataTarget")
     validation.positive_integer(num_simulations, "num_simulations")
@@ -161,39 +232,6 @@ def calibrate(
         raise InputError(
             f"num_simulations is {num_simulations}; at least {_FEWEST_SIMULATIONS} are needed"
         )
-    key = validation.random_key(seed)
-    rng = np.random.default_rng(seed)
-    rows: list[np.ndarray] = []
-    names: list[str] = []
-    options = {"progress": False, **options, "on_failure": "return"}
-
-    for index in range(num_simulations):
-        try:
-            truth, data = _simulated(simulate, jax.random.fold_in(key, index))
-            names = names or coordinate_names(truth)
-            if index == 0:
-                require_memory(
-                    _TABLES * num_simulations * len(names) * 8,
-                    f"the probabilities of {num_simulations} simulations",
-                    "run fewer: a few hundred detect what matters",
-                )
-            target = _built(build, data)
-            row = _probabilities(truth, target, (seed + index) % 2**64, rng, options)
-        except KeyboardInterrupt:
-            done = f"interrupted after {index} of {num_simulations} simulations; "
-            raise _cut_short(done, rows, names, index - len(rows), rng) from None
-        except Exception as error:
-            if rows:
-                keep_result(error, judge(np.stack(rows), names, index - len(rows), rng))
-            raise
-        if row is not None:
-            rows.append(row)
-    if len(rows) < _FEWEST_SIMULATIONS:
-        raise NumericalError(
-            f"{num_simulations - len(rows)} of {num_simulations} fits did not converge; look at "
-            "one of them with curvi.fit before calibrating"
-        )
-    return judge(np.stack(rows), names, num_simulations - len(rows), rng)
 
 
 def _cut_short(
@@ -202,11 +240,9 @@ def _cut_short(
     """What Ctrl-C raises; another one during the tests leaves them out."""
     if not rows:
         return Interrupted(done + "no fit of them converged, so .result is None")
-    try:
+    found, what = untested(np.stack(rows), names, failures), "their probabilities, without p-values"
+    with Phase("testing"):
         found, what = judge(np.stack(rows), names, failures, rng), "the calibration by those"
-    except KeyboardInterrupt:
-        found = untested(np.stack(rows), names, failures)
-        what = "their probabilities, without p-values"
     return Interrupted(f"{done}.result of this exception is {what}", found)
 
 
@@ -250,7 +286,8 @@ def _probabilities(
     except NumericalError:
         return None
     if result.interrupted:
-        raise KeyboardInterrupt
+        raise Interrupted(result.message, result)
+    current_run().check()  # a fit that the end of the time has cut short is no failure
     if not result.converged:
         return None
     draws = result.sample(_POSTERIOR_DRAWS, seed=seed)

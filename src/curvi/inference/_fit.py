@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,7 @@ from curvi._core.errors import (
     keep_result,
     warn_user,
 )
-from curvi._core.meshes import sharded
+from curvi._core.run import Phase
 from curvi.diagnostics import Evaluation, FitResult, draws_of, evaluate_all, improper_sentence
 from curvi.engine import (
     Budget,
@@ -31,7 +30,7 @@ from curvi.engine import (
     StepInfo,
     VariationalProblem,
     hooks_for,
-    resumable,
+    opened,
 )
 from curvi.families import Family, MeanField, Params
 from curvi.inference._broken_start import broken_gradient
@@ -78,8 +77,6 @@ _MANY_STEPS = 100  # in which any width that a proper posterior has is reached
 
 
 @in_precision_of_target
-@sharded
-@resumable
 def fit(
     target: AbstractTarget | Callable[[PyTree], Any],
     position: PyTree | None = None,
@@ -94,7 +91,7 @@ def fit(
     batch_size: int | None = None,
     execution: str | Execution = "auto",
     mesh: Any = None,
-    checkpoint: Any = None,  # noqa: ARG001
+    checkpoint: Any = None,
     seed: int = 0,
     tolerance: float | None = None,
     max_steps: int | None = None,
@@ -193,7 +190,7 @@ def fit(
     Notes
     -----
     The first Ctrl-C ends the fit and returns what there is, with a warning that says what was left
-    undone and ``result.interrupted`` set; a second one raises ``KeyboardInterrupt``, with
+    undone and ``result.interrupted`` set; a second one raises :class:`curvi.Interrupted`, with
     ``.result``. Before the first step there is nothing to return, and the first one raises. A
     loop over fits therefore goes on with the next one: to leave the loop, press Ctrl-C twice, or
     ``break`` where ``result.interrupted``.
@@ -209,69 +206,67 @@ def fit(
     >>> result.converged, round(float(result.mean), 3), round(float(result.sd), 3)
     (True, 8.0, 0.447)
     """
-    began = time.perf_counter()
-    check_options(
-        on_failure, tolerance=tolerance, time_budget=time_budget, mc_tolerance=mc_tolerance
-    )
-    check_ladder(ladder)
-    chosen = (family, method, draws, num_draws, batch_size, init)
-    method, execution = as_method(method, family), as_execution(execution)
-    check_batch(target, batch_size)
-    target = as_target(target, position, (batch_size, *method.batch_sizes), init)
-    _ = target.to_user  # a constrain that does not work is refused before the work, not after it
-    free = mesh is None and execution.mode != "compiled"
-    climbs = free and is_automatic(target, *chosen)
-    rung = first_rung(target, time_budget) if climbs else None
-    automatic = rung is not None
-    if rung is not None:
-        family, method, draws = rung
-    elif isinstance(family, str) and family == "auto":
-        family = init.family if isinstance(init, FitResult) else MeanField()
-    q: Family = instance_of(family, Family, "family", "curvi.MeanField()")
-    family = q if automatic else with_found_structure(q.on(target.position), target)
-    num_draws = optional_count(num_draws, "num_draws")
-    starts = optional_count(num_starts, "num_starts")
-    if not isinstance(init, FitResult):
-        validation.one_of(init, ("position", "laplace"), "init")
-    family.require_memory(target.dimension, target.dtype, copies=COPIES)
-    plan = planned_draws(family, method, target, draws, num_draws, batch_size)
-    problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
-    key = validation.random_key(seed)
-    steps = validation.positive_integer(
-        method.default_max_steps if max_steps is None else max_steps, "max_steps"
-    )
-    accuracy = tolerance or default_tolerance(target.dtype)
-    noise = None if plan.fresh else draws_of(problem, key, Stream.FIXED_DRAWS)
-    resources = Resources(key, target.rows, noise)
-    few = not automatic or target.dimension <= FEW_DIMENSIONS  # other starts are tried there
-    again = not few and max_steps is None and has_more_draws(target)
-    with hooks_for(progress, "ELBO", on_step, sign=-1.0) as hooks:
-        budget = Budget(accuracy, steps, time_budget, hooks, began)
-        call = _Call(target, method, execution, budget, mc_tolerance)
-        params = _start(init, problem, call, resources)
-        try:
-            first = first_run(
-                problem, method, target, params, resources, budget,
-                num_starts=starts or ("auto" if few else 1), execution=execution,
-                fallback=TrustRegion() if automatic and few and max_steps is None else None,
-            )  # fmt: skip
-            grown = run_growing(
-                problem, first.method, first.ended, resources, budget,
-                execution=execution, restart=first.start if again else None,
-                accuracy=Accuracy(
-                    None if num_draws or isinstance(draws, Draws) else mc_tolerance),
-            )  # fmt: skip
-        except Exception as error:
-            call.keep(error, problem, resources)
-            raise
-        climbing = partial(climb, ladder, target, resources, budget, execution, mc_tolerance)
-        call = call._replace(method=first.method)
-        result = _judged(call, grown, first, climbing if automatic else None)
-    announce(result, on_failure, stops=method.stops(problem))
-    if not result.outcome.is_failure and result.outcome is not Outcome.INTERRUPTED:
-        for sentence in result.alarms:
-            warn_user(MisfitWarning(sentence, result))
-    return result
+    with opened(locals()) as run:
+        check_options(on_failure, tolerance=tolerance, mc_tolerance=mc_tolerance)
+        check_ladder(ladder)
+        chosen = (family, method, draws, num_draws, batch_size, init)
+        method, execution = as_method(method, family), as_execution(execution)
+        check_batch(target, batch_size)
+        target = as_target(target, position, (batch_size, *method.batch_sizes), init)
+        _ = target.to_user  # a constrain that does not work is refused before the work
+        free = mesh is None and execution.mode != "compiled"
+        climbs = free and is_automatic(target, *chosen)
+        rung = first_rung(target, time_budget) if climbs else None
+        automatic = rung is not None
+        if rung is not None:
+            family, method, draws = rung
+        elif isinstance(family, str) and family == "auto":
+            family = init.family if isinstance(init, FitResult) else MeanField()
+        q: Family = instance_of(family, Family, "family", "curvi.MeanField()")
+        family = q if automatic else with_found_structure(q.on(target.position), target)
+        num_draws = optional_count(num_draws, "num_draws")
+        starts = optional_count(num_starts, "num_starts")
+        if not isinstance(init, FitResult):
+            validation.one_of(init, ("position", "laplace"), "init")
+        family.require_memory(target.dimension, target.dtype, copies=COPIES)
+        plan = planned_draws(family, method, target, draws, num_draws, batch_size)
+        problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
+        key = validation.random_key(seed)
+        steps = validation.positive_integer(
+            method.default_max_steps if max_steps is None else max_steps, "max_steps"
+        )
+        accuracy = tolerance or default_tolerance(target.dtype)
+        noise = None if plan.fresh else draws_of(problem, key, Stream.FIXED_DRAWS)
+        resources = Resources(key, target.rows, noise)
+        few = not automatic or target.dimension <= FEW_DIMENSIONS  # other starts are tried there
+        again = not few and max_steps is None and has_more_draws(target)
+        with hooks_for(progress, "ELBO", on_step, sign=-1.0) as hooks:
+            budget = Budget(accuracy, steps, hooks)
+            call = _Call(target, method, execution, budget, mc_tolerance)
+            params = _start(init, problem, call, resources)
+            try:
+                first = first_run(
+                    problem, method, target, params, resources, budget,
+                    num_starts=starts or ("auto" if few else 1), execution=execution,
+                    fallback=TrustRegion() if automatic and few and max_steps is None else None,
+                )  # fmt: skip
+                grown = run_growing(
+                    problem, first.method, first.ended, resources, budget,
+                    execution=execution, restart=first.start if again else None,
+                    accuracy=Accuracy(
+                        None if num_draws or isinstance(draws, Draws) else mc_tolerance),
+                )  # fmt: skip
+            except Exception as error:
+                call.keep(error, problem, resources)
+                raise
+            climbing = partial(climb, ladder, target, resources, budget, execution, mc_tolerance)
+            call = call._replace(method=first.method)
+            result = _judged(call, grown, first, climbing if automatic else None)
+        announce(result, on_failure, stops=method.stops(problem))
+        if not result.outcome.is_failure and result.outcome is not Outcome.INTERRUPTED:
+            for sentence in result.alarms:
+                warn_user(MisfitWarning(sentence, result))
+        return run.returned(result)
 
 
 def _start(init: Any, problem: VariationalProblem, call: _Call, resources: Resources) -> Params:
@@ -322,7 +317,7 @@ class _Call(NamedTuple):
             trace=trace,
             draws=problem.plan,
             steps=ended.steps,
-            seconds=time.perf_counter() - self.budget.began,
+            seconds=self.budget.clock.elapsed,
             batch_size=problem.batch_size,
             execution=self.execution,
             key_data=np.asarray(jax.random.key_data(grown.resources.key)),
@@ -349,26 +344,26 @@ def _judged(
     A first Ctrl-C leaves that out, a second one raises.
     """
     unjudged = call.result(grown, Outcome.INTERRUPTED, _UNJUDGED)
-    try:
-        outcome, message, evaluation = _verdict(call, grown, first)
-        result = replace(
-            call.result(grown, outcome, message),
-            elbo=evaluation.elbo, elbo_se=evaluation.elbo_se, log_ratio=evaluation.log_ratio,
-            start_elbos=first.elbos, modes=first.modes,
-        )  # fmt: skip
-        if climbing and outcome is Outcome.CONVERGED and not grown.interrupted:
-            result = climbing(result)
-        if not outcome.is_failure:
-            _ = result.alarms  # computed here, where Ctrl-C loses nothing
-    except KeyboardInterrupt:
-        if grown.interrupted:
-            message = "interrupted twice; the last state is kept as .result of this exception"
-            raise Interrupted(message, unjudged) from None
-        return unjudged
-    except Exception as error:
-        keep_result(error, unjudged)
-        raise
-    return result
+    with Phase("checking"):
+        try:
+            outcome, message, evaluation = _verdict(call, grown, first)
+            result = replace(
+                call.result(grown, outcome, message),
+                elbo=evaluation.elbo, elbo_se=evaluation.elbo_se, log_ratio=evaluation.log_ratio,
+                start_elbos=first.elbos, modes=first.modes,
+            )  # fmt: skip
+            if climbing and outcome is Outcome.CONVERGED and not grown.interrupted:
+                result = climbing(result)
+            if not outcome.is_failure:
+                _ = result.alarms  # computed here, where Ctrl-C loses nothing
+        except Exception as error:
+            keep_result(error, unjudged)
+            raise
+        return result
+    if grown.interrupted:
+        message = "interrupted twice; the last state is kept as .result of this exception"
+        raise Interrupted(message, unjudged)
+    return unjudged
 
 
 def _verdict(call: _Call, grown: Grown, first: FirstRun) -> tuple[Outcome, str, Evaluation]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from curvi._core.errors import Interrupted, Outcome, keep_result
+from curvi._core.run import Phase
 from curvi.diagnostics import (
     REPLICATES,
     Replicates,
@@ -105,14 +106,14 @@ def run_growing(
         return growth.on_more_draws(restart)
     if not method.takes_newton_steps(problem) or first.outcome is not Outcome.CONVERGED:
         return growth.grown(first.outcome)
-    try:
-        return growth.until_precise()
-    except KeyboardInterrupt:
-        converged = growth.ended.outcome is Outcome.CONVERGED
-        return growth.grown(Outcome.INTERRUPTED, _UNCHECKED if converged else "")
-    except Exception as error:
-        keep_result(error, growth.grown(Outcome.INTERRUPTED))
-        raise
+    with Phase("checking"):
+        try:
+            return growth.until_precise()
+        except Exception as error:
+            keep_result(error, growth.grown(Outcome.INTERRUPTED))
+            raise
+    converged = growth.ended.outcome is Outcome.CONVERGED
+    return growth.grown(Outcome.INTERRUPTED, _UNCHECKED if converged else "")
 
 
 @dataclass(eq=False)
@@ -290,7 +291,7 @@ def next_count(problem: VariationalProblem, excess: float, accuracy: Accuracy) -
 
 def _is_late(budget: Budget) -> bool:
     """Whether half of the time is gone; the next run takes longer than the ones before it."""
-    return budget.time_budget is not None and budget.left() < 0.5 * budget.time_budget
+    return budget.left() < budget.clock.elapsed - budget.clock.compiling
 
 
 def _labelled(ended: RunResult, problem: VariationalProblem) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from curvi._core.compilation import compiled
 from curvi._core.errors import InputError, NumericalError, Outcome, keep_result
 from curvi._core.memory import require_memory
+from curvi._core.run import Phase
 from curvi._core.trees import on_device, size
 from curvi.diagnostics import (
     FitResult,
@@ -251,17 +252,17 @@ def first_run(
 
     ended, used = run_from(start)
     first = FirstRun(ended, start, used)
-    try:
-        cheap = execution.is_cheap(problem.cost(start, resources), _PRODUCTS_OF_A_SEARCH)
-        if num_starts == 1 or not cheap or ended.outcome is not Outcome.CONVERGED:
-            return first
-        evaluator = partial(evaluator_of, problem, method, start, resources, execution)
-        return _second_opinion(problem, target, first, resources, budget, evaluator, run_from)
-    except KeyboardInterrupt:
-        return first._replace(ended=ended._replace(outcome=Outcome.INTERRUPTED), message=_NO_SEARCH)
-    except Exception as error:
-        keep_result(error, ended)
-        raise
+    with Phase("searching"):
+        try:
+            cheap = execution.is_cheap(problem.cost(start, resources), _PRODUCTS_OF_A_SEARCH)
+            if num_starts == 1 or not cheap or ended.outcome is not Outcome.CONVERGED:
+                return first
+            evaluator = partial(evaluator_of, problem, method, start, resources, execution)
+            return _second_opinion(problem, target, first, resources, budget, evaluator, run_from)
+        except Exception as error:
+            keep_result(error, ended)
+            raise
+    return first._replace(ended=ended._replace(outcome=Outcome.INTERRUPTED), message=_NO_SEARCH)
 
 
 def _again(
@@ -309,10 +310,9 @@ def _best_of(
     elbos = np.asarray([_last_value(one) for one in runs])
     interrupted = Outcome.INTERRUPTED in [one.outcome for one in runs]
     if not interrupted and budget.left() > 0:
-        try:
+        with Phase("comparing") as comparing:
             elbos = np.asarray([_elbo(target, problem, one, key, budget) for one in runs])
-        except KeyboardInterrupt:
-            interrupted = True
+        interrupted = comparing.left
     unfinished = np.asarray([one.outcome is not Outcome.CONVERGED for one in runs])
     merits = elbos - _BETTER * unfinished
     best = 0 if np.isnan(merits).all() else int(np.nanargmax(merits))
@@ -357,9 +357,7 @@ def _second_opinion(
         if budget.left() <= 0 or spent >= budget.max_steps:
             break
         ended, used = run_from(point, spent)
-        if ended.outcome is Outcome.INTERRUPTED:
-            raise KeyboardInterrupt
-        converged = ended.outcome is Outcome.CONVERGED
+        converged = ended.whole().outcome is Outcome.CONVERGED
         runs.append(ended)
         methods.append(used)
         elbos.append(_elbo(target, problem, ended, key, budget) if converged else float("nan"))

@@ -14,7 +14,6 @@ from jaxtyping import PyTree
 
 from curvi._core import validation
 from curvi._core.errors import InputError, NotConvergedWarning, NumericalError, Outcome, warn_user
-from curvi._core.leaving import settle_at_exit
 from curvi._core.meshes import current_mesh
 from curvi._core.trees import precision_of
 from curvi.diagnostics import FitResult
@@ -96,9 +95,6 @@ def outside_transformations(call: Callable[Arguments, Result]) -> Callable[Argum
             raise InputError(
                 f"something that {call.__name__}() reads is traced by JAX; {validation.OUTSIDE}"
             ) from error
-        except KeyboardInterrupt:
-            settle_at_exit()
-            raise
 
     return inside
 
@@ -159,7 +155,6 @@ def announce(result: Any, on_failure: str, *, stops: bool) -> None:
         raise NumericalError(result.message, result)
     short = outcome is Outcome.IMPRECISE or (outcome is Outcome.BUDGET and stops)
     if result.interrupted:
-        settle_at_exit()
         warn_user(NotConvergedWarning(f"INTERRUPTED: {result.message}", result))
     elif short or (outcome.is_failure and on_failure == "warn"):
         warn_user(NotConvergedWarning(result.message, result))

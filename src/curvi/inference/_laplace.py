@@ -29,7 +29,16 @@ from curvi.diagnostics import (
     user_moments,
     user_space,
 )
-from curvi.engine import Budget, Execution, ObjectiveProblem, Resources, run
+from curvi.engine import (
+    Budget,
+    Execution,
+    ObjectiveProblem,
+    Resources,
+    StepInfo,
+    hooks_for,
+    opened,
+    run,
+)
 from curvi.families import Family, FullRank, Params
 from curvi.inference._inputs import (
     as_execution,
@@ -140,6 +149,10 @@ def laplace(
     *,
     max_steps: int = 1000,
     execution: str | Execution = "auto",
+    time_budget: float | None = None,
+    progress: bool = True,
+    on_step: Callable[[StepInfo], Any] | None = None,
+    checkpoint: Any = None,
 ) -> LaplaceResult:
     """Laplace's approximation of a posterior, as a start or as a comparison for a fit.
 
@@ -154,6 +167,14 @@ def laplace(
         Largest number of Newton steps to the mode.
     execution : {"auto", "eager", "compiled"}
         Where steps are taken, see :func:`curvi.fit`.
+    time_budget : float, optional
+        Seconds for the steps, their compilation not counted.
+    progress : bool
+        A progress bar, on a terminal only.
+    on_step : callable, optional
+        Called with a :class:`~curvi.engine.StepInfo` for every step, for logging.
+    checkpoint : path or Checkpoint, optional
+        A file from which the same call resumes, see :func:`curvi.fit`.
 
     Returns
     -------
@@ -163,10 +184,12 @@ def laplace(
     Raises
     ------
     NumericalError
-        If no mode is found, or if the Hessian there is not positive definite: the flat
-        directions are named and never given a variance.
+        If no mode is found, in the time or at all, or if the Hessian there is not positive
+        definite: the flat directions are named and never given a variance.
     InputError
         Above 2,000 coordinates, where a dense Hessian is too expensive.
+    Interrupted
+        At Ctrl-C: a point on the way to the mode is no approximation.
 
     Examples
     --------
@@ -175,12 +198,15 @@ def laplace(
     >>> round(float(found.mean), 3), round(float(found.sd), 3)
     (8.0, 0.447)
     """
-    validation.positive_integer(max_steps, "max_steps")
-    target, policy = as_target(target, position), as_execution(execution)
-    budget = Budget(default_tolerance(target.dtype), max_steps)
-    found = laplace_within(target, budget, policy)
-    assert found is not None  # noqa: S101  there is no budget of time
-    return found
+    with opened(locals(), "laplace") as call:
+        validation.positive_integer(max_steps, "max_steps")
+        target, policy = as_target(target, position), as_execution(execution)
+        with hooks_for(progress, "objective", on_step) as hooks:
+            budget = Budget(default_tolerance(target.dtype), max_steps, hooks)
+            found = laplace_within(target, budget, policy)
+        if found is None:
+            raise NumericalError("time_budget ran out before the mode was reached; raise it")
+        return call.returned(found)
 
 
 def laplace_within(
@@ -196,9 +222,7 @@ def laplace_within(
     energy = _Energy(target.density)
     problem = ObjectiveProblem(energy, None, fixed_key=True)
     resources = Resources(jax.random.key(0), target.rows, None)
-    ended = run(problem, TrustRegion(), target.start, resources, budget, execution=policy)
-    if ended.outcome is Outcome.INTERRUPTED:
-        raise KeyboardInterrupt
+    ended = run(problem, TrustRegion(), target.start, resources, budget, execution=policy).whole()
     if ended.outcome is Outcome.BUDGET and budget.left() <= 0:
         return None
     if ended.outcome is not Outcome.CONVERGED:

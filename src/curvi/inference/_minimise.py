@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +24,7 @@ from curvi.engine import (
     RunResult,
     StepInfo,
     hooks_for,
-    resumable,
+    opened,
     run,
     traced_objective,
 )
@@ -147,7 +146,6 @@ class OptimiseResult(Saved):
 
 
 @outside_transformations
-@resumable
 def minimise(
     fn: Callable[[PyTree, PyTree, PRNGKeyArray], Float[Array, ""]],
     params: PyTree,
@@ -164,7 +162,7 @@ def minimise(
     progress: bool = True,
     on_failure: str = "raise",
     on_step: Callable[[StepInfo], Any] | None = None,
-    checkpoint: Any = None,  # noqa: ARG001  opened by the decorator
+    checkpoint: Any = None,
 ) -> OptimiseResult:
     """Minimise ``E[fn(params, batch, key)]`` over a pytree of parameters.
 
@@ -238,39 +236,39 @@ def minimise(
     >>> result.converged, bool(jnp.abs(result.params - 3).max() < 1e-3)
     (True, True)
     """
-    began = time.perf_counter()
-    check_options(on_failure, tolerance=tolerance, time_budget=time_budget)
-    start, unravel = validation.flat_position(params)
-    uniform = unravel(start)
-    method, execution = as_method(method), as_execution(execution)
-    rows, num_rows = (None, 0) if data is None else validation.checked_rows(data)
-    if batch_size is not None:
-        validation.positive_integer(batch_size, "batch_size")
-        if rows is None:
-            raise InputError("batch_size needs data; pass data=, a pytree of arrays")
-        if batch_size > num_rows:
-            raise InputError(f"batch_size is {batch_size} but there are {num_rows} rows")
-    key = validation.random_key(seed)
-    counts = [] if rows is None else [batch_size or num_rows, *method.batch_sizes]
-    objective, reads = traced_objective(fn, uniform, rows, counts, key)
-    problem = ObjectiveProblem(objective, batch_size, fixed_key, reads)
-    resources = Resources(key, rows, None)
-    steps = method.default_max_steps if max_steps is None else max_steps
-    validation.positive_integer(steps, "max_steps")
-    accuracy = default_tolerance(start.dtype) if tolerance is None else tolerance
-    with hooks_for(progress, "objective", on_step) as hooks:
-        budget = Budget(accuracy, steps, time_budget, hooks, began)
-        try:
-            ended = run(problem, method, uniform, resources, budget, execution=execution)
-            ended = _away_from_saddles(problem, method, ended, resources, budget, execution)
-            ended = _judged(problem, uniform, ended, resources)
-        except Exception as error:
-            if isinstance(kept := getattr(error, "curvi_result", None), RunResult):
-                keep_result(error, _result(kept, cut_short_by(error)))
-            raise
-    result = _result(ended, ended.outcome.sentence)
-    announce(result, on_failure, stops=method.stops(problem))
-    return result
+    with opened(locals(), "minimise") as call:
+        check_options(on_failure, tolerance=tolerance)
+        start, unravel = validation.flat_position(params)
+        uniform = unravel(start)
+        method, execution = as_method(method), as_execution(execution)
+        rows, num_rows = (None, 0) if data is None else validation.checked_rows(data)
+        if batch_size is not None:
+            validation.positive_integer(batch_size, "batch_size")
+            if rows is None:
+                raise InputError("batch_size needs data; pass data=, a pytree of arrays")
+            if batch_size > num_rows:
+                raise InputError(f"batch_size is {batch_size} but there are {num_rows} rows")
+        key = validation.random_key(seed)
+        counts = [] if rows is None else [batch_size or num_rows, *method.batch_sizes]
+        objective, reads = traced_objective(fn, uniform, rows, counts, key)
+        problem = ObjectiveProblem(objective, batch_size, fixed_key, reads)
+        resources = Resources(key, rows, None)
+        steps = method.default_max_steps if max_steps is None else max_steps
+        validation.positive_integer(steps, "max_steps")
+        accuracy = default_tolerance(start.dtype) if tolerance is None else tolerance
+        with hooks_for(progress, "objective", on_step) as hooks:
+            budget = Budget(accuracy, steps, hooks)
+            try:
+                ended = run(problem, method, uniform, resources, budget, execution=execution)
+                ended = _away_from_saddles(problem, method, ended, resources, budget, execution)
+                ended = _judged(problem, uniform, ended, resources)
+            except Exception as error:
+                if isinstance(kept := getattr(error, "curvi_result", None), RunResult):
+                    keep_result(error, _result(kept, cut_short_by(error)))
+                raise
+        result = _result(ended, ended.outcome.sentence)
+        announce(result, on_failure, stops=method.stops(problem))
+        return call.returned(result)
 
 
 def _result(ended: RunResult, message: str) -> OptimiseResult:

@@ -12,8 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from curvi._core import validation
 from curvi._core.errors import InputError, MisfitWarning, warn_user
-from curvi._core.meshes import sharded
-from curvi.engine import resumable
+from curvi.engine import opened
 from curvi.io import SavedEstimator
 from curvi.likelihoods import Likelihood, likelihood_of
 from curvi.mixed import _report as report
@@ -143,8 +142,6 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         self.num_points = num_points
         self.random_state = random_state
 
-    @sharded
-    @resumable
     def fit(
         self, table: Any, y: Any = None, *, groups: Any = None, mesh: Any = None,
         checkpoint: Any = None,
@@ -178,15 +175,15 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         Interrupted
             At Ctrl-C with a checkpoint, after what was computed has been saved.
         """
-        del mesh, checkpoint  # taken by the decorators
-        if callable(table) and y is None and groups is None and self._likelihood().conjugate:
-            other = clone(self)
-            other.formula_ = str(self.formula or "")
-            return self._take_over(other, *other._learn_parts(table))
-        frame, text = self._frame(table, y, groups)
-        other = clone(self)  # a failure must leave an earlier fit as it is
-        other.formula_ = text
-        return self._take_over(other, *other._learn(frame))
+        with opened(locals()):
+            if callable(table) and y is None and groups is None and self._likelihood().conjugate:
+                other = clone(self)
+                other.formula_ = str(self.formula or "")
+                return self._take_over(other, *other._learn_parts(table))
+            frame, text = self._frame(table, y, groups)
+            other = clone(self)  # a failure must leave an earlier fit as it is
+            other.formula_ = text
+            return self._take_over(other, *other._learn(frame))
 
     def _take_over(
         self, other: MixedModel, design: Design, layout: Layout, summed: Summed | None = None

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, PyTree
 from scipy import sparse
 
 from curvi._core.compilation import SizedJit
-from curvi._core.deadline import check_deadline
+from curvi._core.run import check_deadline
 from curvi.linalg import MOST_DENSE_ROWS, Elimination, SparseSymmetric, eliminate
 from curvi.targets import AbstractTarget, Density
 

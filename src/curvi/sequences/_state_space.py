@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from curvi._core import validation
 from curvi._core.errors import InputError, NotConvergedWarning, warn_user
 from curvi._core.memory import require_memory
-from curvi.engine import resumable
+from curvi.engine import opened
 from curvi.engine._recording import belongs, remembered
 from curvi.io import SavedEstimator
 from curvi.likelihoods import Likelihood, likelihood_of
@@ -130,7 +130,6 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
             raise InputError("there is no process left; use level='walk' or season")
         return Components(level, bool(self.trend), self.season or 0, scale)
 
-    @resumable
     def fit(self, y: Any, X: Any = None, *, checkpoint: Any = None) -> StateSpace:
         """Find the posterior of states and hyperparameters.
 
@@ -159,34 +158,34 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         NotConvergedWarning
             If the tails of the hyperparameters were cut off for want of points.
         """
-        del checkpoint  # taken by the decorator
-        series = as_series(y, X, self._likelihood(), season=self.season is not None)
-        components = self._components(series)
-        self._series = replace(series, num_own=int(components.level != "walk"))
-        self._model = model_for(series, components, self._likelihood(), self.prior_scales)
-        belongs(f"{components!r} {self._model.likelihood.identity}", (series.y, series.X))
-        evaluation = _Evaluation(self._model)
-        start = np.asarray(
-            [1.5 if n == "correlation" else np.log(0.3 * self._model.prior_scales[n])
-             for n in self._model.names]
-        )  # fmt: skip
-        size = len(start)
-        spacing, cutoff, most = _LATTICES[min(size, len(_LATTICES)) - 1]
-        lattice = integrate(evaluation, start, spacing=spacing, cutoff=cutoff, most=most)
-        if not self._model.likelihood.conjugate:
-            gap = remembered(
-                "gap", lambda points: self._model.gap(points, lattice.kept), lattice.points
-            )
-            weights = lattice.weights * np.exp(gap - gap.max())
-            lattice = lattice._replace(weights=weights / weights.sum())
-        self._publish(lattice)
-        if not lattice.complete:
-            text = (
-                "the hyperparameters have tails longer than the lattice: their sds are too small; "
-                "give prior_scales that say more, or leave out a component"
-            )
-            warn_user(NotConvergedWarning(text, self))
-        return self
+        with opened(locals()):
+            series = as_series(y, X, self._likelihood(), season=self.season is not None)
+            components = self._components(series)
+            self._series = replace(series, num_own=int(components.level != "walk"))
+            self._model = model_for(series, components, self._likelihood(), self.prior_scales)
+            belongs(f"{components!r} {self._model.likelihood.identity}", (series.y, series.X))
+            evaluation = _Evaluation(self._model)
+            start = np.asarray(
+                [1.5 if n == "correlation" else np.log(0.3 * self._model.prior_scales[n])
+                 for n in self._model.names]
+            )  # fmt: skip
+            size = len(start)
+            spacing, cutoff, most = _LATTICES[min(size, len(_LATTICES)) - 1]
+            lattice = integrate(evaluation, start, spacing=spacing, cutoff=cutoff, most=most)
+            if not self._model.likelihood.conjugate:
+                gap = remembered(
+                    "gap", lambda points: self._model.gap(points, lattice.kept), lattice.points
+                )
+                weights = lattice.weights * np.exp(gap - gap.max())
+                lattice = lattice._replace(weights=weights / weights.sum())
+            self._publish(lattice)
+            if not lattice.complete:
+                text = (
+                    "the hyperparameters have tails longer than the lattice: their sds are too "
+                    "small; give prior_scales that say more, or leave out a component"
+                )
+                warn_user(NotConvergedWarning(text, self))
+            return self
 
     def _publish(self, lattice: Lattice) -> None:
         self.lattice_, self.log_evidence_ = lattice, lattice.log_integral

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from curvi._core.compilation import Cost, SizedJit
-from curvi._core.deadline import check_deadline
+from curvi._core.run import check_deadline
 from curvi._core.trees import ravel
 
 

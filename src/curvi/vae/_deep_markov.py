@@ -17,8 +17,7 @@ from curvi._core.errors import (
     Outcome,
     warn_user,
 )
-from curvi._core.meshes import sharded
-from curvi.engine import resumable
+from curvi.engine import opened
 from curvi.solvers import Method
 from curvi.vae._markov import MarkovObjective, initial_weights
 from curvi.vae._markov_page import Reported
@@ -161,8 +160,6 @@ class DeepMarkovModel(Reported, StoredWeights, BaseEstimator):
                 )
         return found
 
-    @sharded
-    @resumable
     def fit(
         self, sequences: Any, *, lengths: Any = None, validation_sequences: Any = None,
         start: Any = None, mesh: Any = None, checkpoint: Any = None,
@@ -201,33 +198,35 @@ class DeepMarkovModel(Reported, StoredWeights, BaseEstimator):
         NotConvergedWarning
             If training diverged or was interrupted.
         """
-        del mesh, checkpoint  # taken by the decorators
-        method = self._check_options()
-        found = self._sequences(sequences, lengths, None)
-        self.width_ = found[0].shape[1]
-        batch = padded(found, np.float32)
-        held_out = None
-        if validation_sequences is not None:
-            held_out = padded(self._sequences(validation_sequences, None, self.width_), np.float32)
-        objective = MarkovObjective(
-            self.likelihood,
-            self.num_draws,
-            float(self.dropout),
-            float(self.l2),
-            cut_lengths(batch.length, self.batch_size, method),
-        )
-        weights = self._initial(found) if start is None else start
-        params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), weights)
-        schedule = Schedule(
-            self.batch_size, self.max_epochs, self.time_budget, self.patience,
-            int(self.random_state), bool(self.verbose),
-        )  # fmt: skip
-        trained = train_sequences(
-            objective, params, batch, method=method, schedule=schedule,
-            annealing=0 if start is not None else self.annealing, validation_batch=held_out,
-        )  # fmt: skip
-        self._publish(trained)
-        return self
+        with opened(locals()):
+            method = self._check_options()
+            found = self._sequences(sequences, lengths, None)
+            self.width_ = found[0].shape[1]
+            batch = padded(found, np.float32)
+            held_out = None
+            if validation_sequences is not None:
+                held_out = padded(
+                    self._sequences(validation_sequences, None, self.width_), np.float32
+                )
+            objective = MarkovObjective(
+                self.likelihood,
+                self.num_draws,
+                float(self.dropout),
+                float(self.l2),
+                cut_lengths(batch.length, self.batch_size, method),
+            )
+            weights = self._initial(found) if start is None else start
+            params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), weights)
+            schedule = Schedule(
+                self.batch_size, self.max_epochs, self.time_budget, self.patience,
+                int(self.random_state), bool(self.verbose),
+            )  # fmt: skip
+            trained = train_sequences(
+                objective, params, batch, method=method, schedule=schedule,
+                annealing=0 if start is not None else self.annealing, validation_batch=held_out,
+            )  # fmt: skip
+            self._publish(trained)
+            return self
 
     def _initial(self, sequences: list[np.ndarray]) -> Any:
         steps = np.concatenate(sequences)

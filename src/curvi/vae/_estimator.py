@@ -13,9 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi._core.memory import require_memory
-from curvi._core.meshes import sharded
 from curvi._core.trees import precision_of, require_same_shapes
-from curvi.engine import resumable
+from curvi.engine import opened
 from curvi.likelihoods import GaussianPixels, Pixels
 from curvi.plots import plot_images, plot_sheet, plot_training
 from curvi.vae import _use as use
@@ -168,8 +167,6 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
         self.random_state = random_state
         self.verbose = verbose
 
-    @sharded
-    @resumable
     def fit(
         self: Model, X: Any, y: Any = None, *, condition: Any = None, warm_start: bool = False,
         mesh: Any = None, checkpoint: Any = None,
@@ -206,7 +203,7 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
             observed entry.
         NumericalError
             If the ELBO turned non-finite again and again.
-        KeyboardInterrupt
+        Interrupted
             At Ctrl-C, after the attributes of what was trained until then are set.
 
         Warns
@@ -215,27 +212,29 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
             If training failed or diverged: its ELBO is far below that of the first weights, or of a
             model that ignores the rows. Or if ``time_budget`` ran out before ``max_epochs``.
         """
-        self._check_options()
-        first = self._earlier_params(X) if warm_start else None
-        X = all_rows(X, lambda part: self._rows(part, reset=True, gaps=True))
-        check_rows(some := in_memory(X), self.latent)
-        conditions = (
-            checked_conditions(condition, len(X), None, X.dtype) if condition is not None else None
-        )
-        self.n_conditions_ = 0 if conditions is None else conditions.shape[1]
-        self.fill_ = np.nanmean(some, axis=0, dtype=np.float64).astype(X.dtype)
-        hidden, more = list(self.hidden), self.n_conditions_
-        networks = (
-            [X.shape[1] + more, *hidden, 2 * self.latent],
-            [self.latent + more, *hidden[::-1], X.shape[1]],
-        )
-        self._require_memory(X, networks, 1 if self.num_draws == "auto" else int(self.num_draws))
-        with precision_of(X.dtype):
-            rows = self._with_filled(X, conditions)
-            trained = kept(lambda: self._trained(rows, self._seed(), first))
-        self.num_draws_ = trained.objective.num_draws
-        self._publish(trained)
-        return self
+        with opened(locals()):
+            self._check_options()
+            first = self._earlier_params(X) if warm_start else None
+            X = all_rows(X, lambda part: self._rows(part, reset=True, gaps=True))
+            check_rows(some := in_memory(X), self.latent)
+            conditions = condition
+            if condition is not None:
+                conditions = checked_conditions(condition, len(X), None, X.dtype)
+            self.n_conditions_ = 0 if conditions is None else conditions.shape[1]
+            self.fill_ = np.nanmean(some, axis=0, dtype=np.float64).astype(X.dtype)
+            hidden, more = list(self.hidden), self.n_conditions_
+            networks = (
+                [X.shape[1] + more, *hidden, 2 * self.latent],
+                [self.latent + more, *hidden[::-1], X.shape[1]],
+            )
+            draws = 1 if self.num_draws == "auto" else int(self.num_draws)
+            self._require_memory(X, networks, draws)
+            with precision_of(X.dtype):
+                rows = self._with_filled(X, conditions)
+                trained = kept(lambda: self._trained(rows, self._seed(), first))
+            self.num_draws_ = trained.objective.num_draws
+            self._publish(trained)
+            return self
 
     def _with_filled(self, X: Any, conditions: np.ndarray | None) -> Rows:
         """What the encoder reads, without gaps, beside what is to be explained, with them."""

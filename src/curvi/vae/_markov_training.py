@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -18,6 +17,7 @@ from curvi._core import validation
 from curvi._core.compilation import compiled
 from curvi._core.errors import InputError
 from curvi._core.meshes import current_mesh, replicate, split_batch
+from curvi._core.run import Clock
 from curvi.engine import (
     Budget,
     ObjectiveProblem,
@@ -221,7 +221,7 @@ def train_sequences(
     Trained
         With the bound of sequences in nats per step as its ELBO.
     """
-    began = time.perf_counter()
+    clock = Clock(schedule.seconds_of_run)
     order = np.argsort(batch.length, kind="stable")
     mesh = current_mesh()
     everywhere = jnp.asarray if mesh is None else partial(replicate, mesh=mesh)
@@ -254,7 +254,7 @@ def train_sequences(
     until = jnp.asarray(max(1, annealing * per_epoch), rows.x.dtype)
     with hooks_for(schedule.progress, "ELBO", sign=-1.0) as hooks:
         max_steps = schedule.max_epochs * per_epoch
-        budget = Budget(1e-30, max_steps, schedule.seconds_of_run, (*hooks, stopping), began)
+        budget = Budget(1e-30, max_steps, (*hooks, stopping), clock)
         resources = Resources(key, Annealed(rows, until), None)
         problem = SequenceProblem(fn, size, False, reads)
         ended = run(problem, method, start, resources, budget)

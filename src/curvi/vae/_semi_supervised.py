@@ -21,7 +21,7 @@ from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi._core.memory import require_memory
 from curvi._core.trees import precision_of
-from curvi.engine import resumable
+from curvi.engine import opened
 from curvi.solvers import Averaged, FirstOrder, Method
 from curvi.vae._base import AutoEncoder
 from curvi.vae._class_objective import ClassObjective, ClassParams, MixedRows
@@ -110,7 +110,6 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
     params_: ClassParams
     objective_: ClassObjective
 
-    @resumable
     def fit(self: Model, X: Any, y: Any, *, checkpoint: Any = None) -> Model:
         """Train on rows and labels.
 
@@ -134,7 +133,7 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
             For options or rows that cannot be used, or fewer than two classes.
         NumericalError
             If the ELBO turned non-finite again and again.
-        KeyboardInterrupt
+        Interrupted
             At Ctrl-C, after the attributes of what was trained until then are set.
 
         Warns
@@ -142,25 +141,28 @@ class SemiSupervisedVAE(ClassifierMixin, AutoEncoder):
         NotConvergedWarning
             If training failed, diverged or ran out of time, as for :class:`~curvi.VAE`.
         """
-        self._check_options()
-        validation.positive_number(self.label_weight, "label_weight")
-        validation.positive_number(self.beta, "beta")
-        method = self._chosen_method()
-        X = self._rows(X, reset=True)
-        validation.refuse_unreal(y, "y")
-        labels = column_or_1d(np.asarray(y), warn=True)
-        if len(labels) != len(X):
-            raise InputError(f"y has {len(labels)} labels but X has {len(X)} rows; give one each")
-        known = ~np.asarray([_is_missing(label) for label in labels.tolist()], bool)
-        self.classes_, encoded = _classes(labels[known])
-        classes, sizes = len(self.classes_), [X.shape[1], *self.hidden]
-        decoder = [self.latent + classes, *sizes[::-1]]
-        encoder = [sizes[0] + classes, *sizes[1:], 2 * self.latent]
-        self._require_memory(X, [[*sizes, classes], encoder, decoder], classes)
-        with precision_of(X.dtype):
-            trained = self._trained(X, known, encoded, method)
-        self._publish(trained)
-        return self
+        with opened(locals()):
+            self._check_options()
+            validation.positive_number(self.label_weight, "label_weight")
+            validation.positive_number(self.beta, "beta")
+            method = self._chosen_method()
+            X = self._rows(X, reset=True)
+            validation.refuse_unreal(y, "y")
+            labels = column_or_1d(np.asarray(y), warn=True)
+            if len(labels) != len(X):
+                raise InputError(
+                    f"y has {len(labels)} labels but X has {len(X)} rows; give one each"
+                )
+            known = ~np.asarray([_is_missing(label) for label in labels.tolist()], bool)
+            self.classes_, encoded = _classes(labels[known])
+            classes, sizes = len(self.classes_), [X.shape[1], *self.hidden]
+            decoder = [self.latent + classes, *sizes[::-1]]
+            encoder = [sizes[0] + classes, *sizes[1:], 2 * self.latent]
+            self._require_memory(X, [[*sizes, classes], encoder, decoder], classes)
+            with precision_of(X.dtype):
+                trained = self._trained(X, known, encoded, method)
+            self._publish(trained)
+            return self
 
     def _chosen_method(self) -> Method:
         """Those by name need no layers."""

@@ -17,6 +17,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from curvi._core.compilation import SizedJit, compiled
 from curvi._core.errors import InputError, Interrupted, Outcome
+from curvi._core.run import Clock
 from curvi._core.threads import one_blas_thread
 from curvi.engine import Budget, Resources, StepInfo, hooks_for, run, traced_objective
 from curvi.engine._recording import belongs
@@ -318,7 +319,7 @@ def _trained(
     stopping.evaluate(0, 0.0, params)
     max_steps = schedule.max_epochs * per_epoch
     with hooks_for(schedule.progress, "ELBO", schedule.on_step, sign=-1.0) as hooks:
-        budget = Budget(1e-30, max_steps, schedule.seconds_of_run, (*hooks, stopping))
+        budget = Budget(1e-30, max_steps, (*hooks, stopping), Clock(schedule.seconds_of_run))
         resources = Resources(key, ShuffledRows(rows, multipliers, device_count(num_rows)), None)
         fn, reads = traced_objective(objective, params, rows, [batch_size], key)
         problem = EpochProblem(fn, batch_size, reads=reads)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from curvi._core.errors import Outcome
+from curvi._core.run import Phase
 from curvi._core.threads import one_blas_thread
 from curvi.diagnostics import FitResult
 from curvi.engine import Budget, Execution, Resources
@@ -60,15 +61,14 @@ def climb(
     Ctrl-C ends the climb with what the rungs before have found.
     """
     state = State.of(target, first, resources, budget, execution, mc_tolerance)
-    with one_blas_thread():  # all products are small: threads would wait for each other
+    with one_blas_thread(), Phase("correcting") as phase:  # products are small: one thread
         for rung in ladder:
-            try:
-                state = rung.climb(state) if rung.applies(state) else state
-            except KeyboardInterrupt:
-                message = _NO_SEARCH if state.trusted else _CUT_SHORT
-                ended = {"outcome": Outcome.INTERRUPTED, "message": message, "interrupted": True}
-                return replace(state.result(first), **ended)  # type: ignore[arg-type]
+            state = rung.climb(state) if rung.applies(state) else state
         result = state.result(first)
+    if phase.interrupted:
+        message = _NO_SEARCH if state.trusted else _CUT_SHORT
+        ended = state.result(first)
+        return replace(ended, outcome=Outcome.INTERRUPTED, message=message, interrupted=True)
     if state.trusted or not ladder or state.budget.left() > 0:
         return result
     return replace(result, outcome=Outcome.BUDGET, message=_OUT_OF_TIME)

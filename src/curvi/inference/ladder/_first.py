@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from curvi._core.deadline import OutOfTime, deadline
+from curvi._core.run import OutOfTime, deadline
 from curvi.families import Family, FullRank, SparsePrecision
 from curvi.inference.ladder._sparsity import MOST_FULL, SPARSE_DRAWS, may_be_sparse, sparse_family
 from curvi.objective import Draws

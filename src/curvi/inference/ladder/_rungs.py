@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from curvi._core.deadline import OutOfTime, deadline
+from curvi._core.run import OutOfTime, deadline
 from curvi._core.trees import coordinate_names
 from curvi.families import Conditional, FullRank
 from curvi.families._host import HostMap

@@ -8,7 +8,6 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from curvi._core.errors import Outcome
 from curvi._core.trees import on_device
 from curvi.diagnostics import FitResult
 from curvi.diagnostics._correction import Attempt, Correction
@@ -142,7 +141,7 @@ class State:
         spent = result.steps if result.steps <= budget.max_steps else 0  # or had steps of its own
         state = cls(
             target, BatchedDensity.of(target), first, first, resources, budget, execution,
-            mc_tolerance, modes=result.modes, spent=spent, noted_at=(budget.began, 0),
+            mc_tolerance, modes=result.modes, spent=spent, noted_at=(budget.clock.began, 0),
         )  # fmt: skip
         return state.noted(state.first_name, "fits" if first.close else "does not fit")
 
@@ -191,9 +190,7 @@ class State:
         ended = run(
             problem, method_for(dimension), params, resources, budget,
             execution=self.execution, spent=self.spent,
-        )  # fmt: skip
-        if ended.outcome is Outcome.INTERRUPTED:  # Ctrl-C ends the fit, not this run alone
-            raise KeyboardInterrupt
+        ).whole()  # fmt: skip  # Ctrl-C ends the fit, not this run alone
         after = replace(self, spent=self.spent + ended.steps)
         if ended.outcome.is_failure and max_steps is not None:
             return after, None
@@ -234,5 +231,5 @@ class State:
         return replace(
             first, family=best.family, params=best.params, elbo=best.elbo, elbo_se=best.elbo_se,
             log_ratio=best.log_ratio, correction=here.correction, rungs=here.tried,
-            modes=here.modes, seconds=time.perf_counter() - here.budget.began,
+            modes=here.modes, seconds=here.budget.clock.elapsed,
         )  # fmt: skip

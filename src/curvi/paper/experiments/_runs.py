@@ -145,9 +145,7 @@ def _run(setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget:
         budget,
     )
     limits = Budget(0.0, setting.max_steps, hooks=(evaluations,))
-    ended = run(problem, setting.method, params, resources, limits)
-    if ended.outcome is Outcome.INTERRUPTED:
-        raise KeyboardInterrupt  # the next run must not begin
+    ended = run(problem, setting.method, params, resources, limits).whole()  # or no other begins
     table = evaluations.table
     q = exact.to_mean(ended.params)
     step, elapsed, bound_column = (np.asarray(column) for column in zip(*table, strict=True))
