@@ -28,7 +28,7 @@ from curvi.paper.experiments._methods import (
 )
 from curvi.paper.experiments._regression_figures import draw_convergence
 from curvi.paper.experiments._runs import (
-    Run,
+    MethodRun,
     Setting,
     errors,
     evaluation_steps,
@@ -89,7 +89,7 @@ def test_a_stochastic_run_stays_below_the_exact_optimum():
 def curve(*bound):
     values = np.array(bound)
     place = np.arange(len(values))
-    return Run(place, place, values, np.zeros(1), np.ones(1), Outcome.BUDGET)
+    return MethodRun(place, place, values, np.zeros(1), np.ones(1), Outcome.BUDGET)
 
 
 def test_steps_count_from_where_the_elbo_stays_good():
@@ -110,7 +110,7 @@ def recorded(monkeypatch):
 
     def some_runs(seeds):
         return [
-            Run(np.arange(3), np.arange(3.0), np.array([-19.0, -3.0, -2.0 - s]), np.ones(4),
+            MethodRun(np.arange(3), np.arange(3.0), np.array([-19.0, -3.0, -2.0 - s]), np.ones(4),
                 np.full(4, 0.1), Outcome.BUDGET)
             for s in seeds
         ]  # fmt: skip
@@ -166,8 +166,8 @@ def test_a_quick_run_gives_no_verdict(tmp_path, capsys, recorded):
 def test_a_run_that_diverges_stays_inside_the_axes():
     """In the figures of regressions and of auto-encoders."""
     bounds = np.array([-100.0, -1e30, -np.inf, np.nan])
-    lost = Run(np.arange(4), np.arange(4.0), bounds, np.ones(1), np.ones(1), Outcome.BUDGET)
-    good = Run(np.arange(3), np.arange(3.0), np.array([-100.0, -3.0, -2.0]), *[np.ones(1)] * 2,
+    lost = MethodRun(np.arange(4), np.arange(4.0), bounds, np.ones(1), np.ones(1), Outcome.BUDGET)
+    good = MethodRun(np.arange(3), np.arange(3.0), np.array([-100.0, -3.0, -2.0]), *[np.ones(1)] * 2,
                Outcome.BUDGET)  # fmt: skip
     rows = (np.ones((5, 1)), np.ones(5))
     one = Comparison("duke", (0,), rows, rows, {"DSVI": [lost], "HFSGVI": [good]},
@@ -255,7 +255,7 @@ def test_the_plateau_is_found_where_a_run_stands_early_and_left_when_it_climbs(m
     def run_of(setting, X, y, *, seed, seconds):
         seen = step <= setting.max_steps
         mean, sd = np.array([0.1, 0.0, 0.0, 0.0]), np.ones(4)
-        return Run(step[seen], step[seen], bound[seen], mean, sd, Outcome.BUDGET)
+        return MethodRun(step[seen], step[seen], bound[seen], mean, sd, Outcome.BUDGET)
 
     monkeypatch.setattr(conditions, "run_setting", run_of)
     found = conditions._settled(Setting(HFSGVI(), 50), X, y, 0, 1.0)

@@ -19,7 +19,7 @@ from curvi.paper.experiments._methods import (
     tried,
 )
 from curvi.paper.experiments._regression import DATA, NEAR
-from curvi.paper.experiments._runs import Run, Setting, errors, run_setting
+from curvi.paper.experiments._runs import MethodRun, Setting, errors, run_setting
 from curvi.paper.experiments._tables import QUICK, Row, as_markdown, median_and_range, write_files
 
 Rows = tuple[np.ndarray, np.ndarray]
@@ -71,13 +71,15 @@ def cg_steps(
     return write_files(out, {"cg_steps.csv": rows, "cg_steps.md": _joined(parts)})
 
 
-def _runs(setting: Setting, count: int, train: Rows, options: Options, limit: float) -> list[Run]:
+def _runs(
+    setting: Setting, count: int, train: Rows, options: Options, limit: float
+) -> list[MethodRun]:
     method: Any = setting.method
     changed = replace(setting, method=replace(method, cg_steps=count))
     return [run_setting(changed, *train, seed=seed, seconds=limit) for seed in options.seeds]
 
 
-def _line(name: str, count: int, runs: list[Run], train: Rows, test: Rows) -> Row:
+def _line(name: str, count: int, runs: list[MethodRun], train: Rows, test: Rows) -> Row:
     return {
         "data": name,
         "K": count,

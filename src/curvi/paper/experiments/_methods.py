@@ -16,7 +16,7 @@ import numpy as np
 
 from curvi import datasets
 from curvi.glm import BayesianLogisticRegression
-from curvi.paper.experiments._runs import Run, Setting, design, run_setting
+from curvi.paper.experiments._runs import MethodRun, Setting, design, run_setting
 from curvi.solvers import DSVI, HFSGVI, LBFGS
 
 NEWTON = "Newton (curvi)"
@@ -82,7 +82,7 @@ class Comparison:
     seeds: tuple[int, ...]
     train: tuple[np.ndarray, np.ndarray]
     test: tuple[np.ndarray, np.ndarray]
-    runs: dict[str, list[Run]]
+    runs: dict[str, list[MethodRun]]
     settings: dict[str, Setting]
     pilots: dict[str, list[Pilot]] = field(default_factory=dict)
 
@@ -97,7 +97,7 @@ def load_rows(
     return (X, y), (test[0], test[1])
 
 
-def newton_run(X: np.ndarray, y: np.ndarray, *, seed: int, num_starts: int = 1) -> Run:
+def newton_run(X: np.ndarray, y: np.ndarray, *, seed: int, num_starts: int = 1) -> MethodRun:
     """The exact Newton fit as a run; its curve is that of the start that was kept.
 
     The paper's default feature has the relevance prior of all others: it is a column of the table.
@@ -121,7 +121,7 @@ def newton_run(X: np.ndarray, y: np.ndarray, *, seed: int, num_starts: int = 1) 
     seconds = fitted.trace["seconds"] + max(0.0, fitted.seconds - fitted.trace["seconds"][-1])
     seconds = processors * seconds
     mean, log_sd = (np.asarray(leaf, np.float64).ravel() for leaf in fitted.q)
-    return Run(
+    return MethodRun(
         step=np.append(fitted.trace["step"], fitted.steps),
         seconds=np.append(seconds, seconds[-1]),
         bound=np.append(fitted.trace["elbo"], fitted.elbo),
@@ -203,7 +203,7 @@ def _compared(name: str, options: Options, report: Callable[[str], None]) -> Com
     seeds = options.seeds
     (X, y), test = load_rows(name)
     seconds = options.seconds_for(name)
-    runs: dict[str, list[Run]] = {}
+    runs: dict[str, list[MethodRun]] = {}
     tried = {method: pilots(name, method, options, report) for method in PAPER_METHODS}
     settings = {method: best_of(results) for method, results in tried.items()}
     for method in PAPER_METHODS:
@@ -221,7 +221,7 @@ def newton_runs(
     *,
     seeds: Sequence[int],
     report: Callable[[str], None],
-) -> list[Run]:
+) -> list[MethodRun]:
     """The exact Newton fit with every seed, after one that is not recorded."""
     runs = []
     newton_run(*train, seed=_PILOT_SEED)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from curvi.paper.experiments._methods import NEWTON, Comparison
-from curvi.paper.experiments._runs import Run
+from curvi.paper.experiments._runs import MethodRun
 from curvi.plots import COLOURS, LINES, house_style, new_figure
 
 _NUMBERS = {NEWTON: 0, "HFSGVI": 1, "L-BFGS-SGVI": 2, "DSVI": 6}
@@ -58,7 +58,7 @@ def draw_convergence(comparisons: list[Comparison]) -> Any:
 _FEW = 40  # points of a curve that are drawn one by one
 
 
-def _epochs(one: Comparison, method: str, run: Run) -> np.ndarray:
+def _epochs(one: Comparison, method: str, run: MethodRun) -> np.ndarray:
     setting = one.settings.get(method)
     return run.step if setting is None else setting.epochs(run.step, len(one.train[1]))
 

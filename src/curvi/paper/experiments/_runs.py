@@ -74,7 +74,7 @@ class Setting:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class MethodRun:
     """What a run recorded: steps, processor seconds, the exact ELBO, and where it ended."""
 
     step: np.ndarray
@@ -109,7 +109,7 @@ def errors(mean: np.ndarray, X: np.ndarray, y: np.ndarray) -> int:
 
 def run_setting(
     setting: Setting, X: np.ndarray, y: np.ndarray, *, seed: int, seconds: float
-) -> Run:
+) -> MethodRun:
     """Run a stochastic method for a number of steps or processor seconds, whichever ends first.
 
     A first step that is not recorded compiles everything.
@@ -120,7 +120,9 @@ def run_setting(
         return _run(setting, matrix, y, seed, seconds)
 
 
-def _run(setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget: float) -> Run:
+def _run(
+    setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget: float
+) -> MethodRun:
     dtype, columns = matrix.dtype, matrix.shape[1]
     family = MeanField()
     rows = Rows(
@@ -149,7 +151,7 @@ def _run(setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget:
     table = evaluations.table
     q = exact.to_mean(ended.params)
     step, elapsed, bound_column = (np.asarray(column) for column in zip(*table, strict=True))
-    return Run(
+    return MethodRun(
         step=step,
         seconds=elapsed,
         bound=bound_column,
@@ -219,7 +221,7 @@ def evaluation_steps(max_steps: int) -> list[int]:
     return sorted({*range(1, min(max_steps, 5) + 1), *map(round, spaced), max_steps})
 
 
-def steps_to(run: Run, goal: float) -> int | None:
+def steps_to(run: MethodRun, goal: float) -> int | None:
     """The first evaluated step from which on the ELBO stays above the goal; None if it diverged."""
     good = run.bound >= goal
     if not good[-1] or run.diverged:
