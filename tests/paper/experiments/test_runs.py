@@ -167,8 +167,8 @@ def test_a_run_that_diverges_stays_inside_the_axes():
     """In the figures of regressions and of auto-encoders."""
     bounds = np.array([-100.0, -1e30, -np.inf, np.nan])
     lost = MethodRun(np.arange(4), np.arange(4.0), bounds, np.ones(1), np.ones(1), Outcome.BUDGET)
-    good = MethodRun(np.arange(3), np.arange(3.0), np.array([-100.0, -3.0, -2.0]), *[np.ones(1)] * 2,
-               Outcome.BUDGET)  # fmt: skip
+    bounds = np.array([-100.0, -3.0, -2.0])
+    good = MethodRun(np.arange(3), np.arange(3.0), bounds, np.ones(1), np.ones(1), Outcome.BUDGET)
     rows = (np.ones((5, 1)), np.ones(5))
     one = Comparison("duke", (0,), rows, rows, {"DSVI": [lost], "HFSGVI": [good]},
                      {"DSVI": SMALL["DSVI"][0]})  # fmt: skip
