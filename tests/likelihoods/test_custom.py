@@ -36,7 +36,8 @@ def test_slopes_and_expectations_are_those_of_the_built_in_poisson(key):
         (OWN.expected(t, v, y), Poisson().expected(t, v, y)),
         (OWN.moments(t, v), Poisson().moments(t, v)),
     ):
-        np.testing.assert_allclose(np.array(own), np.array(built_in), rtol=1e-9, atol=1e-9)
+        # quadrature against closed forms: what the rules promise
+        np.testing.assert_allclose(np.array(own), np.array(built_in), rtol=1e-8, atol=1e-9)
     assert OWN.predictor_start(y) == pytest.approx(np.log(y.mean()), abs=1e-6)
 
 

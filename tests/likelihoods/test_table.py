@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 import curvi
 from curvi.likelihoods import LIKELIHOODS, Extra, Likelihood, likelihood_of
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.float64_only
 
 KINDS = [(name, link) for name, kind in LIKELIHOODS.items() for link in kind.links]
 REGRESSIONS = ("gaussian", "bernoulli", "poisson")
-EXTRA = np.array([0.8, 5.0])  # residual sd or dispersion, and degrees of freedom
+EXTRA = np.array([0.8, 5.0])  # residual sd or dispersion; degrees of freedom, or odds
 NODES = np.linspace(-14, 14, 20001)
 WEIGHTS = stats.norm.pdf(NODES) / stats.norm.pdf(NODES).sum()
 each = pytest.mark.parametrize(("name", "link"), KINDS)
@@ -76,7 +76,8 @@ def test_draws_have_the_mean_that_is_promised(key, name, link):
     if likelihood.of_scale:
         y = np.abs(y) / np.sqrt(2 / np.pi)
     # six standard errors: missed once in 5e8 runs
-    assert abs(y.mean() - likelihood.mean(t, trials)[0]) < 6 * y.std() / np.sqrt(count)
+    expected = likelihood.mean(t + likelihood.mean_shift(EXTRA), trials)[0]
+    assert abs(y.mean() - expected) < 6 * y.std() / np.sqrt(count)
 
 
 @each
@@ -86,9 +87,16 @@ def test_log_densities_are_normalised(key, name, link):
     if likelihood.whole_numbers:
         y = np.arange(2.0 if likelihood.binary else 5.0 if likelihood.takes_trials else 800.0)
         spacing = 1.0
+    elif name == "beta":  # in logits, with their Jacobian; no float lies between one and 1 - 1e-16
+        t, logits = -np.abs(t), np.linspace(-700, 36, 73_601)
+        y = special.expit(logits)
+        spacing = 1e-2 * y * special.expit(-logits)
+    elif likelihood.positive:  # in logarithms
+        y = np.exp(np.linspace(-40, 12, 52_001))
+        spacing = 1e-3 * y
     else:
         y, spacing = np.linspace(-200, 200, 200_001), 2e-3
-    mass = np.exp(likelihood.log_density(t[:, None], y, trials, EXTRA)).sum(axis=1) * spacing
+    mass = (np.exp(likelihood.log_density(t[:, None], y, trials, EXTRA)) * spacing).sum(axis=1)
     tail = 1e-9 if name != "student-t" else 1e-4  # beyond two hundred
     np.testing.assert_allclose(mass, 1, atol=tail)
 
@@ -143,18 +151,22 @@ def test_labels_may_be_zero_and_one_or_minus_one_and_one():
         ("negative-binomial", [-1, 2], 1, r"rate\[0\] is -1; .* needs counts"),
         ("bernoulli", [0, 1, 2], 1, r"rate\[2\] is 2; likelihood='bernoulli' needs 0 and 1"),
         ("binomial", [1, 5], [4, 4], r"rate\[1\] is 5; .* no more successes than trials"),
+        ("beta-binomial", [1, 5], [4, 4], r"rate\[1\] is 5; .* no more successes than trials"),
+        ("gamma", [1, 0], 1, r"rate\[1\] is 0; likelihood='gamma' needs positive numbers"),
+        ("beta", [0.2, 1], 1, r"rate\[1\] is 1; .* between zero and one, without the ends"),
     ],
 )
 def test_responses_that_cannot_be_are_named(name, y, trials, sentence):
     with pytest.raises(curvi.InputError, match=sentence):
         likelihood_of(name).check(np.asarray(y, float), np.asarray(trials, float), "rate")
-    likelihood_of(name).check(np.array([1.0, np.nan]))  # what is missing is not wrong
+    missing = np.array([y[0], np.nan], float)  # which is not wrong
+    likelihood_of(name).check(missing, np.asarray(trials, float))
 
 
 def test_names_and_links_are_refused_with_those_that_there_are():
-    with pytest.raises(curvi.InputError, match=r"'cauchy'; choose one of gaussian, bernoulli"):
+    with pytest.raises(curvi.InputError, match=r"'cauchy'; choose one of gaussian, student-t"):
         likelihood_of("cauchy")
-    with pytest.raises(curvi.InputError, match=r"link is 'log'; bernoulli has logit and probit"):
+    with pytest.raises(curvi.InputError, match=r"link is 'log'; bernoulli has logit, probit and cloglog"):
         likelihood_of("bernoulli", "log")
     with pytest.raises(curvi.InputError, match="brings its own"):
         likelihood_of(likelihood_of("poisson"), "log")
@@ -162,7 +174,9 @@ def test_names_and_links_are_refused_with_those_that_there_are():
 
 def test_a_table_entry_says_which_hyperparameters_it_has():
     assert {name: len(kind.extras) for name, kind in LIKELIHOODS.items() if kind.extras} == {
-        "gaussian": 1, "student-t": 2, "negative-binomial": 1,
+        "gaussian": 1, "student-t": 2, "lognormal": 1, "gamma": 1, "weibull": 1, "beta": 1,
+        "beta-binomial": 1, "negative-binomial": 1, "negative-binomial-1": 1,
+        "zero-inflated-poisson": 1, "zero-inflated-negative-binomial": 2,
     }  # fmt: skip
     assert all(isinstance(e, Extra) for kind in LIKELIHOODS.values() for e in kind.extras)
     assert all(issubclass(kind, Likelihood) for kind in LIKELIHOODS.values())

@@ -10,7 +10,15 @@ from curvi.likelihoods._base import ORDERS as ORDERS
 from curvi.likelihoods._base import Extra as Extra
 from curvi.likelihoods._base import Likelihood
 from curvi.likelihoods._base import RowTerms as RowTerms
-from curvi.likelihoods._counts import Bernoulli, Binomial, NegativeBinomial, Poisson
+from curvi.likelihoods._counts import (
+    Bernoulli,
+    Binomial,
+    LinearNegativeBinomial,
+    NegativeBinomial,
+    Poisson,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
+)
 from curvi.likelihoods._pixels import PIXELS as PIXELS
 from curvi.likelihoods._pixels import BernoulliPixels as BernoulliPixels
 from curvi.likelihoods._pixels import GaussianPixels as GaussianPixels
@@ -18,6 +26,7 @@ from curvi.likelihoods._pixels import Pixels as Pixels
 from curvi.likelihoods._pixels import bounded as bounded
 from curvi.likelihoods._pixels import over_pixels as over_pixels
 from curvi.likelihoods._pixels import pixels_for as pixels_for
+from curvi.likelihoods._positive import Beta, BetaBinomial, Exponential, Gamma, LogNormal, Weibull
 from curvi.likelihoods._real import Gaussian, StudentT, Volatility
 from curvi.likelihoods._softmax import Contrasts as Contrasts
 from curvi.likelihoods._softmax import OnePredictor as OnePredictor
@@ -32,11 +41,20 @@ from curvi.likelihoods._table import likelihood_of as likelihood_of
 
 __all__ = [
     "Bernoulli",
+    "Beta",
+    "BetaBinomial",
     "Binomial",
+    "Exponential",
+    "Gamma",
     "Gaussian",
     "Likelihood",
+    "LinearNegativeBinomial",
+    "LogNormal",
     "NegativeBinomial",
     "Poisson",
     "StudentT",
     "Volatility",
+    "Weibull",
+    "ZeroInflatedNegativeBinomial",
+    "ZeroInflatedPoisson",
 ]

@@ -90,6 +90,7 @@ class Likelihood:
     takes_trials: ClassVar[bool] = False
     binary: ClassVar[bool] = False
     whole_numbers: ClassVar[bool] = False
+    positive: ClassVar[bool] = False
     of_scale: ClassVar[bool] = False  # the predictor says how large |y| is, not where y lies
     label: ClassVar[str] = "expected value"  # of what `mean` gives
     row_effects: ClassVar[str] = ""  # what effects of single rows cannot be told apart from
@@ -162,6 +163,10 @@ class Likelihood:
         if self._mean is None:
             raise InputError(f"the likelihood {self.name!r} has no mean; give it mean=function(t)")
         return np.asarray(self._mean(t))
+
+    def mean_shift(self, extra: Any) -> Any:
+        """What hyperparameters add to the predictor before `mean`; zero for most."""
+        return 0.0
 
     def sample(self, t: Any, trials: Any, extra: Any, rng: np.random.Generator) -> Any:
         """New responses."""

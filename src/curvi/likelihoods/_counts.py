@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import special
 
-from curvi.likelihoods._base import NOTHING, ORDERS, ClosedForm, Extra, chosen
+from curvi.likelihoods._base import NOTHING, ORDERS, ClosedForm, Extra, Likelihood, chosen
+from curvi.likelihoods._links import LINKS
 from curvi.likelihoods._logistic import (
     exponential,
     log_sigmoid_expectations,
@@ -20,8 +21,6 @@ from curvi.likelihoods._logistic import (
 
 _LARGEST_EXPONENT = 80.0  # eight factors of 1 + exp(t) stay finite
 _LARGEST_RATE = 40.0  # log rate up to which counts are drawn
-_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
-
 
 def logistic_log_density(t: Any, y: Any) -> Any:
     """``y log sigmoid(t) + (1 - y) log sigmoid(-t)``, for y in [0, 1]."""
@@ -34,59 +33,65 @@ class Binomial(ClosedForm):
 
     link: str = "logit"
     name = "binomial"
-    links = ("logit", "probit")
+    links = tuple(LINKS)
     takes_trials: ClassVar[bool] = True
     whole_numbers = True
     label = "expected count"
-    width = 2.8  # of log ndtr
+
+    def _width(self, extra: Any) -> Any:
+        return LINKS[self.link].width
 
     def log_density(self, t: Any, y: Any, trials: Any = 1.0, extra: Any = NOTHING) -> Any:
         """``y log p + (n - y) log(1 - p)``, with the binomial coefficient."""
-        if self.link == "probit":
-            _, functions = namespace(t)
-            up, down = functions.log_ndtr(t), functions.log_ndtr(-t)
-            return y * up + (trials - y) * down + _coefficient(y, trials)
-        return y * t - trials * softplus(t) + _coefficient(y, trials)
+        if self.link == "logit":
+            return y * t - trials * softplus(t) + _coefficient(y, trials)
+        link = LINKS[self.link]
+        chances = y * link.log_chance(t) + (trials - y) * link.log_rest(t)
+        return chances + _coefficient(y, trials)
 
     def slopes(self, t: Any, y: Any, trials: Any = 1.0, extra: Any = NOTHING) -> tuple[Any, Any]:
         """Of the log density."""
-        if self.link == "probit":
-            up, down = _mills(t), _mills(-t)
-            first = y * up - (trials - y) * down
-            return first, -y * up * (t + up) - (trials - y) * down * (down - t)
-        p = namespace(t)[1].expit(t)
-        return y - trials * p, -trials * p * (1 - p)
+        if self.link == "logit":
+            p = namespace(t)[1].expit(t)
+            return y - trials * p, -trials * p * (1 - p)
+        link = LINKS[self.link]
+        up, down = link.slopes(t), link.rest_slopes(t)
+        first, second = (y * a + (trials - y) * b for a, b in zip(up, down, strict=True))
+        return first, second
 
     def expected(
         self, m: Any, v: Any, y: Any, trials: Any = 1.0, extra: Any = NOTHING,
         orders: Sequence[int] = ORDERS,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Through ``E[log sigmoid(t)]`` for the logistic link."""
-        if self.link == "probit":
+        if self.link != "logit":
             return super().expected(m, v, y, trials, extra, orders)
         return _logit_terms(m, v, y, trials, _coefficient(y, trials), orders)
 
     def mean(self, t: Any, trials: Any = 1.0) -> Any:
         """Expected successes."""
-        _, functions = namespace(t)
-        return trials * (functions.ndtr(t) if self.link == "probit" else functions.expit(t))
+        return trials * LINKS[self.link].chance(t)
 
     def expected_mean(self, m: Any, v: Any, trials: Any = 1.0) -> Any:
         """In closed form, or by the expectations of the logistic link."""
+        if self.link == "logit":
+            return trials * log_sigmoid_expectations(-m, v, (1,))[0]
         if self.link == "probit":
             return trials * special.ndtr(m / np.sqrt(1 + v))
-        return trials * log_sigmoid_expectations(-m, v, (1,))[0]
+        return super().expected_mean(m, v, trials)
 
     def moments(self, m: Any, v: Any, trials: Any = 1.0) -> tuple[Any, Any]:
         """Of sigmoids, whose squares are what their slopes leave: ``s^2 = s - s'``."""
-        if self.link == "probit":
+        if self.link == "logit":
+            first, slope = log_sigmoid_expectations(-m, v, (1, 2))
+            second = first + slope
+        elif self.link == "probit":
             at = m / np.sqrt(1 + v)
             first = special.ndtr(at)
             # the probability that two normal variables with correlation v / (1 + v) are below
             second = first - 2 * special.owens_t(at, 1 / np.sqrt(1 + 2 * v))
         else:
-            first, slope = log_sigmoid_expectations(-m, v, (1, 2))
-            second = first + slope
+            return super().moments(m, v, trials)
         return trials * first, trials**2 * second
 
     def sample(self, t: Any, trials: Any, extra: Any, rng: np.random.Generator) -> Any:
@@ -97,7 +102,7 @@ class Binomial(ClosedForm):
     def predictor_start(self, y: np.ndarray, trials: Any = 1.0) -> float:
         """Link of the overall share of successes."""
         share = (y.sum() + 0.5) / (np.broadcast_to(trials, y.shape).sum() + 1)
-        return float(special.ndtri(share) if self.link == "probit" else special.logit(share))
+        return float(LINKS[self.link].predictor(share))
 
     def unsuitable(self, y: np.ndarray, trials: Any = 1.0) -> tuple[np.ndarray, str]:
         """Anything but whole numbers with ``0 <= y <= trials``."""
@@ -118,24 +123,29 @@ class Bernoulli(Binomial):
 
     def log_density(self, t: Any, y: Any, trials: Any = 1.0, extra: Any = NOTHING) -> Any:
         """Of what happened, so that small probabilities have all their digits."""
-        own = _sign(y) * t
-        return namespace(t)[1].log_ndtr(own) if self.link == "probit" else -softplus(-own)
+        link = LINKS[self.link]
+        if link.symmetric:
+            return link.log_chance(_sign(y) * t)
+        return namespace(t)[0].where(y > 0, link.log_chance(t), link.log_rest(t))
 
     def slopes(self, t: Any, y: Any, trials: Any = 1.0, extra: Any = NOTHING) -> tuple[Any, Any]:
         """Of the log density."""
-        sign = _sign(y)
-        if self.link == "probit":
-            up = _mills(sign * t)
-            return sign * up, -up * (sign * t + up)
-        q = namespace(t)[1].expit(-sign * t)
-        return sign * q, -q * (1 - q)
+        link, sign = LINKS[self.link], _sign(y)
+        if link.symmetric:
+            first, second = link.slopes(sign * t)
+            return sign * first, second
+        up, down = link.slopes(t), link.rest_slopes(t)
+        first, second = (
+            namespace(t)[0].where(y > 0, a, b) for a, b in zip(up, down, strict=True)
+        )
+        return first, second
 
     def expected(
         self, m: Any, v: Any, y: Any, trials: Any = 1.0, extra: Any = NOTHING,
         orders: Sequence[int] = ORDERS,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Through ``E[log sigmoid(t)]`` for the logistic link."""
-        if self.link == "probit":
+        if self.link != "logit":
             return super().expected(m, v, y, trials, extra, orders)
         sign = _sign(y)
         e = log_sigmoid_expectations(sign * m, v, orders)
@@ -157,6 +167,8 @@ class Bernoulli(Binomial):
 
     def sites(self, y: np.ndarray, offset: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
         """The slope and the largest curvature at the offset of even odds."""
+        if self.link != "logit":
+            return super().sites(y, offset)
         return np.full_like(y, 0.25), 0.5 * _sign(y)
 
     def unsuitable(self, y: np.ndarray, trials: Any = 1.0) -> tuple[np.ndarray, str]:
@@ -261,14 +273,98 @@ class NegativeBinomial(Poisson):
         return [0.5]
 
 
+@dataclass(frozen=True)
+class LinearNegativeBinomial(Poisson):
+    """Counts with variance ``(1 + dispersion) mu`` around the mean ``mu = exp(t)``."""
+
+    name = "negative-binomial-1"
+    extras = (Extra("dispersion", 1.0),)
+    expected = Likelihood.expected
+
+    def log_density(self, t: Any, y: Any, trials: Any = 1.0, extra: Any = NOTHING) -> Any:
+        """Gamma-Poisson with size ``mu / dispersion``."""
+        dispersion = extra[..., 0]
+        size = exponential(t) / dispersion
+        constant = special.gammaln(y + size) - special.gammaln(size) - special.gammaln(y + 1.0)
+        return constant - y * np.log1p(1 / dispersion) - size * np.log1p(dispersion)
+
+    def slopes(self, t: Any, y: Any, trials: Any = 1.0, extra: Any = NOTHING) -> tuple[Any, Any]:
+        """Of the log density."""
+        dispersion = extra[..., 0]
+        size = exponential(t) / dispersion
+        by_size = special.digamma(y + size) - special.digamma(size) - np.log1p(dispersion)
+        curved = special.polygamma(1, y + size) - special.polygamma(1, size)
+        return size * by_size, size * by_size + size**2 * curved
+
+    def sample(self, t: Any, trials: Any, extra: Any, rng: np.random.Generator) -> Any:
+        """Counts."""
+        dispersion = np.broadcast_to(extra[..., 0], np.shape(t))
+        size = np.exp(np.minimum(t, _LARGEST_RATE)) / dispersion
+        return rng.poisson(rng.gamma(size) * dispersion)
+
+    def extra_start(self, y: np.ndarray) -> list[float]:
+        """Moderate dispersion."""
+        return [0.5]
+
+
+_ODDS = Extra("odds of an extra zero", 1.0)
+
+
+@dataclass(frozen=True)
+class ZeroInflatedPoisson(Poisson):
+    """Counts that are zero for another reason, too, with the same odds in every row."""
+
+    name = "zero-inflated-poisson"
+    extras = (_ODDS,)
+    expected = Likelihood.expected
+
+    def _width(self, extra: Any) -> Any:
+        """A little less than where the chance of a zero vanishes, ``exp(-exp(t)) = -odds``."""
+        return 0.9 * np.arctan2(math.pi, -np.log(extra[..., -1]))
+
+    def log_density(self, t: Any, y: Any, trials: Any = 1.0, extra: Any = NOTHING) -> Any:
+        """A mixture of zero and a count."""
+        odds = extra[..., -1]
+        plain = super().log_density(t, y, trials, extra)
+        return np.where(y > 0, plain, np.logaddexp(np.log(odds), plain)) - np.log1p(odds)
+
+    def slopes(self, t: Any, y: Any, trials: Any = 1.0, extra: Any = NOTHING) -> tuple[Any, Any]:
+        """Of the log density; the second is positive for some zeros."""
+        first, second = super().slopes(t, y, trials, extra)
+        plain = super().log_density(t, y, trials, extra)
+        count = np.where(y > 0, 1.0, special.expit(plain - np.log(extra[..., -1])))
+        return count * first, count * (second + (1 - count) * first**2)
+
+    def mean_shift(self, extra: Any) -> Any:
+        """Logarithm of the share of counts."""
+        return -np.log1p(extra[..., -1])
+
+    def sample(self, t: Any, trials: Any, extra: Any, rng: np.random.Generator) -> Any:
+        """Counts, and zeros among them."""
+        counts = super().sample(t, trials, extra, rng)
+        return counts * (rng.random(np.shape(counts)) > special.expit(np.log(extra[..., -1])))
+
+    def extra_start(self, y: np.ndarray) -> list[float]:
+        """A fifth of the rows."""
+        return [*super().extra_start(y), 0.25]
+
+
+@dataclass(frozen=True)
+class ZeroInflatedNegativeBinomial(ZeroInflatedPoisson, NegativeBinomial):
+    """Overdispersed counts that are zero for another reason, too."""
+
+    name = "zero-inflated-negative-binomial"
+    extras = (*NegativeBinomial.extras, _ODDS)
+
+    def _width(self, extra: Any) -> Any:
+        """Where ``(1 + exp(t) / size)^-size = -odds``."""
+        power = extra[..., 0] ** 2
+        place = extra[..., -1] ** -power * np.exp(1j * math.pi * np.minimum(power, 1.0)) - 1
+        return np.maximum(np.abs(np.angle(place)), np.finfo(float).eps)
+
+
 def _sign(y: Any) -> Any:
     return namespace(y)[0].sign(y - 0.5)
-
-
-def _mills(t: Any) -> Any:
-    """The slope of ``log ndtr``."""
-    xp, functions = namespace(t)
-    return xp.exp(-0.5 * t**2 - _HALF_LOG_TWO_PI - functions.log_ndtr(t))
 
 
 def _logit_terms(

@@ -7,13 +7,27 @@ from typing import Any
 
 from curvi._core.errors import InputError
 from curvi.likelihoods._base import ClosedForm, Likelihood
-from curvi.likelihoods._counts import Bernoulli, Binomial, NegativeBinomial, Poisson
+from curvi.likelihoods._counts import (
+    Bernoulli,
+    Binomial,
+    LinearNegativeBinomial,
+    NegativeBinomial,
+    Poisson,
+    ZeroInflatedNegativeBinomial,
+    ZeroInflatedPoisson,
+)
+from curvi.likelihoods._positive import Beta, BetaBinomial, Exponential, Gamma, LogNormal, Weibull
 from curvi.likelihoods._real import Gaussian, StudentT, Volatility
 
 LIKELIHOODS: dict[str, type[ClosedForm]] = {
     kind.name: kind
-    for kind in (Gaussian, Bernoulli, Binomial, Poisson, NegativeBinomial, StudentT, Volatility)
-}
+    for kind in (
+        Gaussian, StudentT, LogNormal, Gamma, Exponential, Weibull, Beta,
+        Bernoulli, Binomial, BetaBinomial,
+        Poisson, NegativeBinomial, LinearNegativeBinomial,
+        ZeroInflatedPoisson, ZeroInflatedNegativeBinomial, Volatility,
+    )
+}  # fmt: skip
 
 
 def likelihood_of(
@@ -31,5 +45,6 @@ def likelihood_of(
     if link is None:
         return kind()
     if link not in kind.links:
-        raise InputError(f"link is {link!r}; {likelihood} has {' and '.join(kind.links)}")
+        known = ", ".join(kind.links[:-1]) + " and " * (len(kind.links) > 1) + kind.links[-1]
+        raise InputError(f"link is {link!r}; {likelihood} has {known}")
     return kind(link=link)
