@@ -166,7 +166,9 @@ def test_responses_that_cannot_be_are_named(name, y, trials, sentence):
 def test_names_and_links_are_refused_with_those_that_there_are():
     with pytest.raises(curvi.InputError, match=r"'cauchy'; choose one of gaussian, student-t"):
         likelihood_of("cauchy")
-    with pytest.raises(curvi.InputError, match=r"link is 'log'; bernoulli has logit, probit and cloglog"):
+    with pytest.raises(
+        curvi.InputError, match=r"link is 'log'; bernoulli has logit, probit and cloglog"
+    ):
         likelihood_of("bernoulli", "log")
     with pytest.raises(curvi.InputError, match="brings its own"):
         likelihood_of(likelihood_of("poisson"), "log")

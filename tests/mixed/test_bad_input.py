@@ -114,7 +114,7 @@ def test_more_successes_than_trials_are_refused(frame):
 
 
 def test_options_that_do_not_exist_are_refused(frame):
-    refused(frame, "y ~ x + (1 | g)", "choose one of", likelihood="gamma")
+    refused(frame, "y ~ x + (1 | g)", "choose one of", likelihood="cauchy")
     refused(frame, "y ~ x + (1 | g)", "link is", link="logit")
     refused(frame, "y ~ x + (1 | g)", "prior_scale", prior_scale=-1.0)
     refused(frame, "y ~ x + (1 | g)", "at least 64", num_points=3)
@@ -242,5 +242,5 @@ def test_new_rows_without_a_column_or_with_a_new_category_are_refused(frame):
         model.predict(frame.assign(c="middle"))
     with pytest.raises(curvi.InputError, match="no column 'g'"):
         model.predict(frame.drop(columns="g").assign(c="low"))
-    with pytest.raises(curvi.InputError, match="level"):
+    with pytest.raises(curvi.InputError, match="interval is 1.5"):
         model.predict(frame.assign(c="low"), interval=1.5)

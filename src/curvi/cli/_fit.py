@@ -57,10 +57,9 @@ class FitCommand:
     """Column of the table to explain."""
     formula: Annotated[str | None, tyro.conf.arg(metavar="FORMULA")] = None
     """Mixed model in place of --target: "y ~ x + (1 | group)"."""
-    likelihood: Literal[
-        "gaussian", "bernoulli", "binomial", "poisson", "negative-binomial", "student-t"
-    ] = "gaussian"
-    """Of a formula."""
+    likelihood: Annotated[str, tyro.conf.arg(metavar="NAME")] = "gaussian"
+    """Of a formula: gaussian, student-t, lognormal, gamma, exponential, weibull, beta, bernoulli,
+    binomial, beta-binomial, poisson, negative-binomial, zero-inflated-poisson, ..."""
     model: Literal["auto", "logistic", "poisson", "linear"] = "auto"
     """Of a table. auto: logistic for classes, linear for real numbers; counts have to be named."""
     ignore: tuple[str, ...] = ()

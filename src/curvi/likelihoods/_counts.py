@@ -22,6 +22,7 @@ from curvi.likelihoods._logistic import (
 _LARGEST_EXPONENT = 80.0  # eight factors of 1 + exp(t) stay finite
 _LARGEST_RATE = 40.0  # log rate up to which counts are drawn
 
+
 def logistic_log_density(t: Any, y: Any) -> Any:
     """``y log sigmoid(t) + (1 - y) log sigmoid(-t)``, for y in [0, 1]."""
     return y * t - softplus(t)
@@ -135,9 +136,7 @@ class Bernoulli(Binomial):
             first, second = link.slopes(sign * t)
             return sign * first, second
         up, down = link.slopes(t), link.rest_slopes(t)
-        first, second = (
-            namespace(t)[0].where(y > 0, a, b) for a, b in zip(up, down, strict=True)
-        )
+        first, second = (namespace(t)[0].where(y > 0, a, b) for a, b in zip(up, down, strict=True))
         return first, second
 
     def expected(

@@ -272,7 +272,9 @@ class BetaBinomial(Beta):
         """A binomial likelihood averaged over chances."""
         first, second = _beta_parameters(t, extra)
         ways = -np.log1p(trials) - special.betaln(y + 1, trials - y + 1)
-        return ways + special.betaln(first + y, second + (trials - y)) - special.betaln(first, second)
+        return (
+            ways + special.betaln(first + y, second + (trials - y)) - special.betaln(first, second)
+        )
 
     def slopes(self, t: Any, y: Any, trials: Any = 1.0, extra: Any = NOTHING) -> tuple[Any, Any]:
         """Of the log density."""

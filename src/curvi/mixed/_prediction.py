@@ -47,21 +47,29 @@ def expected_response(
     posterior: MixedPosterior, likelihood: Likelihood, rows: NewRows
 ) -> np.ndarray:
     """``E[y]`` of every row."""
-    out = np.empty(len(rows.X))
+    out, shift = np.empty(len(rows.X)), _mean_shift(posterior, likelihood)
     for part in rows.blocks(len(posterior.weights)):
         mean, variance = predictor(posterior, rows, part)
+        mean = mean + shift
         value = likelihood.expected_mean(mean, variance, rows.trials[part])
         out[part] = posterior.weights @ value
     return out
+
+
+def _mean_shift(posterior: MixedPosterior, likelihood: Likelihood) -> np.ndarray:
+    """What hyperparameters add to a predictor before the mean response, per component."""
+    extra = posterior.layout.extra_values(posterior.theta)
+    return np.broadcast_to(likelihood.mean_shift(extra), len(extra))[:, None]
 
 
 def intervals(
     posterior: MixedPosterior, likelihood: Likelihood, rows: NewRows, level: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Lower and upper ends for ``E[y | predictor]``, and the sd of the predictor."""
-    ends = np.empty((3, len(rows.X)))
+    ends, shift = np.empty((3, len(rows.X))), _mean_shift(posterior, likelihood)
     for part in rows.blocks(len(posterior.weights)):
         mean, variance = predictor(posterior, rows, part)
+        mean = mean + shift
         sd, w = np.sqrt(variance), posterior.weights
         for row, q in enumerate((0.5 - level / 2, 0.5 + level / 2)):
             t = mixture_quantile(mean, sd, w, q)

@@ -26,7 +26,8 @@ def response_of(
     if likelihood.takes_trials:
         if found.kind != "proportion":
             raise InputError(
-                f"the response of a binomial model is proportion(successes, trials), not {text}"
+                f"the response of a {likelihood.name} model is proportion(successes, trials), not "
+                f"{text}"
             )
         y, trials = values[:, 0].astype(np.float64), values[:, 1].astype(np.float64)
     elif found.kind == "categoric":
@@ -40,8 +41,8 @@ def response_of(
         y = values.astype(np.float64).reshape(len(values), -1)
         if y.shape[1] != 1:
             raise InputError(
-                f"the response {quoted(text)} has {y.shape[1]} columns; only a binomial model "
-                "takes proportion(successes, trials)"
+                f"the response {quoted(text)} has {y.shape[1]} columns; only binomial and "
+                "beta-binomial models take proportion(successes, trials)"
             )
         y, trials = y[:, 0], np.ones(len(y))
         if likelihood.binary:
