@@ -242,5 +242,5 @@ def test_new_rows_without_a_column_or_with_a_new_category_are_refused(frame):
         model.predict(frame.assign(c="middle"))
     with pytest.raises(curvi.InputError, match="no column 'g'"):
         model.predict(frame.drop(columns="g").assign(c="low"))
-    with pytest.raises(curvi.InputError, match="interval is 1.5"):
+    with pytest.raises(curvi.InputError, match=r"interval is 1\.5"):
         model.predict(frame.assign(c="low"), interval=1.5)

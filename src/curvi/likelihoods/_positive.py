@@ -209,7 +209,7 @@ class LogNormal(Gamma):
 
 @dataclass(frozen=True)
 class Beta(ClosedForm):
-    """Shares between zero and one with mean ``p = sigmoid(t)`` and variance ``p (1 - p) / (1 + a)``.
+    """Shares with mean ``p = sigmoid(t)`` and variance ``p (1 - p) / (1 + a)``.
 
     The precision a is ``1 / dispersion^2``.
     """
