@@ -314,7 +314,7 @@ class ZeroInflatedPoisson(Poisson):
     """Counts that are zero for another reason, too, with the same odds in every row."""
 
     name = "zero-inflated-poisson"
-    extras = (_ODDS,)
+    extras: ClassVar[tuple[Extra, ...]] = (_ODDS,)
     expected = Likelihood.expected
 
     def _width(self, extra: Any) -> Any:
