@@ -238,7 +238,7 @@ class NegativeBinomial(Poisson):
     """Counts with variance ``mu + dispersion^2 mu^2`` around the mean ``mu = exp(t)``."""
 
     name = "negative-binomial"
-    extras = (Extra("dispersion", 1.0),)
+    extras: ClassVar[tuple[Extra, ...]] = (Extra("dispersion", 1.0),)
 
     def log_density(self, t: Any, y: Any, trials: Any = 1.0, extra: Any = NOTHING) -> Any:
         """Gamma-Poisson with size ``1 / dispersion^2``."""
