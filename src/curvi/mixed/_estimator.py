@@ -65,15 +65,11 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         and ``proportion(y, n)`` on the left of a binomial model. Every piece is used or refused.
         None needs an array X and ``groups`` in `fit`: all columns, an intercept for each group.
     likelihood : str or Likelihood
-        Real: ``"gaussian"``, ``"student-t"``. Positive: ``"lognormal"``, ``"gamma"``,
-        ``"exponential"``, ``"weibull"``. Shares: ``"beta"``. Binary: ``"bernoulli"``. Counts of
-        successes: ``"binomial"``, ``"beta-binomial"``. Counts: ``"poisson"``,
-        ``"negative-binomial"`` (variance :math:`\mu + \phi^2 \mu^2`), ``"negative-binomial-1"``
-        (:math:`(1 + \phi) \mu`), ``"zero-inflated-poisson"``,
-        ``"zero-inflated-negative-binomial"``. Or one of your own (:class:`curvi.Likelihood`).
+        ``"gaussian"``, ``"student-t"``, ``"lognormal"``, ``"gamma"``, ``"weibull"``, ``"beta"``,
+        ``"bernoulli"``, ``"binomial"``, ``"poisson"``, ``"negative-binomial"`` and more
+        (:doc:`/mixed` has the table), or one of your own (:class:`curvi.Likelihood`).
     link : str, optional
-        ``"logit"``, ``"probit"`` or ``"cloglog"`` for binary and binomial responses; the others
-        have one.
+        ``"logit"``, ``"probit"``, ``"cloglog"``: of binary and binomial responses alone.
     prior_scale : float, optional
         Sd of the prior of every fixed effect but the intercept.
     intercept_prior_scale : float, optional
