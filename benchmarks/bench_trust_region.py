@@ -41,7 +41,7 @@ def prepare(target, family):
     key = jax.random.key(0)
     noise = draw_noise(key, plan, family, target.dimension, target.dtype)
     resources = Resources(key, target.rows, noise)
-    return problem, resources, starting_params(problem, target, resources, run_eagerly=False)
+    return problem, resources, starting_params(problem, target, resources, None, Budget(1e-8, 1))
 
 
 def by_curvi(problem, resources, start, evaluate) -> dict:

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from statistics import median
 
-from claim_records import HOLDS, NOISE, NOT, RESULTS, Claim, grouped, middle, rows, several, verdict
+from claim_records import (
+    HOLDS,
+    NOISE,
+    NOT,
+    RESULTS,
+    Claim,
+    grouped,
+    middle,
+    rows,
+    several,
+    span,
+    verdict,
+)
 from claims_regressions import (
     draws_said,
     errors,
@@ -21,6 +34,8 @@ from claims_regressions import (
 from markdown import as_table
 
 SOONER = 4.0  # times, the paper's
+ONE_IMAGE = 0.01  # of the variance of the data: what is below is copies of one image
+DATA = ("frey", "olivetti", "mnist")
 DEAR = 3.0  # gradients
 SETTINGS = ("curvi's settings", "the paper's settings")
 METHODS = {"hessian_free": "Hessian-free", "lbfgs": "L-BFGS", "hfsgvi": "HFSGVI"}
@@ -57,7 +72,7 @@ def variance() -> Claim:
 
 
 def sooner(data: str, settings: str, method: str) -> float | None:
-    """Times sooner than Adagrad at its best bound: the median; zero is never, None was not run."""
+    """Times sooner than Adagrad where it ends: the median; zero is never, None was not run."""
     found = grouped(rows(f"{data}/{data}_test.csv"), "settings", "method")
     lines = found.get((settings, method))
     return lines and median(float(line["times_sooner_than_adagrad"] or 0) for line in lines)
@@ -68,14 +83,17 @@ def _in_words(ratio: float | None) -> str:
 
 
 def four_times() -> Claim:
-    """Adagrad beside the methods of the paper."""
+    """Adagrad beside the methods of the paper: it has to hold with either settings."""
     held, said = [], []
-    for data in ("frey", "olivetti", "mnist"):
+    for data in DATA:
         found = {
             name: [sooner(data, settings, method) for settings in SETTINGS]
             for method, name in METHODS.items()
         }
-        held.append(any((ratio or 0) >= SOONER for pair in found.values() for ratio in pair))
+        held += [
+            any((ratio or 0) >= SOONER for ratio in one)
+            for one in zip(*found.values(), strict=True)
+        ]
         words = [f"{name} {' / '.join(map(_in_words, pair))}" for name, pair in found.items()]
         said.append(f"{data}: {', '.join(words)}")
     return Claim(
@@ -83,8 +101,8 @@ def four_times() -> Claim:
         "Adagrad takes at least four times as long to a similar bound",
         "[auto-encoders](reproduction.md#auto-encoders)",
         verdict(held),
-        "times sooner than Adagrad to its best bound with curvi's / the paper's settings, medians: "
-        + "; ".join(said),
+        "times sooner than Adagrad to the bound that it ends at, with curvi's / the paper's "
+        f"settings, medians (never: not in the seconds of a run): {'; '.join(said)}",
     )
 
 
@@ -106,6 +124,49 @@ def faces() -> Claim:
         verdict(held),
         f"squared error of a reconstruction as a share of Adagrad's: {several(said)}; whether a "
         "face is somebody's is for the pictures to say",
+    )
+
+
+def spread(data: str) -> dict[str, float]:
+    """Variance of the images of a plane of codes over that of the data, by method."""
+    lines = rows(f"{data}/{data}_manifold.csv")
+    return {one["method"]: float(one["share_of_the_variance_of_the_data"]) for one in lines}
+
+
+def copies(data: str, method: str = "hfsgvi") -> bool:
+    """Whether a plane of codes decodes to one image over and over."""
+    return spread(data)[method] < ONE_IMAGE
+
+
+def manifolds() -> Claim:
+    """What HFSGVI makes of a plane of two codes."""
+    said = [
+        f"{data} {spread(data)['hfsgvi']:.2f}"
+        f"{' (copies of one image)' if copies(data) else ''}, "
+        f"Hessian-free {spread(data)['hessian_free']:.2f}"
+        for data in DATA
+    ]
+    return Claim(
+        "auto-encoders",
+        "The model that HFSGVI learns simulates images from two codes",
+        "[auto-encoders](reproduction.md#auto-encoders)",
+        verdict([not copies(data) for data in DATA]),
+        "variance over the images of a plane as a share of that over the data, in the reading of "
+        f"HFSGVI that a pilot run chose: {'; '.join(said)}",
+    )
+
+
+def decoder_said() -> str:
+    """What follows from the measurements of a decoder in training."""
+    lines = rows("concentration_decoder.csv")
+    above = [float(line["upper bound / measured"]) for line in lines]
+    moved = [math.sqrt(float(line["measured variance [nats^2]"])) for line in lines]
+    noisy = [line["epochs"] for line in lines if float(line["gradient error, M = 1"]) > 1]
+    return (
+        f"The upper bound of the decoder is {min(above):,.0f} to {max(above):,.0f} times the "
+        f"measured variance. One draw moves the reconstruction term of an image by {span(moved)} "
+        f"nats (an sd). After {several(noisy)} epochs the error of the gradient was larger than "
+        "the gradient."
     )
 
 
@@ -148,7 +209,7 @@ def claims_of(part: str) -> str:
     )
 
 
-SAID = {"plateau": plateau_said, "lbfgs_draws": draws_said}
+SAID = {"plateau": plateau_said, "lbfgs_draws": draws_said, "concentration": decoder_said}
 
 
 def claim_blocks() -> Iterator[tuple[str, str, str]]:

@@ -7,7 +7,7 @@ from typing import Any
 from markdown import as_table
 
 Row = dict[str, Any]
-OURS = "curvi"
+OURS, NUTS = "curvi", "NumPyro NUTS"
 
 
 def posteriors_table(result: Row) -> str:
@@ -76,7 +76,7 @@ def headlines(heads: dict[str, Row]) -> str:
 def own_rows(result: Row) -> str:
     """The default on every posterior, with the time beside that of NUTS."""
     rows = [
-        {"posterior": name.split("-", maxsplit=1)[-1]} | _cells(found[OURS])
+        {"posterior": name.split("-", maxsplit=1)[-1]} | _cells(found[OURS], found.get(NUTS, {}))
         for name, found in result["rows"].items()
         if OURS in found
     ]
@@ -94,7 +94,15 @@ def hard_rows(result: Row, names: list[str]) -> str:
     )
 
 
-def _cells(row: Row) -> Row:
+def _share(row: Row, nuts: Row) -> str:
+    """The share of a first call; at most that of its limit where NUTS did not end within it."""
+    ended = nuts.get("mean_error") is not None or nuts.get("commit") != row["commit"]
+    if row.get("of_nuts") is None and nuts and not ended and "seconds" in row:
+        return f"at most {_number(row['seconds'] / nuts['limit'])} (NUTS did not end in time)"
+    return _number(row.get("of_nuts"))
+
+
+def _cells(row: Row, nuts: Row | None = None) -> Row:
     answer = row.get("mean_error") is not None
     said = "flagged" if row.get("flagged") else "no warning"
     word = "right" if row.get("right") else "wrong"
@@ -108,7 +116,7 @@ def _cells(row: Row) -> Row:
         f"{_number(row.get('seconds_warm'))}",
         "of it compilation": f"{_number(row.get('compiling'))} / "
         f"{_number(row.get('compiling_warm'))}",
-        "share of NUTS, cold / warm": f"{_number(row.get('of_nuts'))} / "
+        "share of NUTS, cold / warm": f"{_share(row, nuts or {})} / "
         f"{_number(row.get('of_nuts_warm'))}",
     }
 

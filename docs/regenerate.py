@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from benchmark_figures import FIGURES
 from benchmark_headlines import HEADLINES
-from claims_table import SAID, claim_blocks
+from claims_table import SAID, claim_blocks, copies
 from limits_text import limits_text
 from pages import pages, replace_outputs, shown
 from readme_table import measured_table
@@ -152,6 +152,8 @@ def _faces(name: str) -> dict[str, str]:
         "manifold_hessian_free_10": "The same, ten by ten",
         "manifold_hfsgvi_10": "The same by HFSGVI with the paper's settings",
     }
+    if (RECORDED / name / f"{name}_manifold.csv").exists() and copies(name):
+        titles["manifold_hfsgvi_10"] += ", copies of one image"
     return {f"{name}_{kind}.png": f"{title}: {name}" for kind, title in titles.items()}
 
 
