@@ -133,8 +133,9 @@ def test_a_record_describes_this_process():
     assert record["versions"]["jax"]
     assert record["command"].startswith("python")
     assert provenance("make it")["command"] == "make it"
-    said = sentence({**record, "commit": None, "seeds": [3, 4], "cores": 1})
-    assert said.endswith(" with seeds 3, 4 on 1 core.")
+    said = sentence({**record, "commit": None, "seeds": [3, 4], "cores": 1, "load": 2.5})
+    assert said.endswith(" with seeds 3, 4 on 1 core, load average 2.5.")
+    assert not sentence({**record, "load": None}).count("load average")
     assert record["cores"] >= 1
 
 

@@ -38,7 +38,7 @@ def provenance(command: str | None = None) -> dict[str, Any]:
         ``command``, ``commit`` (None where curvi does not run from its repository), ``modified``
         (whether a file of that commit was changed and not committed), ``curvi``, ``python``,
         ``versions`` of the libraries that are installed, ``cores`` that the process may use,
-        ``date``.
+        ``load`` of the machine (the average of the last 15 minutes, where it is known), ``date``.
     """
     commit, modified = _checkout()
     return {
@@ -49,6 +49,7 @@ def provenance(command: str | None = None) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": _versions(),
         "cores": _cores(),
+        "load": round(os.getloadavg()[2], 1) if hasattr(os, "getloadavg") else None,
         "date": datetime.now(UTC).date().isoformat(),
     }
 
@@ -75,6 +76,8 @@ def sentence(record: dict[str, Any]) -> str:
         words.append(f"with seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}")
     if cores := record.get("cores"):
         words.append(f"on {cores} core{'s' * (cores > 1)}")
+    if load := record.get("load"):
+        words[-1] += f", load average {load:g}"
     return " ".join(words) + "."
 
 

@@ -29,7 +29,7 @@ from curvi.vae import VAE, MLPObjective, Schedule, Trained, train
 from curvi.vae import _use as use
 
 PILOT_SEED = 10_000
-PILOT = 1 / 2  # of the seconds of a run
+PILOT = 1 / 2  # of the seconds of a run of the same method
 _END = 10  # one in so many looks, the last ones, say by their mean where a run ended
 _HELD_OUT = 0.1
 _DRAWS = 10  # of the code, for the bound of test images
@@ -44,7 +44,7 @@ class Case:
     hidden: int
     likelihood: str
     seconds: float  # of training, for every method but the rival
-    rival: float = 2.0  # times as long for Adagrad, which goes on rising when others have converged
+    rival: float = 3.0  # times as long for Adagrad, which goes on rising when others have converged
     looks: int = 60  # evaluations of a run; a pilot run has a third of them
 
     def seconds_of(self, method: str, seconds: float) -> float:
@@ -298,9 +298,8 @@ def tuned(
         return Tuned(choices[0])
 
     def pilot(candidate: Trial) -> Finished:
-        return finished(
-            Job(case, model, method, candidate, PILOT_SEED, PILOT * seconds), data, folder
-        )
+        length = PILOT * case.seconds_of(method, seconds)
+        return finished(Job(case, model, method, candidate, PILOT_SEED, length), data, folder)
 
     runs = [pilot(candidate) for candidate in choices]
     best = int(np.argmax([run.end for run in runs]))
