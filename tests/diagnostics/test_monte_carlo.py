@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import curvi
+from curvi._core import run as run_module
 from curvi.diagnostics._monte_carlo import Replicates, draws_of, replicate_spread, replicates
 from curvi.engine import Budget, Execution, Resources, VariationalProblem, run
-from curvi.engine import _loop as loop
 from curvi.inference._growth import Accuracy
 from tests.solvers.problems import generator, logistic, seed_of
 
@@ -159,7 +159,7 @@ def test_time_spent_before_the_first_run_counts_against_the_budget(key, dtype, m
         return begin(*args)
 
     monkeypatch.setattr(fit_module, "_start", slow_start)
-    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(run_module, "time", clock)
     with pytest.warns(curvi.NotConvergedWarning, match="more draws are beyond the budget"):
         result = curvi.fit(skewed(dtype), time_budget=3600.0, draws="iid", seed=seed_of(key))
     assert result.outcome is curvi.Outcome.IMPRECISE

@@ -148,7 +148,7 @@ def test_labels_may_be_zero_and_one_or_minus_one_and_one():
     ("name", "y", "trials", "sentence"),
     [
         ("poisson", [1, 2.5], 1, r"rate\[1\] is 2.5; likelihood='poisson' needs counts"),
-        ("negative-binomial", [-1, 2], 1, r"rate\[0\] is -1; .* needs counts"),
+        ("negative-binomial", [2, -1], 1, r"rate\[1\] is -1; .* needs counts"),
         ("bernoulli", [0, 1, 2], 1, r"rate\[2\] is 2; likelihood='bernoulli' needs 0 and 1"),
         ("binomial", [1, 5], [4, 4], r"rate\[1\] is 5; .* no more successes than trials"),
         ("beta-binomial", [1, 5], [4, 4], r"rate\[1\] is 5; .* no more successes than trials"),

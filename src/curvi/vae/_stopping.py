@@ -70,9 +70,10 @@ class EarlyStopping:
 
     def _seconds(self, progress: Progress) -> float:
         """What the run has taken; by the clock, of the processor."""
-        if self.clock is None or self.since is None:
+        if self.clock is None:
             return progress.seconds
-        self.spent += time.process_time() - self.since
+        since = self.since
+        self.spent += progress.seconds if since is None else time.process_time() - since
         return self.spent
 
     def _judged(self, progress: Progress, seconds: float) -> Outcome | None:
