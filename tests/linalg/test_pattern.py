@@ -30,6 +30,16 @@ def groups(count, width, rng):
     return both[:, pairs[0]].ravel(), both[:, pairs[1]].ravel(), count * width + 3, border
 
 
+def nested(count, width, rng):
+    """Many small blocks, each within one of three others of its size: a tree."""
+    inner = 6 * count
+    blocks = np.arange((inner + 3) * width).reshape(-1, width)
+    outer = blocks[inner + rng.integers(0, 3, inner)]
+    both = np.concatenate([blocks[:inner], outer], axis=1)
+    pairs = np.tril_indices(2 * width)
+    return both[:, pairs[0]].ravel(), both[:, pairs[1]].ravel(), blocks.size, ()
+
+
 def crossed(count, width, rng):
     """Two factors whose levels meet in some cells, and an intercept."""
     other = 3 * width
@@ -57,7 +67,7 @@ def scattered(count, width, rng):
     return *rng.integers(0, size, (2, 2 * size)), size, ()
 
 
-KINDS = {f.__name__: f for f in (chain, groups, crossed, lattice, scattered)}
+KINDS = {f.__name__: f for f in (chain, groups, nested, crossed, lattice, scattered)}
 # The orders of elimination, each forced upon every pattern.
 ORDERS = {
     "chosen": Ordering(),

@@ -2,8 +2,8 @@ r"""Symbolic analysis: which fronts a factorisation has, how they are stored and
 
 A *front* is the dense part of the matrix that eliminating a supernode touches: its own s columns,
 and r later coordinates. Fronts of one height in the elimination tree and of about the same size
-lie in one *bucket*, as an array (count, s + r, s + r), padded: own columns with the identity, later
-rows with zeros. All buckets lie in one flat array.
+lie in one *bucket*, as one array (`curvi.linalg._layout`), padded: own columns with the identity,
+later rows with zeros. All buckets lie in one flat array.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
+from curvi.linalg._layout import Layout, layout_of
 from curvi.linalg._ordering import Order
 
 
@@ -90,10 +91,13 @@ class Bucket:
         Positions of own columns; that of the padding is the size of the matrix.
     later : array, shape (count, r)
         Positions of later coordinates, padded likewise.
-    base, stride : array, shape (count,)
-        Where the parent's front begins in the flat array, and its width.
+    base, stride, step : array, shape (count,)
+        Where the parent's front begins in the flat array, and how far its rows and its columns are
+        from each other.
     inside : array, shape (count, r)
         Where later coordinates stand in the parent's front; zero in the padding.
+    layout : Layout
+        How the fronts lie beside each other.
     """
 
     start: int
@@ -102,7 +106,9 @@ class Bucket:
     later: np.ndarray
     base: np.ndarray
     stride: np.ndarray
+    step: np.ndarray
     inside: np.ndarray
+    layout: Layout
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -114,25 +120,25 @@ class Bucket:
         """Of a front."""
         return self.own.shape[1] + self.later.shape[1]
 
+    @cached_property
     def targets(self) -> np.ndarray:
-        """Where the parents' fronts hold the square of all later coordinates, (count, r, r)."""
+        """Where the parents' fronts hold the square of all later coordinates."""
         rows = self.base[:, None] + self.inside * self.stride[:, None]
-        return rows[:, :, None] + self.inside[:, None, :]
+        columns = self.inside * self.step[:, None]
+        return self.layout.index(rows[:, :, None] + columns[:, None, :])
 
     @cached_property
     def triangle(self) -> tuple[np.ndarray, np.ndarray]:
-        """What goes to the parents: places in the fronts' (r, r) blocks, and in the flat array."""
+        """What goes to the parents: places in the fronts' rest, and in the flat array."""
         count, _, r = self.shape
-        one, other = np.tril_indices(r)
-        targets = self.base[:, None] + self.inside[:, one] * self.stride[:, None]
-        targets = targets + self.inside[:, other]
-        places = np.arange(count)[:, None] * r**2 + one * r + other
-        return places, targets
+        square = np.arange(count * r**2).reshape(self.layout.index(np.empty((count, r, r))).shape)
+        low = self.layout.index(np.broadcast_to(np.tri(r, dtype=bool), (count, r, r)))
+        return square[low], self.targets[low]
 
     @cached_property
     def sums(self) -> Sums:
         """Contributions to vectors at later coordinates."""
-        return Sums.of(self.later.ravel())
+        return Sums.of(self.layout.index(self.later).ravel())
 
 
 class Sums(NamedTuple):
@@ -151,12 +157,12 @@ class Sums(NamedTuple):
         return cls(by_target, starts, ordered[starts])
 
     def subtract(self, vectors: np.ndarray, contributions: np.ndarray) -> None:
-        """From vectors (points, size + 1, k) contributions (points, count, k)."""
+        """From vectors (points, k, size + 1) contributions (points, k, count)."""
         if len(self.targets):
-            moved = np.take(contributions, self.by_target, axis=1)
-            if len(self.starts) < moved.shape[1]:
-                moved = np.add.reduceat(moved, self.starts, axis=1)
-            vectors[:, self.targets] -= moved
+            moved = np.take(contributions, self.by_target, axis=-1)
+            if len(self.starts) < moved.shape[-1]:
+                moved = np.add.reduceat(moved, self.starts, axis=-1)
+            vectors[..., self.targets] -= moved
 
 
 class Fronts(NamedTuple):
@@ -173,17 +179,22 @@ def fronts(nodes: Supernodes, rows: np.ndarray, columns: np.ndarray) -> Fronts:
     size, count = len(nodes.position), len(nodes.parent)
     height = _heights(nodes.parent)
     bucket_of = _sorted_into_buckets(height, nodes.own, nodes.reach)
-    widths, base, start = np.zeros(count, np.int64), np.zeros(count, np.int64), 0
+    base, start = np.zeros(count, np.int64), 0
+    strides, steps = np.zeros(count, np.int64), np.zeros(count, np.int64)
     shapes, members = [], []
     for b in range(bucket_of.max(initial=-1) + 1):
         inside = np.flatnonzero(bucket_of == b)
         s, r = int(nodes.own[inside].max()), int(nodes.reach[inside].max())
-        widths[inside] = s + r
-        base[inside] = start + np.arange(len(inside)) * (s + r) ** 2
-        shapes.append((start, s, r))
+        layout = layout_of(s, r, len(inside))
+        if layout.side_by_side:
+            base[inside], steps[inside] = start + np.arange(len(inside)), len(inside)
+        else:
+            base[inside], steps[inside] = start + np.arange(len(inside)) * (s + r) ** 2, 1
+        strides[inside] = (s + r) * steps[inside]
+        shapes.append((start, s, r, layout))
         members.append(inside)
         start += len(inside) * (s + r) ** 2
-    own_padded = np.asarray([s for _, s, _ in shapes], np.int64)[bucket_of]
+    own_padded = np.asarray([s for _, s, _, _ in shapes], np.int64)[bucket_of]
     # Where later coordinates stand in the own front, as one sorted table over all fronts.
     holder = np.repeat(np.arange(count), nodes.reach)
     place = np.arange(len(holder)) - nodes.later_starts[holder] + own_padded[holder]
@@ -200,19 +211,21 @@ def fronts(nodes: Supernodes, rows: np.ndarray, columns: np.ndarray) -> Fronts:
 
     inside_parent = local(nodes.parent[holder], nodes.later)
     buckets, ones = [], []
-    for (begin, s, r), inside in zip(shapes, members, strict=True):
+    for (begin, s, r, layout), inside in zip(shapes, members, strict=True):
         own = _padded(np.arange(size), nodes.own_starts, inside, s, size)
         later = _padded(nodes.later, nodes.later_starts, inside, r, size)
         within = _padded(inside_parent, nodes.later_starts, inside, r, 0)
         above = nodes.parent[inside]
         stop = begin + len(inside) * (s + r) ** 2
-        buckets.append(Bucket(begin, stop, own, later, base[above], widths[above], within))
+        parents = base[above], strides[above], steps[above]
+        buckets.append(Bucket(begin, stop, own, later, *parents, within, layout))
         front, column = np.nonzero(own == size)
-        ones.append(base[inside][front] + column * (s + r + 1))
+        ones.append(base[inside][front] + column * (strides + steps)[inside][front])
     one, other = nodes.position[rows], nodes.position[columns]
     first, second = np.minimum(one, other), np.maximum(one, other)
     front = owner[first]
-    entries = base[front] + local(front, second) * widths[front] + first - nodes.own_starts[front]
+    entries = base[front] + local(front, second) * strides[front]
+    entries += (first - nodes.own_starts[front]) * steps[front]
     return Fronts(buckets, entries, np.concatenate([np.empty(0, np.int64), *ones]), start)
 
 

@@ -1,0 +1,156 @@
+r"""How the fronts of a bucket lie beside each other, and the little algebra that they need.
+
+Large fronts lie one after another, (count, width, width), and are multiplied by BLAS. Many small
+ones lie *side by side*, (width, width, count): an operation on one entry is one on contiguous
+numbers, where a call for each front would cost more than its arithmetic.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import lapack
+
+# Own block, beside it, below it, and the rest.
+Quarters = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+class OneByOne:
+    """Matrices (points, count, rows, columns)."""
+
+    side_by_side = False
+
+    @staticmethod
+    def quarters(part: np.ndarray, count: int, own: int, later: int) -> Quarters:
+        """Of the fronts in a part of the flat array."""
+        fronts = part.reshape(-1, count, own + later, own + later)
+        upper, lower = fronts[:, :, :own], fronts[:, :, own:]
+        return upper[..., :own], upper[..., own:], lower[..., :own], lower[..., own:]
+
+    @staticmethod
+    def index(places: np.ndarray) -> np.ndarray:
+        """Indices (count, ...) in the order of the matrices."""
+        return places
+
+    @staticmethod
+    def t(matrices: np.ndarray) -> np.ndarray:
+        """Transposes."""
+        return np.swapaxes(matrices, -1, -2)
+
+    @staticmethod
+    def times(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Products of matrices."""
+        return left @ right
+
+    @staticmethod
+    def apply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Products with vectors (points, k, count, columns)."""
+        return np.moveaxis(left @ np.moveaxis(right, 1, -1), -1, 1)
+
+    @staticmethod
+    def inverse_root(own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Inverses W of Cholesky factors, log determinants (points,), and where all went well.
+
+        W is the identity at points where a block is not positive definite.
+        """
+        good = np.ones(len(own), bool)
+        try:
+            root = np.linalg.cholesky(own)
+        except np.linalg.LinAlgError:
+            root = np.broadcast_to(np.eye(own.shape[-1]), own.shape).copy()
+            for point, blocks in enumerate(own):
+                try:
+                    root[point] = np.linalg.cholesky(blocks)
+                except np.linalg.LinAlgError:
+                    good[point] = False
+        diagonal = np.diagonal(root, axis1=-2, axis2=-1)
+        return inverse_of_lower(root), 2 * np.log(diagonal).sum(axis=(1, 2)), good
+
+
+class SideBySide:
+    """Matrices (points, rows, columns, count)."""
+
+    side_by_side = True
+
+    @staticmethod
+    def quarters(part: np.ndarray, count: int, own: int, later: int) -> Quarters:
+        """Of the fronts in a part of the flat array."""
+        fronts = part.reshape(-1, own + later, own + later, count)
+        upper, lower = fronts[:, :own], fronts[:, own:]
+        return upper[:, :, :own], upper[:, :, own:], lower[:, :, :own], lower[:, :, own:]
+
+    @staticmethod
+    def index(places: np.ndarray) -> np.ndarray:
+        """Indices (count, ...) in the order of the matrices."""
+        return np.moveaxis(places, 0, -1)
+
+    @staticmethod
+    def t(matrices: np.ndarray) -> np.ndarray:
+        """Transposes."""
+        return np.swapaxes(matrices, 1, 2)
+
+    @staticmethod
+    def times(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Products of matrices."""
+        out = left[:, :, 0, None] * right[:, None, 0]
+        for k in range(1, left.shape[2]):
+            out += left[:, :, k, None] * right[:, None, k]
+        return out
+
+    @staticmethod
+    def apply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Products with vectors (points, k, columns, count)."""
+        out = left[:, None, :, 0] * right[:, :, None, 0]
+        for k in range(1, left.shape[2]):
+            out += left[:, None, :, k] * right[:, :, None, k]
+        return out
+
+    @staticmethod
+    def inverse_root(own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """See `OneByOne.inverse_root`."""
+        size = own.shape[1]
+        good, log_det = np.ones(len(own), bool), np.zeros(len(own))
+        root: dict[tuple[int, int], np.ndarray] = {}
+        out = np.zeros_like(own)
+        for j in range(size):
+            pivot = own[:, j, j] - sum(root[j, k] ** 2 for k in range(j))
+            positive = pivot > 0
+            good &= positive.all(axis=1)
+            pivot = np.where(positive, pivot, 1.0)
+            log_det += np.log(pivot).sum(axis=1)
+            out[:, j, j] = inverse = 1 / np.sqrt(pivot)
+            for i in range(j + 1, size):
+                across = own[:, i, j] - sum(root[i, k] * root[j, k] for k in range(j))
+                root[i, j] = across * inverse
+        for i in range(size):
+            for j in range(i):
+                pulled = sum(root[i, k] * out[:, k, j] for k in range(j, i))
+                out[:, i, j] = -pulled * out[:, i, i]
+        out[~good] = np.eye(size)[:, :, None]
+        return out, log_det, good
+
+
+Layout = OneByOne | SideBySide
+
+
+def layout_of(own: int, later: int, count: int, *, most: tuple[int, int] = (4, 16)) -> Layout:
+    """How a bucket's fronts lie: side by side, if they are small and many."""
+    small = own <= most[0] and later <= most[1]
+    return SideBySide() if small and count > 2 * (own + later) else OneByOne()
+
+
+def inverse_of_lower(root: np.ndarray) -> np.ndarray:
+    """Inverses of lower triangular matrices, half by half."""
+    size = root.shape[-1]
+    if size <= 8:
+        return np.linalg.inv(root)
+    if root.size <= 8 * size**2:
+        out = np.empty_like(root)
+        for at in np.ndindex(root.shape[:-2]):
+            out[at] = lapack.dtrtri(root[at].T, lower=0)[0].T  # of the transpose: no copy
+        return out
+    half = size // 2
+    out = np.zeros_like(root)
+    first = out[..., :half, :half] = inverse_of_lower(root[..., :half, :half])
+    second = out[..., half:, half:] = inverse_of_lower(root[..., half:, half:])
+    np.matmul(-second @ root[..., half:, :half], first, out=out[..., half:, :half])
+    return out
