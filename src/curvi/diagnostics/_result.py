@@ -26,6 +26,7 @@ from curvi.diagnostics._evaluation import (
     raw_relative_ess,
     smoothed_weights,
 )
+from curvi.diagnostics._evidence import Evidence, evidence_of
 from curvi.diagnostics._exports import Exports
 from curvi.diagnostics._modes import Mode, modes_sentence
 from curvi.diagnostics._moments import (
@@ -194,12 +195,34 @@ class FitResult(Shown, Exports, StoredResult, Portable):
         )
 
     @cached_property
+    def _log_ratio(self) -> np.ndarray:
+        if self.log_ratio is not None:
+            return self.log_ratio
+        with precision_of(self.target.dtype):
+            return evaluate(self.target, self.family, self.params, self._key).log_ratio
+
+    @cached_property
     def _weights(self) -> ImportanceWeights:
-        log_ratio = self.log_ratio
-        if log_ratio is None:
-            with precision_of(self.target.dtype):
-                log_ratio = evaluate(self.target, self.family, self.params, self._key).log_ratio
-        return smoothed_weights(log_ratio)
+        return smoothed_weights(self._log_ratio)
+
+    @cached_property
+    def _evidence(self) -> Evidence:
+        found = self.target, self.family, self.params, self._log_ratio, self.correction
+        return evidence_of(*found)
+
+    @property
+    def log_evidence(self) -> float:
+        """Log of the integral of the density, by q and the draws of the answer.
+
+        The log marginal likelihood where the log density is normalised. NaN where draws have not
+        converged.
+        """
+        return self._evidence.log
+
+    @property
+    def log_evidence_se(self) -> float:
+        """Standard error of ``log_evidence``; a lower bound of it where ``khat`` is above 0.7."""
+        return self._evidence.se
 
     @property
     def _key(self) -> PRNGKeyArray:
