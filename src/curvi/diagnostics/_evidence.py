@@ -11,16 +11,14 @@ draws.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
 
 from curvi._core.trees import precision_of
-from curvi.diagnostics._correction import Correction
-from curvi.families import Family, Params, host_map
+from curvi.families import host_map
 from curvi.objective import BatchedDensity
-from curvi.targets import AbstractTarget
 
 
 class Evidence(NamedTuple):
@@ -62,19 +60,17 @@ def by_bridge(
     return Evidence(value, float(np.sqrt(variance)))
 
 
-def evidence_of(
-    target: AbstractTarget, family: Family, params: Params, log_ratio: np.ndarray,
-    correction: Correction | None,
-) -> Evidence:  # fmt: skip
-    """The evidence, from all that a fit knows of its target; NaN where its draws are in doubt."""
-    if correction is not None and not correction.trusted:
-        return Evidence(float("nan"), float("inf"))
+def evidence_of(result: Any, log_ratio: np.ndarray) -> Evidence:
+    """The evidence from all that a fit knows of its target; NaN where its draws are in doubt."""
+    correction = result.correction
     if correction is None or correction.kind == "importance":
         return by_importance(log_ratio)
-    with precision_of(target.dtype):
-        place = host_map(family, params)
+    if not correction.trusted:
+        return Evidence(float("nan"), float("inf"))
+    with precision_of(result.target.dtype):
+        place = host_map(result.family, result.params)
         noise = place.noise_of(correction.draws.astype(np.float64))
         moved = place.forward(noise)
-        values, _ = BatchedDensity.of(target)(moved.positions)
+        values, _ = BatchedDensity.of(result.target)(moved.positions)
     log_q = -0.5 * np.sum(noise**2 + np.log(2 * np.pi), axis=1) - moved.log_det
     return by_bridge(log_ratio, values - log_q, min(correction.ess, len(noise)))

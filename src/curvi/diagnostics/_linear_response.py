@@ -14,20 +14,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core.compilation import compiled
-from curvi._core.errors import NumericalError
+from curvi._core.errors import InputError, NumericalError
 from curvi._core.programs import Program, trace
 from curvi._core.trees import Unravel, coordinate_names, ravel
 from curvi.diagnostics._flat_directions import flat_direction
+from curvi.diagnostics._monte_carlo import draws_of
 from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
 from curvi.linalg import (
@@ -37,6 +38,7 @@ from curvi.linalg import (
     eager_conjugate_gradient,
     projected,
 )
+from curvi.objective import plan_draws
 from curvi.solvers import FlatObjective
 from curvi.targets import AbstractTarget
 
@@ -69,6 +71,24 @@ class Optimum:
     params: Params
     resources: Resources
     execution: Execution
+
+    @classmethod
+    def of(
+        cls, target: AbstractTarget, problem: VariationalProblem, params: Params,
+        noise: Array | None, key: PRNGKeyArray, execution: Execution,
+    ) -> Optimum:  # fmt: skip
+        """That of a fit; after a stochastic one, on the default draws of q."""
+        family, problem = problem.family, replace(problem, batch_size=None)
+        if noise is None:
+            problem = replace(problem, plan=plan_draws(family, target.dimension))
+            if problem.plan.fresh:
+                raise InputError(
+                    f"linear response needs fixed draws, and {type(family).__name__} in "
+                    f"{target.dimension} dimensions has too many parameters for them; use "
+                    "MeanField() or LowRank(rank)"
+                )
+            noise = draws_of(problem, key, 1)
+        return cls(target, problem, params, Resources(key, target.rows, noise), execution)
 
     @property
     def noise(self) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from curvi._core import validation
-from curvi._core.errors import InputError, Outcome
+from curvi._core.errors import Outcome
 from curvi._core.memory import require_matrix
 from curvi._core.trees import coordinate_names, flat_numbers, precision_of
 from curvi.diagnostics import _linear_response as response
@@ -35,10 +35,11 @@ from curvi.diagnostics._moments import (
     positions,
     require_positions,
     sd_of,
+    user_columns,
     user_moments,
     user_space,
 )
-from curvi.diagnostics._monte_carlo import Replicates, draws_of, replicate_spread, replicates
+from curvi.diagnostics._monte_carlo import Replicates, replicate_spread, replicates
 from curvi.diagnostics._pictures import Shown
 from curvi.diagnostics._record import Portable
 from curvi.diagnostics._stored import StoredResult, stored_draws
@@ -46,7 +47,7 @@ from curvi.diagnostics._summary import EARLY, summary_of
 from curvi.diagnostics._tails import tail_orders, tail_sentence
 from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
-from curvi.objective import Draws, plan_draws
+from curvi.objective import Draws
 from curvi.solvers import Method
 from curvi.targets import AbstractTarget, StoredTarget
 
@@ -179,14 +180,10 @@ class FitResult(Shown, Exports, StoredResult, Portable):
             return None
         if self.replicates is not None or self.noise is None or self.batch_size is not None:
             return self.replicates
+        resources = Resources(self._key, self.target.rows, self.noise)
         with precision_of(self.target.dtype):
-            return replicates(
-                self._problem,
-                self.method,
-                self.params,
-                Resources(self._key, self.target.rows, self.noise),
-                execution=self.execution,
-            )
+            solved = self._problem, self.method, self.params
+            return replicates(*solved, resources, execution=self.execution)
 
     @cached_property
     def _problem(self) -> VariationalProblem:
@@ -207,21 +204,16 @@ class FitResult(Shown, Exports, StoredResult, Portable):
 
     @cached_property
     def _evidence(self) -> Evidence:
-        found = self.target, self.family, self.params, self._log_ratio, self.correction
-        return evidence_of(*found)
+        return evidence_of(self, self._log_ratio)
 
     @property
     def log_evidence(self) -> float:
-        """Log of the integral of the density, by q and the draws of the answer.
-
-        The log marginal likelihood where the log density is normalised. NaN where draws have not
-        converged.
-        """
+        """Log of the integral of the density; NaN where draws of the answer have not converged."""
         return self._evidence.log
 
     @property
     def log_evidence_se(self) -> float:
-        """Standard error of ``log_evidence``; a lower bound of it where ``khat`` is above 0.7."""
+        """Its standard error; a lower bound of that where ``khat`` is above 0.7."""
         return self._evidence.se
 
     @property
@@ -299,19 +291,8 @@ class FitResult(Shown, Exports, StoredResult, Portable):
 
     @cached_property
     def _optimum(self) -> response.Optimum:
-        """The point of linear response: after a stochastic fit, on the default draws of q."""
-        problem, noise = replace(self._problem, batch_size=None), self.noise
-        if noise is None:
-            problem = replace(problem, plan=plan_draws(self.family, self.target.dimension))
-            if problem.plan.fresh:
-                raise InputError(
-                    f"linear response needs fixed draws, and {type(self.family).__name__} in "
-                    f"{self.target.dimension} dimensions has too many parameters for them; use "
-                    "MeanField() or LowRank(rank)"
-                )
-            noise = draws_of(problem, self._key, 1)
-        resources = Resources(self._key, self.target.rows, noise)
-        return response.Optimum(self.target, problem, self.params, resources, self.execution)
+        found = self.target, self._problem, self.params, self.noise, self._key
+        return response.Optimum.of(*found, self.execution)
 
     def sample(self, num_draws: int, seed: int = 0) -> PyTree:
         """``num_draws`` draws in the user's space, along a new first axis of every leaf.
@@ -385,8 +366,8 @@ class FitResult(Shown, Exports, StoredResult, Portable):
     @property
     def _early(self) -> bool:
         """Whether this is no optimum, or Ctrl-C came before its Monte-Carlo error was known."""
-        cut = self.interrupted and self.replicates is None
-        return cut or self.outcome not in (Outcome.CONVERGED, Outcome.IMPRECISE)
+        ended = self.outcome in (Outcome.CONVERGED, Outcome.IMPRECISE)
+        return not ended or (self.interrupted and self.replicates is None)
 
     @property
     def _unsolved(self) -> str:
@@ -404,17 +385,15 @@ class FitResult(Shown, Exports, StoredResult, Portable):
         InputError
             If ``names`` does not hold one name for every number in ``mean``.
         """
-        if self._early:
-            return summary_of(self, names, errors=None, unsolved=EARLY)
-        return summary_of(self, names, errors=self._errors, unsolved=self._unsolved)
+        errors, unsolved = (None, EARLY) if self._early else (self._errors, self._unsolved)
+        return summary_of(self, names, errors=errors, unsolved=unsolved)
 
     @cached_property
     def _errors(self) -> np.ndarray | None:
         """Monte-Carlo error of every mean in the user's space, in posterior sds."""
+        means = None if self._replicates is None else self._replicates.means
+        if means is None:
+            return None
         with precision_of(self.target.dtype):
-            means = None if self._replicates is None else self._replicates.means
-            if means is None:
-                return None
-            tree = positions(self._space, jnp.asarray(means, self.target.dtype))
-        rows = [np.asarray(leaf).reshape(len(means), -1) for leaf in jax.tree.leaves(tree)]
-        return replicate_spread(np.concatenate(rows, axis=1), flat_numbers(self.sd))
+            columns = user_columns(self._space)(np.asarray(means, self.target.dtype))
+        return replicate_spread(columns, flat_numbers(self.sd))
