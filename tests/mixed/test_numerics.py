@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
+from curvi.latent import white_points
 from curvi.likelihoods import likelihood_of
 from curvi.linalg._modes import find_mode
 from curvi.mixed import MixedModel
@@ -13,7 +14,6 @@ from curvi.mixed._conditional import integrate as integrate_model
 from curvi.mixed._design import merge_copies
 from curvi.mixed._exact import GaussianMarginal
 from curvi.mixed._hyper import Block, Layout
-from curvi.mixed._integrate import white_points
 from curvi.mixed._large import fit_large
 from curvi.mixed._marginal import Marginal
 from curvi.mixed._sparse import SparseRows, solve_sparse, sparse_statistics

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 import curvi
+from curvi.latent import Mixture, Proposal, weigh, white_points
 from curvi.likelihoods import Bernoulli, Binomial, likelihood_of
 from curvi.mixed import MixedModel
-from curvi.mixed._integrate import Mixture, Proposal, weigh, white_points
 from tests.mixed.tables import generator, table
 
 pytestmark = pytest.mark.float64_only

@@ -12,10 +12,10 @@ import scipy.stats
 
 import curvi
 from curvi._core import threads
+from curvi.latent import integrate
 from curvi.likelihoods import Gaussian, likelihood_of
 from curvi.sequences import _latent
 from curvi.sequences._latent import LatentModel
-from curvi.sequences._nested import integrate
 from curvi.sequences._series import as_series
 from curvi.sequences._structure import Components, Structure
 from tests.families.kalman import LinearGaussian, smoothed

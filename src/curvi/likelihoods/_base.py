@@ -254,13 +254,15 @@ class Likelihood:
         """Starting values of the extras."""
         return []
 
-    def sites(self, y: np.ndarray, offset: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    def sites(
+        self, y: np.ndarray, offset: Any = 0.0, trials: Any = 1.0, extra: Any = NOTHING
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Precision and linear term of the Gaussian that stands for each response at first.
 
         It is a function of what is added to the offset.
         """
-        base = np.full(len(y), self.predictor_start(y))
-        _, slope, curved = self.expected(base, np.full(len(y), 0.5), y)
+        base = np.full(len(y), self.predictor_start(y, trials))
+        _, slope, curved = self.expected(base, np.full(len(y), 0.5), y, trials, extra)
         precision = np.maximum(-curved, np.finfo(float).eps)
         return precision, slope + precision * (base - offset)
 

@@ -164,10 +164,12 @@ class Bernoulli(Binomial):
         logs = np.log(np.multiply.reduceat(t, cuts, axis=1))
         return linear - np.add.reduceat(logs, np.searchsorted(cuts, starts), axis=1)
 
-    def sites(self, y: np.ndarray, offset: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    def sites(
+        self, y: np.ndarray, offset: Any = 0.0, trials: Any = 1.0, extra: Any = NOTHING
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The slope and the largest curvature at the offset of even odds."""
         if self.link != "logit":
-            return super().sites(y, offset)
+            return super().sites(y, offset, trials, extra)
         return np.full_like(y, 0.25), 0.5 * _sign(y)
 
     def unsuitable(self, y: np.ndarray, trials: Any = 1.0) -> tuple[np.ndarray, str]:
@@ -223,7 +225,9 @@ class Poisson(ClosedForm):
         """Logarithm of the mean count."""
         return math.log(float(y.mean()) + 0.1)
 
-    def sites(self, y: np.ndarray, offset: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    def sites(
+        self, y: np.ndarray, offset: Any = 0.0, trials: Any = 1.0, extra: Any = NOTHING
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Around the logarithm of every count."""
         precision = y + 0.5
         return precision, precision * (np.log(precision) - offset)

@@ -117,6 +117,13 @@ class StudentT(Gaussian):
         bottom = scale + residual**2
         return (df + 1) * residual / bottom, -(df + 1) * (scale - residual**2) / bottom**2
 
+    def sites(
+        self, y: np.ndarray, offset: Any = 0.0, trials: Any = 1.0, extra: Any = NOTHING
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Those of Gaussian noise, of which no outlier has the wrong sign."""
+        precision = np.ones_like(y) * extra[..., 0] ** -2.0
+        return precision, precision * (y - offset)
+
     def sample(self, t: Any, trials: Any, extra: Any, rng: np.random.Generator) -> Any:
         """Noise with heavy tails."""
         return t + extra[..., 0] * rng.standard_t(np.broadcast_to(extra[..., 1], np.shape(t)))
@@ -177,7 +184,9 @@ class Volatility(ClosedForm):
         with np.errstate(over="ignore", divide="ignore"):
             return float(np.log(np.mean(y**2)))
 
-    def sites(self, y: np.ndarray, offset: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    def sites(
+        self, y: np.ndarray, offset: Any = 0.0, trials: Any = 1.0, extra: Any = NOTHING
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Around the logarithm of every square."""
         centre = np.log(y**2 + 1e-4 * np.mean(y**2)) - _LOG_CHI_SQUARE
         return np.full_like(y, 0.5), 0.5 * (centre - offset)

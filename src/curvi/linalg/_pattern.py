@@ -89,6 +89,11 @@ class Pattern:
         """Number of entries."""
         return len(self._keys)
 
+    @property
+    def numbers(self) -> int:
+        """Numbers that a factor keeps of each matrix."""
+        return self.plan.fronts.total
+
     @cached_property
     def plan(self) -> Plan:
         """How matrices are factorised; found when it is first asked for."""

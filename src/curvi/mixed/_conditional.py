@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from curvi.linalg import find_mode
-from curvi.mixed._integrate import (
+from curvi.latent import (
     Mixture,
     Proposal,
     Weighted,
@@ -25,6 +24,7 @@ from curvi.mixed._integrate import (
     weigh,
     white_points,
 )  # fmt: skip
+from curvi.linalg import find_mode
 from curvi.mixed._marginal import Levels, Marginal
 from curvi.mixed._system import condition, whitened
 from curvi.mixed._variational import Problem, Variational

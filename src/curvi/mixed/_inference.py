@@ -11,13 +11,7 @@ import numpy as np
 from curvi._core.errors import InputError
 from curvi._core.threads import one_blas_thread
 from curvi.engine._recording import belongs
-from curvi.likelihoods import Likelihood
-from curvi.linalg import find_mode
-from curvi.mixed._conditional import integrate
-from curvi.mixed._design import Design, centred, merge_copies
-from curvi.mixed._exact import GaussianMarginal
-from curvi.mixed._hyper import Layout
-from curvi.mixed._integrate import (
+from curvi.latent import (
     Mixture,
     Proposal,
     Weighted,
@@ -28,6 +22,12 @@ from curvi.mixed._integrate import (
     weigh,
     white_points,
 )
+from curvi.likelihoods import Likelihood
+from curvi.linalg import find_mode
+from curvi.mixed._conditional import integrate
+from curvi.mixed._design import Design, centred, merge_copies
+from curvi.mixed._exact import GaussianMarginal
+from curvi.mixed._hyper import Layout
 from curvi.mixed._large import fit_large
 from curvi.mixed._marginal import quadrature_possible
 from curvi.mixed._standard import in_units_of_table, standardised

@@ -18,11 +18,11 @@ from scipy import linalg
 
 from curvi._core.memory import require_memory
 from curvi.engine._recording import remembered
+from curvi.latent import root_of_precision, white_points
 from curvi.likelihoods import Likelihood
 from curvi.linalg import ascent, differences
 from curvi.mixed._design import Design, Factor, taken
 from curvi.mixed._hyper import Layout
-from curvi.mixed._integrate import root_of_precision, white_points
 from curvi.mixed._sparse import (
     SparseRows,
     SparseSystem,

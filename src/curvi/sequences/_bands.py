@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
+from curvi.latent import Lattice
 from curvi.likelihoods import NOTHING, Likelihood
 from curvi.sequences._latent import LatentModel, Posterior
-from curvi.sequences._nested import Lattice
 
 _ROUNDS = 34  # of bisection: quantiles to a billionth of an sd
 

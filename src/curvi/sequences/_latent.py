@@ -26,8 +26,8 @@ from scipy import special
 
 from curvi._core.memory import require_memory
 from curvi._core.threads import one_blas_thread
+from curvi.latent import Anderson
 from curvi.likelihoods import NOTHING, ORDERS, Likelihood
-from curvi.sequences._anderson import Anderson
 from curvi.sequences._structure import Components, Structure
 from curvi.sequences._system import Solved, State, System
 

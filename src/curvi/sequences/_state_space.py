@@ -14,10 +14,10 @@ from curvi._core.memory import require_memory
 from curvi.engine import opened
 from curvi.engine._recording import belongs, remembered
 from curvi.io import SavedEstimator
+from curvi.latent import Lattice, integrate
 from curvi.likelihoods import Likelihood, likelihood_of
 from curvi.sequences._bands import Band, mixture_band, replicated
 from curvi.sequences._latent import LatentModel, Posterior
-from curvi.sequences._nested import Lattice, integrate
 from curvi.sequences._page import Reported
 from curvi.sequences._series import Series, as_series, in_series, model_for
 from curvi.sequences._structure import Components, check_season
