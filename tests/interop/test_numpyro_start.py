@@ -11,6 +11,7 @@ numpyro = pytest.importorskip("numpyro")
 dist = pytest.importorskip("numpyro.distributions")
 
 from curvi.interop._numpyro_start import middle_of  # noqa: E402
+from tests.compilations import num_compiled  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -71,3 +72,22 @@ def test_a_prior_whose_mean_has_another_shape_has_no_middle():
         mean = np.zeros(3)
 
     assert middle_of(Odd(batch_shape=(2,))) is None
+
+
+def test_a_model_that_was_read_before_compiles_nothing_and_follows_its_data():
+    def model(y, index, scale):
+        effects = numpyro.sample("effects", dist.HalfNormal(scale).expand([3]))
+        numpyro.sample("y", dist.Normal(effects[index], 1.0), obs=y)
+
+    def start(*arguments):
+        return np.asarray(curvi.from_numpyro(model, *arguments).position["effects"])
+
+    y, index = 30.0 + jnp.arange(4.0), jnp.arange(4) % 3
+    first = start(y, index, 5.0)
+    before = num_compiled()
+    np.testing.assert_array_equal(start(y, index, 5.0), first)
+    assert num_compiled() == before
+    assert (start(y, index, 20.0) > first).all()
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="beyond the end of an array"):
+            start(y, index + 1, 5.0)

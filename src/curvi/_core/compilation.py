@@ -30,6 +30,7 @@ _UNOPTIMISED = {
 
 
 _compiled: list[Any] = []  # every function of curvi that JAX compiles
+_forgotten: list[Callable[[], None]] = []  # what else is dropped with their code
 _KEPT = 64  # users' functions and methods whose compiled code is kept
 _used: set[int] = set()  # hashes of them, since the caches were cleared
 
@@ -39,6 +40,11 @@ def compiled(fn: Callable[..., Any], **options: Any) -> Any:
     jitted = jax.jit(fn, **options)
     _compiled.append(jitted)
     return jitted
+
+
+def on_clearing(forget: Callable[[], None]) -> None:
+    """Have :func:`clear_caches` call this, too."""
+    _forgotten.append(forget)
 
 
 def clear_caches() -> None:
@@ -56,6 +62,8 @@ def clear_caches() -> None:
     _used.clear()
     for jitted in _compiled:
         jitted.clear_cache()
+    for forget in _forgotten:
+        forget()
 
 
 def count_use(*key: Any) -> None:

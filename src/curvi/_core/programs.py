@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ import numpy as np
 from jax.extend import core as jaxpr_core
 from jaxtyping import PyTree
 
-from curvi._core.compilation import Cost, cost_of_jaxpr, count_use
+from curvi._core.compilation import Cost, cost_of_jaxpr, count_use, on_clearing
 from curvi._core.trees import on_device, precision_of
 
 _JAX = str(Path(jax.__file__).parent)
@@ -316,6 +317,44 @@ def _mark(value: Any) -> Any:
     else:
         mark = value if type(value).__hash__ is not None else _Unique()
     return mark
+
+
+class Remembered:
+    """Values of functions without arguments, by all that they read.
+
+    A model that is read again, as for every fit of a simulation, is then not compiled again.
+
+    Parameters
+    ----------
+    compute : callable
+        From the program of a function to its value, a pytree of arrays.
+    most : int
+        Values that are kept, those that were last used.
+    numbers : int
+        In a value that is kept, at most.
+    """
+
+    def __init__(
+        self, compute: Callable[[Program], PyTree],
+        *, most: int = 64, numbers: int = 100_000,
+    ) -> None:  # fmt: skip
+        self._compute, self._most, self._numbers = compute, most, numbers
+        self._values: OrderedDict[tuple[Any, ...], PyTree] = OrderedDict()
+        on_clearing(self._values.clear)
+
+    def __call__(self, function: Callable[[], PyTree]) -> PyTree:
+        """The value of the function as arrays of NumPy, computed or remembered."""
+        program = trace(function)
+        key = read_by(program)
+        if key in self._values:
+            self._values.move_to_end(key)
+            return jax.tree.map(np.copy, self._values[key])
+        value = jax.tree.map(np.asarray, self._compute(program))
+        if sum(leaf.size for leaf in jax.tree.leaves(value)) <= self._numbers:
+            self._values[key] = jax.tree.map(np.copy, value)
+            if len(self._values) > self._most:
+                self._values.popitem(last=False)
+        return value
 
 
 def read_by(program: Program) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from jax.experimental import checkify
 
 from curvi._core.errors import InputError, warn_user
+from curvi._core.programs import Program, Remembered
 from curvi._core.trees import leaf_names
 from curvi._core.validation import refuse_masked, refuse_overflow
 
@@ -84,20 +86,31 @@ def run_checked(function: Callable[..., Any], library: ModuleType) -> Any:
     JAX takes the nearest element in its place, in silence. An index that the library itself made
     is its own affair, and what the checker cannot look into is run without it.
     """
-    checked = checkify.checkify(function, errors=checkify.index_checks)
-    try:
-        error, value = jax.jit(checked)()
-    except (NotImplementedError, TypeError, ValueError, KeyError, AssertionError):
-        return jax.jit(function)()
-    outside = error.get_exception()
-    if outside is not None and not _made_by(library, outside):
+    value, outside = _checked_by(library)(function)
+    if str(outside):
         warn_user(
-            f"the model reads beyond the end of an array ({first_line(error.get())}), and "
+            f"the model reads beyond the end of an array ({outside}), and "
             "JAX takes the nearest element; compare its indices and the sizes of its plates with "
             "the shapes of its arrays",
             UserWarning,
         )
     return value
+
+
+@cache
+def _checked_by(library: ModuleType) -> Remembered:
+    """Values of functions, and what they read outside of their arrays, in words."""
+
+    def checked(program: Program) -> tuple[Any, str]:
+        try:
+            error, value = jax.jit(checkify.checkify(program, errors=checkify.index_checks))()
+        except (NotImplementedError, TypeError, ValueError, KeyError, AssertionError):
+            return jax.jit(program)(), ""
+        outside = error.get_exception()
+        known = outside is None or _made_by(library, outside)
+        return value, "" if known else first_line(error.get())
+
+    return Remembered(checked)
 
 
 def _made_by(library: ModuleType, error: Any) -> bool:

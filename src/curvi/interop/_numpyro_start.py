@@ -10,6 +10,7 @@ import numpy as np
 
 from curvi._core.compilation import SizedJit
 from curvi._core.errors import InputError
+from curvi._core.programs import Remembered
 from curvi._core.trees import flat_numbers, on_device
 from curvi.inference.ladder._first import climbs
 from curvi.interop._numpyro_call import Call, Position
@@ -17,6 +18,8 @@ from curvi.interop._numpyro_sites import is_latent
 from curvi.objective import BatchedDensity
 from curvi.targets import AbstractTarget
 
+# Run once: what it takes is to compile it.
+_values = Remembered(lambda program: SizedJit(program)(0.0))
 _WRAPPERS = ("ExpandedDistribution", "Independent", "MaskedDistribution")
 # What distributions raise that have no such function, or need a library that is not installed.
 _UNKNOWN = (NotImplementedError, ImportError, AttributeError, TypeError, ValueError)
@@ -67,8 +70,7 @@ def candidate_positions(call: Call, latent: list[str]) -> list[Position]:
             position[name] = jnp.asarray(biject_to(site["fn"].support).inv(site["value"]))
         return position
 
-    # Run once: what it takes is to compile it.
-    middle = {name: np.asarray(leaf) for name, leaf in SizedJit(run)(0.0).items()}
+    middle = _values(run)
     rng = np.random.default_rng(0)
     ways = (
         np.zeros_like,
