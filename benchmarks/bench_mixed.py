@@ -1,4 +1,4 @@
-"""Mixed models against NUTS on the same priors, statsmodels, and a large crossed table.
+"""Mixed models against NUTS on the same priors, lme4, glmmTMB and statsmodels; a large table.
 
 Processor seconds of this process, of first and later calls, with what compiles in them. NUTS: one
 chain at NumPyro's defaults, until the worst quantity has 400 effective draws.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 
@@ -126,6 +129,37 @@ def statsmodels_vb(case, reference: dict) -> dict:
     return {"seconds": seconds, **compare(found, reference)}
 
 
+def in_r(case, library: str) -> dict | None:
+    """The point estimate of an R package on the same table and formula; None without R or it.
+
+    Its likelihood is maximised (that of residuals for Gaussian responses in lme4) and has no
+    priors, so that seconds are what is compared.
+    """
+    if shutil.which("Rscript") is None:
+        return None
+    table = case.table()
+    groups = [factor.name for factor in case.model().design(table)[0].factors]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.csv"
+        table.to_csv(path, index=False)
+        script = Path(__file__).with_name("mixed_peers.R")
+        given = [str(path), case.formula, case.likelihood, library, ",".join(groups)]
+        command = ["Rscript", str(script), *given]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode:
+        print(f"{library} did not run: {run.stderr.strip().splitlines()[-1:]}", flush=True)
+        return None
+    lines = [line.split() for line in run.stdout.splitlines()]
+    seconds = [float(line[1]) for line in lines if line[0] == "seconds"]
+    (version,) = [line[1] for line in lines if line[0] == "version"]
+    return {
+        "version": version, "seconds_first": seconds[0],
+        "seconds": statistics.median(seconds[1:]),
+        "fixed": {line[1]: [float(line[2]), float(line[3])] for line in lines
+                  if line[0] == "fixed"},
+    }  # fmt: skip
+
+
 def crossed() -> dict:
     """One fit of the large crossed table, in this process."""
     import pandas as pd
@@ -175,6 +209,7 @@ def main() -> dict:
         row["wanted"] = case.target
         if case.likelihood != "gaussian":
             row["statsmodels"] = statsmodels_vb(case, references[name])
+        row |= {library: in_r(case, library) for library in ("lme4", "glmmTMB")}
         rows[name] = row
         print(
             f"{name:<11} error {row['worst_error_sds']:.3f} sds, sd ratios "

@@ -11,6 +11,13 @@ def _both(pair: list[float]) -> str:
     return " / ".join(f"{seconds:.1f}" for seconds in pair)
 
 
+def _point(row: dict[str, Any] | None) -> str:
+    """Seconds of an R package, and its version."""
+    if row is None:
+        return "not run"
+    return f"{row['seconds_first']:.2f} / {row['seconds']:.3f} (version {row['version']})"
+
+
 def mixed_table(result: dict[str, Any]) -> str:
     """Accuracy and time per model, statsmodels beside it, and the large table."""
     rows = []
@@ -29,6 +36,19 @@ def mixed_table(result: dict[str, Any]) -> str:
                 f"{row['times_faster_first']:.0f} / {row['times_faster']:.0f}"
             ),
         })  # fmt: skip
+    points = [
+        {
+            "data": name,
+            "whole posterior by curvi, first / later call [s]": (
+                f"{row['seconds_first']:.2f} / {row['seconds']:.3f}"
+            ),
+            **{
+                f"point estimate by {library} [s]": _point(row.get(library))
+                for library in ("lme4", "glmmTMB")
+            },
+        }
+        for name, row in result["models"].items()
+    ]
     others = "; ".join(
         f"{name} {row['statsmodels']['seconds']:.1f} s, worst error "
         f"{row['statsmodels']['worst_error_sds']:.2f} sds, sd ratios "
@@ -44,6 +64,7 @@ def mixed_table(result: dict[str, Any]) -> str:
     large = result["crossed"]
     return "\n\n".join([
         as_table(rows),
+        as_table(points),
         f"`fit_vb` of statsmodels, with its own priors: {others}.",
         f"sleepstudy beside the published REML fit: {near}.",
         "A crossed table of 1,000,000 rows with 50,000 and 5,000 levels, Gaussian: "
