@@ -9,7 +9,7 @@ import pytest
 
 import curvi
 from curvi.diagnostics._correction import Correction
-from curvi.inference import HMC, LADDER
+from curvi.inference import HMC, LADDER, FreshStart
 from curvi.inference.ladder._search import Search
 
 pytestmark = pytest.mark.float64_only
@@ -247,3 +247,43 @@ def test_a_rung_of_ones_own_is_climbed_where_it_applies(key):
     assert [rung.name for rung in plain.rungs] == ["full rank"]
     with pytest.raises(curvi.InputError, match="ladder"):
         curvi.fit(log_density, jnp.ones(2), ladder=("HMC",), **options)
+
+
+def network(seed):
+    """A small Bayesian network on noisy sines: far more weights than few draws can fit."""
+    rng = np.random.default_rng(seed)
+    grid = np.linspace(-1, 1, 100)
+    X = jnp.asarray(np.stack([np.ones(100), grid, grid**2], axis=1))
+    y = jnp.asarray(np.sin(4 * grid) * (0.5 + grid) ** 2 + 0.05 * rng.normal(size=100))
+
+    def log_density(p):
+        hidden = jnp.tanh(jnp.tanh(X @ p["first"]) @ p["second"])
+        left = y - (hidden @ p["third"])[:, 0]
+        prior = -0.5 * sum(jnp.sum(p[name] ** 2) for name in ("first", "second", "third"))
+        rate = jnp.exp(p["log_rate"])
+        prior = prior + 3 * p["log_rate"] - rate
+        return prior + 50 * p["log_rate"] - 0.5 * rate * jnp.sum(left**2)
+
+    shapes = {"first": (3, 5), "second": (5, 5), "third": (5, 1), "log_rate": ()}
+    return curvi.Target(log_density, {name: jnp.zeros(shape) for name, shape in shapes.items()})
+
+
+@pytest.mark.filterwarnings("ignore::curvi.MisfitWarning")
+def test_where_the_first_q_is_lost_another_start_answers(key):
+    seed = seed_of(key)
+    ladder = tuple(rung for rung in LADDER if not isinstance(rung, FreshStart))
+    with pytest.raises(curvi.NumericalError, match="Diverged"):
+        curvi.fit(network(seed), progress=False, seed=seed, ladder=())
+    result = curvi.fit(network(seed), progress=False, seed=seed, ladder=(FreshStart(), *ladder))
+    assert result.rungs[0].note == "failed"
+    assert result.correction is not None
+    assert "The first q was lost (DIVERGED)" in result.message
+    # The noise is known whatever the weights do: 100 rows with a sd of 0.05 and Gamma(3, 1).
+    assert 20 < float(np.exp(result.mean["log_rate"])) < 60
+    if not result.correction.trusted:
+        assert any("not converged" in sentence for sentence in result.alarms)
+
+
+def test_an_improper_density_is_refused_and_not_tried_again(key):
+    with pytest.raises(curvi.NumericalError, match="improper"):
+        curvi.fit(lambda x: 0.1 * jnp.sum(x), jnp.zeros(3), progress=False, seed=seed_of(key))

@@ -12,6 +12,7 @@ from curvi.inference.ladder._rungs import (
     AllEntries,
     ConditionalOnGlobals,
     FollowDenseRows,
+    FreshStart,
     ImportanceWeights,
     Recentre,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "Candidate",
     "ConditionalOnGlobals",
     "FollowDenseRows",
+    "FreshStart",
     "ImportanceWeights",
     "LaplaceResult",
     "OptimiseResult",

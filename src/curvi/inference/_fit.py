@@ -346,15 +346,16 @@ def _judged(
     unjudged = call.result(grown, Outcome.INTERRUPTED, _UNJUDGED)
     with Phase("checking"):
         try:
-            outcome, message, evaluation = _verdict(call, grown, first)
+            outcome, message, evaluation, hopeless = _verdict(call, grown, first)
             result = replace(
                 call.result(grown, outcome, message),
                 elbo=evaluation.elbo, elbo_se=evaluation.elbo_se, log_ratio=evaluation.log_ratio,
                 start_elbos=first.elbos, modes=first.modes,
             )  # fmt: skip
-            if climbing and outcome is Outcome.CONVERGED and not grown.interrupted:
+            lost = outcome.is_failure and not hopeless  # the ladder may begin once more
+            if climbing and (outcome is Outcome.CONVERGED or lost) and not grown.interrupted:
                 result = climbing(result)
-            if not outcome.is_failure:
+            if not result.outcome.is_failure:
                 _ = result.alarms  # computed here, where Ctrl-C loses nothing
         except Exception as error:
             keep_result(error, unjudged)
@@ -366,11 +367,16 @@ def _judged(
     return unjudged
 
 
-def _verdict(call: _Call, grown: Grown, first: FirstRun) -> tuple[Outcome, str, Evaluation]:
-    """Evaluate the bound on fresh draws, and let a bad one overrule the method's own verdict."""
+def _verdict(call: _Call, grown: Grown, first: FirstRun) -> tuple[Outcome, str, Evaluation, bool]:
+    """Evaluate the bound on fresh draws, and let a bad one overrule the method's own verdict.
+
+    The last entry is whether no other run would do better: the target is improper, or its gradient
+    is broken.
+    """
     ended, problem, target, outcome = grown.ended, grown.problem, call.target, grown.ended.outcome
     message = grown.message or first.message or outcome.sentence
-    if outcome is Outcome.NON_FINITE and not ended.trace["accepted"].any():
+    hopeless = outcome is Outcome.NON_FINITE and not ended.trace["accepted"].any()
+    if hopeless:
         message = broken_gradient(problem, target, first.start, grown.resources) + message
     candidates, key = [ended.params, first.start], grown.resources.key
     left = float if grown.interrupted else call.budget.left  # no time: float() is zero
@@ -387,5 +393,5 @@ def _verdict(call: _Call, grown: Grown, first: FirstRun) -> tuple[Outcome, str, 
             message = f"Diverged: {fall}. {advice}"
     if outcome.is_failure or (outcome is Outcome.BUDGET and ended.steps >= _MANY_STEPS):
         why = improper_sentence(target, problem.family, ended.params, first.start)
-        message = why or message
-    return outcome, message, found
+        message, hopeless = why or message, hopeless or bool(why)
+    return outcome, message, found, hopeless

@@ -24,6 +24,7 @@ from curvi.inference.ladder._rungs import (
     AllEntries,
     ConditionalOnGlobals,
     FollowDenseRows,
+    FreshStart,
     ImportanceWeights,
     Recentre,
 )
@@ -42,8 +43,11 @@ _OUT_OF_TIME = (
     "The time budget ended while the answer was corrected: means and sds may be wrong, and "
     "result.rungs tells how far it came; raise time_budget."
 )
+_FAILED = "The first q was lost ({}); the answer comes from other runs, which result.rungs lists."
 ANSWER: tuple[Rung, ...] = (ConditionalOnGlobals(), FollowDenseRows(), ImportanceWeights(), HMC())
-LADDER: tuple[Rung, ...] = (AllEntries(), Recentre(), *ANSWER, Restarts(ANSWER), OtherModes())
+LADDER: tuple[Rung, ...] = (
+    FreshStart(), AllEntries(), Recentre(), *ANSWER, Restarts(ANSWER), OtherModes(),
+)  # fmt: skip
 
 
 def check_ladder(ladder: Sequence[Rung]) -> None:
@@ -64,11 +68,15 @@ def climb(
     with one_blas_thread(), Phase("correcting") as phase:  # products are small: one thread
         for rung in ladder:
             state = rung.climb(state) if rung.applies(state) else state
+            if state.failed:  # there is no q to climb with
+                break
         result = state.result(first)
     if phase.interrupted:
         message = _NO_SEARCH if state.trusted else _CUT_SHORT
         ended = state.result(first)
         return replace(ended, outcome=Outcome.INTERRUPTED, message=message, interrupted=True)
+    if first.outcome.is_failure and not state.failed and result.correction is not None:
+        result = replace(result, outcome=Outcome.CONVERGED, message=_FAILED.format(first.outcome))
     if state.trusted or not ladder or state.budget.left() > 0:
         return result
     return replace(result, outcome=Outcome.BUDGET, message=_OUT_OF_TIME)

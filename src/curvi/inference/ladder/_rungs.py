@@ -9,6 +9,7 @@ import numpy as np
 
 from curvi._core.run import OutOfTime, deadline
 from curvi._core.trees import coordinate_names
+from curvi.diagnostics import improper_sentence
 from curvi.families import Conditional, FullRank
 from curvi.families._host import HostMap
 from curvi.families._sparse_host import SparseMap
@@ -36,6 +37,41 @@ def _with_better(state: State, name: str, fitted: Candidate | None, *, better: b
     """The state with a q that is better, and a note in any case."""
     state = state.noted(name, "better" if better else "no better", fitted)
     return replace(state, candidate=fitted) if better and fitted is not None else state
+
+
+@dataclass(frozen=True)
+class FreshStart:
+    """Another beginning, where the first fit has failed: narrow, with more draws.
+
+    A few draws can pull a flexible q far from the target, which fresh ones then show. What is
+    narrow around a place of high density is no answer, but HMC can start from it and judge.
+
+    Parameters
+    ----------
+    widths : tuple of float
+        Of the q that are compared, in units of the coordinates.
+    """
+
+    widths: tuple[float, ...] = (1.0, 0.3, 0.1, 0.03, 0.01)
+
+    def applies(self, state: State) -> bool:
+        """Whether the first fit has failed."""
+        return state.failed
+
+    def climb(self, state: State) -> State:
+        """The best q of several widths around the start, and a fit from it."""
+        family, start = state.given.family, state.target.start
+        tried = [state.judged(family, around(family, start, width)) for width in self.widths]
+        found = [one for one in tried if one is not None]
+        if not found or state.exhausted:
+            return state.noted("narrower q", "none")
+        best = max(found, key=lambda one: one.elbo)
+        state, fitted = state.fitted(family, best.params)
+        if fitted is not None and fitted.elbo > best.elbo:
+            if improper_sentence(state.target, family, fitted.params, best.params):
+                return state.noted("narrower q", "improper", fitted)
+            best = fitted
+        return _with_better(replace(state, failed=False), "narrower q", best, better=True)
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,8 @@ class State:
         Steps of all runs.
     noted_at : tuple of float and int
         Clock and evaluations at the last note.
+    failed : bool
+        Whether the first run was lost, and no other took its place.
     """
 
     target: AbstractTarget
@@ -130,6 +132,7 @@ class State:
     tried: tuple[Attempt, ...] = ()
     spent: int = 0
     noted_at: tuple[float, int] = (0.0, 0)
+    failed: bool = False
 
     @classmethod
     def of(
@@ -142,8 +145,10 @@ class State:
         state = cls(
             target, BatchedDensity.of(target), first, first, resources, budget, execution,
             mc_tolerance, modes=result.modes, spent=spent, noted_at=(budget.clock.began, 0),
+            failed=result.outcome.is_failure,
         )  # fmt: skip
-        return state.noted(state.first_name, "fits" if first.close else "does not fit")
+        note = "failed" if state.failed else "fits" if first.close else "does not fit"
+        return state.noted(state.first_name, note)
 
     @property
     def sparse(self) -> bool:
