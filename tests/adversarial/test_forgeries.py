@@ -57,7 +57,7 @@ def stored_objects(value):
 def check_that_all_is_described(name, path):
     """An attribute without annotation or claim would be left out, or refused when it comes back."""
     made(name).save(path)
-    again = {"_replicates", "_space", "_orders"}  # computed when they are asked for
+    again = {"_replicates", "_space", "_orders", "_log_ratio"}  # computed when they are asked for
     assert vars(made(name)).keys() <= vars(curvi.load(path)).keys() | again
     for value in stored_objects(read_file(path).document["value"]):
         assert value["v"].keys() <= described(class_of(value["kind"])).keys(), (name, value["kind"])

@@ -143,8 +143,8 @@ class OtherModes:
         density, rng = state.density, state.generator(9)
         correction, note = moved(state.target, density, top, rng, effort, mixture)
         draws = np.asarray(correction.draws, np.float64)
-        near = all(self.search.joined(density, end.place, draws) for end in ends)
-        correction = replace(correction, joins=near)
+        holds = self.search.holds(density, ends, draws, top.elbo)
+        correction = replace(correction, joins=holds)
         state = state.noted("HMC between modes", note, top)
         if correction.trusted or not state.trusted:
             return replace(state, candidate=top, correction=correction)

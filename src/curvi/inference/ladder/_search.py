@@ -52,6 +52,8 @@ class Search:
     strays : float
         Share of draws that do not make a mode known: a chain that has wandered off into it says
         nothing of its mass.
+    rare : float
+        Share of all mass that was found, below which draws may leave a mode out.
     most_ends : int
         Ends that are returned.
     most_normals : int
@@ -71,6 +73,7 @@ class Search:
     valley: float = 2.0
     slightest: float = 5.0
     strays: float = 0.02
+    rare: float = 0.005
     most_ends: int = 40
     most_normals: int = 6
 
@@ -159,6 +162,17 @@ class Search:
             if not light and not self.joined(density, place, draws, self.strays):
                 found.append(seen[-1])
         return sorted(found, key=lambda one: -one.mass)
+
+    def holds(
+        self, density: BatchedDensity, ends: list[End], draws: np.ndarray, mass: float
+    ) -> bool:
+        """Whether draws reach every end but those that weigh next to nothing beside all others.
+
+        A lattice of modes has no last one: some that are found are too light for so many draws.
+        """
+        total = logsumexp([mass, *(end.mass for end in ends)])
+        heavy = [end for end in ends if end.mass > total + np.log(self.rare)]
+        return all(self.joined(density, end.place, draws) for end in heavy)
 
     def ways(self, density: BatchedDensity, ends: list[End], draws: np.ndarray) -> np.ndarray:
         """From the optimum among draws to each of the others."""
