@@ -104,7 +104,8 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
     -----
     UserWarning
         For what the data cannot tell (a single group, constant or collinear columns, groups that
-        are the same or have one row per level) and what may be meant otherwise (numbers as text).
+        are the same or have one row per level) and what may be meant otherwise (numbers as text,
+        categories without an order, a zero far from the values of a column).
     ConvergenceWarning, MisfitWarning
         If the mode was not reached, or few points carry all the weight.
 
