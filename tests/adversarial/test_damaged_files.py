@@ -4,7 +4,9 @@ import gzip
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 import curvi
 from curvi.io import frames, rows
@@ -69,6 +71,19 @@ def test_a_file_damaged_in_the_middle_is_refused_where_it_is_read(tmp_path):
     path.write_bytes(whole[:10] + b"\xff" * 190 + whole[200:])
     for read in (lambda: list(rows(path)()), lambda: list(frames(path)())):
         refused(read, curvi.InputError, "middle.parquet", "intact copy")
+
+
+def test_a_long_text_that_a_small_file_repeats_is_never_written_out(tmp_path):
+    """In Parquet it is stored once, with the number of its rows."""
+    path, rows_of = tmp_path / "t.parquet", np.arange(50_000) % 7
+    text = pa.DictionaryArray.from_arrays(np.zeros(50_000, np.int32), ["x" * 5_000_000])
+    parquet.write_table(pa.table({"a": text, "y": rows_of}), path, compression="zstd")
+    assert path.stat().st_size < 500_000
+    for option in (["--target", "y"], ["--formula", "y ~ 1 + (1 | a)"]):
+        said = ("t.parquet", "250000000000 bytes of text")
+        refused(lambda o=option: command("fit", str(path), *o, "--no-report"), Refusal, *said)
+    refused(lambda: rows(path, target="y"), curvi.InputError, "'a'", "no numbers")
+    refused(lambda: list(rows(path, target="a")()), curvi.InputError, "t.parquet")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

@@ -132,3 +132,12 @@ def test_a_negative_sd_is_refused_by_name(tmp_path):
     name = document["value"]["v"]["coef_sd_"]["v"]
     write_file(tmp_path / "f", document, arrays | {name: -np.abs(arrays[name])})
     refused(lambda: curvi.load(tmp_path / "f"), curvi.InputError, "coef_sd_", "negative")
+
+
+def test_a_series_whose_shown_values_are_missing_is_refused(tmp_path):
+    document, arrays = contents(["series"], tmp_path)["series"]
+    stored = document["value"]["v"]["_series"]["v"]
+    gone = np.full_like(arrays[stored["shown"]["v"]], np.nan)
+    stored["shown"] = {**stored["shown"], "v": "gone"}
+    write_file(tmp_path / "f", document, arrays | {"gone": gone})
+    refused(lambda: curvi.load(tmp_path / "f"), curvi.InputError, "shown", str(tmp_path))

@@ -235,35 +235,48 @@ seen = []
 signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
 signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
 rank = os.environ["CURVI_LAUNCH_RANK"]
+if {met}:
+    pathlib.Path(os.environ["CURVI_LAUNCH_PULSE"]).touch()
 (place / f"pid{{rank}}.new").write_text(str(os.getpid()))
 os.rename(place / f"pid{{rank}}.new", place / f"pid{{rank}}")
 while not seen:
     time.sleep(0.02)
-time.sleep(0.5 + 3 * (rank == "0"))  # the first one writes the files
+time.sleep(0.5 + {longer} * (rank == "0"))  # the first one writes the files, or waits for another
 (place / f"ended{{rank}}").write_text(str(len(seen)))
 sys.exit(128 + seen[0])
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_handed_on_once_and_the_workers_are_waited_for(tmp_path, number):
-    script = tmp_path / "worker.py"
-    script.write_text(COUNTS_SIGNALS.format(folder=str(tmp_path)), encoding="utf-8")
+def signalled(folder, number, **given):
+    """The code of a launcher that a signal has reached while its workers wait for one."""
+    script = folder / "worker.py"
+    script.write_text(COUNTS_SIGNALS.format(folder=str(folder), **given), encoding="utf-8")
     launcher = (
         "import sys\nfrom curvi.cli import _launch, main\n"
-        f"_launch.worker_program = [{str(script)!r}]\n"
+        f"_launch.worker_program = [{str(script)!r}]\n_launch._PATIENCE = 0.5\n"
         "sys.exit(main(['launch', '--', 'anything']))\n"
     )
     started = subprocess.Popen([sys.executable, "-c", launcher], start_new_session=True)
     try:
-        while not all((tmp_path / f"pid{rank}").exists() for rank in range(2)):
+        while not all((folder / f"pid{rank}").exists() for rank in range(2)):
             assert started.poll() is None
             time.sleep(0.02)
         os.killpg(started.pid, number)  # as a terminal does, to its whole foreground group
-        assert started.wait(60) == 128 + number
+        return started.wait(60)
     finally:
         started.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_handed_on_once_and_the_workers_are_waited_for(tmp_path, number):
+    assert signalled(tmp_path, number, met=True, longer=3) == 128 + number
     assert [(tmp_path / f"ended{rank}").read_text() for rank in range(2)] == ["1", "1"]
+
+
+def test_a_worker_that_waits_for_one_that_a_signal_has_ended_before_they_met_is_ended(tmp_path):
+    assert signalled(tmp_path, signal.SIGINT, met=False, longer=600) == 128 + signal.SIGINT
+    assert (tmp_path / "ended1").exists()
+    assert not is_running(int((tmp_path / "pid0").read_text()))
 
 
 LISTENERS = """\

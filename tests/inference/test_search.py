@@ -36,6 +36,12 @@ def test_the_summary_says_where_other_modes_were_looked_for():
     assert "none found along coordinates" in " ".join(str(fitted(8).summary()).split())
 
 
+def test_a_search_that_the_budget_ends_does_not_say_that_nothing_was_found():
+    both = mixture("modes", "equal", np.array([[0.0, 0.0], [6.0, 0.0]]), [1, 0.3], [0.5, 0.5])
+    found = curvi.fit(both.density, both.start, progress=False, max_steps=1)
+    assert "search for other modes: ended early" in " ".join(str(found.summary()).split())
+
+
 def test_draws_without_a_covariance_are_looked_around_along_coordinates(key):
     """No normal matches them, so that there are no shells of directions."""
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))

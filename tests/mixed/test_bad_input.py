@@ -10,6 +10,7 @@ import pytest
 
 import curvi
 from curvi.mixed import MixedModel
+from curvi.mixed._checks import collinear
 from curvi.mixed._report import cautions, khat_of
 from tests.mixed.tables import table
 
@@ -244,3 +245,30 @@ def test_new_rows_without_a_column_or_with_a_new_category_are_refused(frame):
         model.predict(frame.drop(columns="g").assign(c="low"))
     with pytest.raises(curvi.InputError, match=r"interval is 1\.5"):
         model.predict(frame.assign(c="low"), interval=1.5)
+
+
+@pytest.mark.parametrize(
+    ("formula", "said"),
+    [
+        ("y ~ f + (1 | g)", "3200 fixed effects"),
+        ("y ~ a:b + (1 | g)", "3420 fixed effects"),
+        ("y ~ 1 + (f | g)", "3200 effects per level of g"),
+    ],
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_columns_that_would_take_hours_are_refused_before_any_is_computed(formula, said, whole):
+    count = np.arange(6720)
+    texts = {"f": count % 3200, "a": count % 60, "b": count % 56 + count // 3360, "g": count % 7}
+    frame = pd.DataFrame({name: [f"l{code}" for code in codes] for name, codes in texts.items()})
+    frame["y"] = 1.0 * (count % 11)
+    refused(frame if whole else lambda: iter([frame]), formula, said)
+
+
+def test_a_column_that_others_give_is_found_wherever_it_stands_among_many():
+    rng = np.random.default_rng(0)
+    for column in (1, 40, 119):
+        X = rng.normal(size=(200, 120))
+        assert collinear(X.T @ X) is None
+        X[:, column] = X[:, 0] * 3 - X[:, column // 2] if column > 1 else 2 * X[:, 0]
+        X[:, 77] = 0.0
+        assert collinear(X.T @ X) == (column, sorted({0, column // 2}))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
+from pandas import read_csv
 from scipy import integrate, special, stats
 
 from curvi.latent import white_points
@@ -217,3 +220,15 @@ def test_whitening_multiplies_blocks_of_columns(key):
     part = prior.parts()[0]
     M[part, part] = np.kron(np.eye(prior.shapes[0][0]), roots[1])
     np.testing.assert_allclose(whitened(values, roots[1:], prior, ()), values @ M)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_points_that_few_others_outweigh_are_drawn_again_around_them(data_dir, seed):
+    """The correlation of few slopes has long tails, which a thousand points hardly show."""
+    frame = read_csv(data_dir / "mixed" / "radon.csv").rename(columns={"log.radon": "y"})
+    formula = "y ~ basement + uranium + (1 + basement | county)"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = MixedModel(formula, random_state=seed).fit(frame)
+    assert found.khat_ < 0.7

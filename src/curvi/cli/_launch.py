@@ -29,7 +29,7 @@ import tyro
 
 from curvi._core import validation
 from curvi._core.errors import InputError
-from curvi._core.processes import join, launched
+from curvi._core.processes import beat, join, launched
 from curvi.cli._terminal import complain, pass_on
 
 _LOOK = 0.1  # seconds between two looks at the workers
@@ -108,8 +108,11 @@ class LaunchCommand:
         began = time.time()
         while True:
             codes = [worker.poll() for worker in workers]
-            if None not in codes and asked.by is not None:
-                return 128 + asked.by
+            early = any(code is not None for code in codes) and not any(
+                (folder / str(rank)).exists() for rank in range(self.processes)
+            )
+            if asked.by is not None and (early or None not in codes):
+                return 128 + asked.by  # before all had met, nobody has anything to finish
             if all(code == 0 for code in codes):
                 return 0
             failed = [rank for rank, code in enumerate(codes) if code not in (0, None)]
@@ -268,6 +271,7 @@ def worker(command: list[str]) -> int:
     take_cores(int(rank), int(count))
     with printing_to_stderr():
         meet(int(rank), int(count), host, int(port))
+    beat()
     if command[0].endswith(".py"):
         sys.argv = command
         runpy.run_path(command[0], run_name="__main__")

@@ -16,6 +16,7 @@ from curvi.cli._table import FittedTable, choose_model, estimator_of
 from curvi.io import RowBlocks, rows
 
 SMALL = 2**26  # bytes of a table that is read as a whole, text columns and all
+_GROWTH = 200  # times the size of a file that its texts may have beyond that
 _NUMBER = 8  # bytes
 
 
@@ -47,9 +48,30 @@ def as_text(path: Path, folder: str) -> Path:
     parquet = optional_import("pyarrow.parquet", extra="parquet", purpose="reading Parquet")
     written = Path(folder) / f"{path.stem}.csv"
     with reading(path):
-        frame = parquet.read_table(path).to_pandas()
+        # A text that is repeated stays one until it is known what all of them would take.
+        kinds = parquet.read_schema(path)
+        texts = [field.name for field in kinds if str(field.type) in ("string", "large_string")]
+        table = parquet.read_table(path, read_dictionary=texts)
+        require_modest(path, table)
+        frame = table.to_pandas()
     frame.to_csv(written, index=False, float_format="%.17g")
     return written
+
+
+def require_modest(path: Path, table: Any) -> None:
+    """Refuse a table whose texts, written out, take many times the size of its file."""
+    from pyarrow import compute
+
+    size = 0
+    for column in table.itercolumns():
+        for chunk in column.chunks if str(column.type).startswith("dictionary<values=str") else ():
+            lengths = compute.binary_length(chunk.dictionary).take(chunk.indices)
+            size += compute.sum(lengths).as_py() or 0
+    if size > max(SMALL, _GROWTH * path.stat().st_size):
+        raise InputError(
+            f"{path} holds {size} bytes of text, more than {_GROWTH} times its size, because it "
+            "repeats long texts; leave these columns out of the file, or shorten them"
+        )
 
 
 def fit_stream(

@@ -128,6 +128,8 @@ def coefficient_forests(model: Any, features: list[str], classes: list[str]) -> 
             note += (
                 "All are differences from the mean of the classes, over which they sum to zero. "
             )
+        if not kept[block].all():
+            note += "Features at 0 per unit are neither selected nor larger than their sd. "
         note += f"Effects are {_unit(model)}; so they can be compared, they are those of one sd "
         note += (
             "of a feature, and \u201cper unit\u201d gives the coefficient in units of the table."

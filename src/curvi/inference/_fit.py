@@ -180,9 +180,10 @@ def fit(
     Warns
     -----
     MisfitWarning
-        If the fit converged but q misses the target, if the answer leaves out one of the optima
-        that starts or the search around it found, if the target has no mean or sd of something, if
-        a few draws decide those of a constrained quantity, or if the answer is not finite.
+        If the fit converged but q misses the target, if the bound falls on fresh draws, if the
+        answer leaves out one of the optima that starts or the search around it found, if the target
+        has no mean or sd of something, if a few draws decide those of a constrained quantity, if
+        numbers of the target's precision are coarser than an sd, or if the answer is not finite.
     NotConvergedWarning
         If a budget ran out, or at Ctrl-C. Both warnings carry ``.result``, which is not lost where
         warnings are errors.

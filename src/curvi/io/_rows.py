@@ -25,6 +25,7 @@ from curvi.io._passes import SameRows, aligned, kept
 
 _AHEAD = 2  # blocks that are read before they are asked for
 _NUMBERS = 2**22  # of a block
+_KINDS = ("int", "uint", "halffloat", "float", "double", "bool")  # of Parquet that are numbers
 _SUFFIXES = {".npy": "npy", ".parquet": "parquet", ".svm": "libsvm", ".libsvm": "libsvm"}
 
 Blocks = Callable[[], Iterator[tuple[np.ndarray, ...]]]
@@ -228,7 +229,8 @@ def _mapped(path: Path) -> np.ndarray:
 def _parquet(path: Path, target: str | None, columns: Sequence[str] | None) -> RowBlocks:
     parquet = optional_import("pyarrow.parquet", extra="parquet", purpose="reading Parquet")
     with reading(path), parquet.ParquetFile(path) as file:
-        found, count = list(file.schema_arrow.names), int(file.metadata.num_rows)
+        schema, count = file.schema_arrow, int(file.metadata.num_rows)
+    found = list(schema.names)
     names = [name for name in found if name != target] if columns is None else list(columns)
     responded = [] if target is None else [target]
     missing = [name for name in [*names, *responded] if name not in found]
@@ -238,10 +240,19 @@ def _parquet(path: Path, target: str | None, columns: Sequence[str] | None) -> R
             if missing
             else f"{target!r} is the target and cannot be a feature"
         )
+    for name in names:  # before a text that is stored once is read as often as it is repeated
+        if not str(kind := schema.field(name).type).startswith(_KINDS):
+            raise InputError(
+                f"column {name!r} of {path} holds {kind} and no numbers; encode it first, or "
+                "leave it out (columns=, or --ignore of curvi fit)"
+            )
 
     def source() -> Iterator[tuple[np.ndarray, ...]]:
-        # With pre_buffer all of it would be read ahead.
-        with reading(path), parquet.ParquetFile(path, pre_buffer=False) as file:
+        # With pre_buffer all of it would be read ahead. Texts of a target are stored once.
+        with (
+            reading(path),
+            parquet.ParquetFile(path, pre_buffer=False, read_dictionary=responded) as file,
+        ):
             size = max(1, _NUMBERS // max(len(names), 1))
             for batch in file.iter_batches(size, columns=[*names, *responded]):
                 parts = [_numbers(batch.column(name), name, path) for name in names]
@@ -259,11 +270,6 @@ def _complete(column: Any, name: str, path: Path) -> np.ndarray:
 
 def _numbers(column: Any, name: str, path: Path) -> np.ndarray:
     values = _complete(column, name, path)
-    if values.dtype.kind not in "biuf":
-        raise InputError(
-            f"column {name!r} of {path} holds {column.type} and no numbers; encode it first, or "
-            "leave it out (columns=, or --ignore of curvi fit)"
-        )
     return values.astype(values.dtype if values.dtype == np.float32 else np.float64)
 
 

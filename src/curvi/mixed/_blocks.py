@@ -20,6 +20,7 @@ from curvi.mixed._checks import (
     inspect_design,
     inspect_origins,
     require_offset,
+    require_width,
 )
 from curvi.mixed._design import Design, Factor, Moments, arrange, joined
 from curvi.mixed._formula import Formula, Matrices, evaluate
@@ -63,6 +64,7 @@ def learn(formula: Formula, parts: Parts, likelihood: Likelihood, scales: Scales
     known = seen(formula, parts)
     inspect_columns(formula, known.example, len(known.example))
     matrices = evaluate(formula, known.example)
+    require_width(matrices)
     inspect_origins(matrices, known.example)
     require_groups(formula, matrices.common_columns())
     reader = _Reader.of(matrices, known, likelihood)

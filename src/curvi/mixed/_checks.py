@@ -146,6 +146,21 @@ class Pairs:
                     )
 
 
+def require_width(matrices: Matrices, *, most: int = 3000) -> None:
+    """Refuse columns so many that a fit would take hours, before any is computed."""
+    formula = matrices.formula
+    sums = [("fixed effects", matrices.common)]
+    sums += [(f"effects per level of {bar.factor}", left)
+             for bar, left in zip(formula.bars, matrices.lefts, strict=True)]  # fmt: skip
+    for what, columns in sums:
+        if (count := len(columns.labels())) > most:
+            raise InputError(
+                f"formula {quoted(formula.text)} has {count} {what}, and every step of a fit takes "
+                "the cube of their number: that would take hours; make a factor of many levels a "
+                "group, as in (1 | factor)"
+            )
+
+
 def require_work(factor: Factor, *, hyper: int = 60, most: float = 5e9) -> None:
     """Refuse effects per group so many that a fit would take hours or for ever."""
     count = sum(block.size + block.correlations for block in factor.blocks)
@@ -241,18 +256,14 @@ def collinear(
     """The first column that those before it give, and which of them do."""
     sizes = np.sqrt(np.diag(gram))
     unit = gram / np.maximum(np.outer(sizes, sizes), 1e-300)
-    root = np.zeros_like(unit)  # Cholesky factor of the columns before
-    for column in np.flatnonzero(sizes):
-        before = slice(0, column)
-        root[column, before] = linalg.solve_triangular(
-            root[before, before] + np.diag(sizes[before] == 0), unit[before, column], lower=True
-        )
-        gap = 1 - root[column, before] @ root[column, before]
-        if gap < least:
-            weights = linalg.solve_triangular(
-                root[before, before] + np.diag(sizes[before] == 0), root[column, before],
-                lower=True, trans="T",
-            )  # fmt: skip
-            return int(column), [int(k) for k in np.flatnonzero(np.abs(weights) > small)]
-        root[column, column] = np.sqrt(gap)
-    return None
+    np.fill_diagonal(unit, 1.0)  # a column of zeros is no combination of others
+    root, failed = linalg.lapack.dpotrf(unit, lower=True)
+    gaps = np.diag(root)[: failed - 1 if failed else None] ** 2  # of each from those before it
+    low = np.flatnonzero(gaps < least)
+    if not (low.size or failed):
+        return None
+    column = int(low[0]) if low.size else failed - 1
+    before = root[:column, :column]
+    across = linalg.solve_triangular(before, unit[:column, column], lower=True)
+    weights = linalg.solve_triangular(before, across, lower=True, trans="T")
+    return column, [int(k) for k in np.flatnonzero(np.abs(weights) > small)]

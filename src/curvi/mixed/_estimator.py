@@ -17,7 +17,7 @@ from curvi.io import SavedEstimator
 from curvi.likelihoods import Likelihood, likelihood_of
 from curvi.mixed import _report as report
 from curvi.mixed._blocks import learn
-from curvi.mixed._checks import inspect_columns, inspect_origins
+from curvi.mixed._checks import inspect_columns, inspect_origins, require_width
 from curvi.mixed._design import Design
 from curvi.mixed._formula import Matrices, column_names, evaluate, parse
 from curvi.mixed._hyper import INTERCEPT, Block, Layout
@@ -104,7 +104,8 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
     -----
     UserWarning
         For what the data cannot tell (a single group, constant or collinear columns, groups that
-        are the same or have one row per level) and what may be meant otherwise (numbers as text).
+        are the same or have one row per level) and what may be meant otherwise (numbers as text,
+        categories without an order, a zero far from the values of a column).
     ConvergenceWarning, MisfitWarning
         If the mode was not reached, or few points carry all the weight.
 
@@ -315,6 +316,7 @@ class MixedModel(Reported, FittedUse, SavedEstimator, BaseEstimator):
         inspect_columns(formula, part, len(part))
         matrices = evaluate(formula, part)
         matrices = matrices if before is None else matrices.stated_as(before)
+        require_width(matrices)
         inspect_origins(matrices, part)
         column = part[formula.response] if formula.response in part.columns else None
         likelihood = self._likelihood()

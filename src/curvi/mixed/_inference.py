@@ -121,15 +121,12 @@ def _gaussian(
     mode, hessian, reached = find_mode(density, start)
     wide = two_piece(density, mode, -hessian)
     outer = explore(density, wide, seed=seed)
-    found, parts = _sampled(marginal, outer, points, seed + 1)
-    if found.ess < _RESAMPLE * points:
-        local = kernels(found, wide)
-        again, others = _sampled(marginal, local, points, seed + 7)
-        if again.ess > found.ess:
-            outer, found, parts = local, again, others
+    again = partial(_concentrated, marginal, wide)
+    outer, found, parts = again(outer, *_sampled(marginal, outer, points, seed + 1), seed + 7)
     stored = _TIMES * points * levels * design.factors[0].size ** 2
     if found.ess < _MORE * points and stored < _MOST_STORED:
-        found, parts = _sampled(marginal, outer, _TIMES * points, seed + 11)
+        more = _sampled(marginal, outer, _TIMES * points, seed + 11)
+        _, found, parts = again(outer, *more, seed + 13)
     rest, mean, covariance = parts
     rest[:, : len(shift)] += shift
     return Fitted(
@@ -139,9 +136,28 @@ def _gaussian(
     )  # fmt: skip
 
 
+Parts = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def _concentrated(
+    marginal: GaussianMarginal, wide: Proposal, outer: Proposal | Mixture, found: Weighted,
+    parts: Parts, seed: int,
+) -> tuple[Proposal | Mixture, Weighted, Parts]:  # fmt: skip
+    """Kernels around the points, and as many of theirs, where few are effective and more of these.
+
+    More points reach further into tails than a proposal has shown before.
+    """
+    points = len(found.weights)
+    if found.ess >= _RESAMPLE * points:
+        return outer, found, parts
+    local = kernels(found, wide)
+    again, others = _sampled(marginal, local, points, seed)
+    return (local, again, others) if again.ess > found.ess else (outer, found, parts)
+
+
 def _sampled(
     marginal: GaussianMarginal, outer: Proposal | Mixture, points: int, seed: int
-) -> tuple[Weighted, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+) -> tuple[Weighted, Parts]:
     """Weighted theta, and for each a draw of the rest, and mean and covariance of the levels."""
     size = len(outer.mean)
     x = white_points(points, size + marginal.prior.size, seed)

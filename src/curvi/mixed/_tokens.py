@@ -161,7 +161,6 @@ _PLAIN = "which is no part of a formula; put column names with other characters 
 _HINTS = {
     "^": "; write (a + b)**2",
     "%": "; write a:b, or I(x % 2) for a remainder",
-    ",": "; join terms by +",
     **dict.fromkeys(
         ("|", "||"),
         "; put a group term (1 | group) into parentheses of its own, and join terms by +",

@@ -53,6 +53,10 @@ class Series:
         "scale": "positive", "offset": "real", "shown": "number steps",
     }  # fmt: skip
 
+    def _check_stored(self) -> None:
+        if (np.isnan(self.shown) != np.isnan(self.y)).any():
+            raise InputError("its shown lacks other steps than its y")
+
     def extended(self, h: int, X: Any) -> Series:
         """The same with h steps that nobody has seen."""
         columns = self.X.shape[1]

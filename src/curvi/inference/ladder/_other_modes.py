@@ -105,8 +105,9 @@ class OtherModes:
         start = np.asarray(state.target.start, np.float64)
         ends = search.ends(density, start, draws, answer.elbo, rng)
         normals: list[Candidate] = []
+        early = False
         for end in ends[: search.most_normals]:
-            if state.exhausted:
+            if early := state.exhausted:
                 break
             state, fitted = self._fitted_at(state, end)
             if fitted is not None and fitted.elbo > answer.elbo - search.slightest:
@@ -116,8 +117,8 @@ class OtherModes:
             near = all(search.joined(density, place, draws) for place in places)
             joins = bool(places) and near
             state = replace(state, correction=replace(correction, joins=joins))
-            extent = search.extent(draws, density)
-            return state.noted("search for other modes", f"none found {extent}", state.given)
+            found = "ended early" if early else f"none found {search.extent(draws, density)}"
+            return state.noted("search for other modes", found, state.given)
         # What the starts of the fit have found stays, the first run among it.
         new = normals if state.modes else [state.given, *normals]
         bounds = np.asarray([one.elbo for one in new])
