@@ -79,6 +79,11 @@ class Assembly:
         self.prior_mean = np.concatenate([np.asarray(c.mean, np.float64) for c in components])
         self.constraints = self._joined_constraints()
 
+    def of(self, components: Sequence[Component]) -> Assembly:
+        """Other components, such as the same ones with more rows, with all else as it is."""
+        more = {"dense": self._dense, "difference": self.difference}
+        return Assembly(components, self.extras, self._extra_start, **more)
+
     def _check(self) -> None:
         rows = [c.A.shape[0] for c in self.components]
         if len(set(rows)) > 1:
