@@ -116,7 +116,8 @@ class Integration:
     few : int
         See ``least``.
     worst_khat, least_points : float
-        Pareto k above which an answer does not stand, and effective points that it needs.
+        Pareto k above which an answer does not stand, and effective points that it needs; unless
+        half of them are effective.
     gap : Gap
         The correction of the weights.
     """
@@ -192,7 +193,8 @@ class Integration:
         values, kept = evaluate(points)
         found = weigh(points, values, log_q)
         khat = float(smoothed_weights(found.log_ratios).khat)
-        stands = khat <= self.worst_khat and found.ess >= min(self.least_points, 0.25 * count)
+        enough = khat <= self.worst_khat and found.ess >= self.least_points
+        stands = enough or found.ess > 0.5 * count  # the largest weights then carry little
         use = found.weights > np.finfo(np.float32).eps * found.weights.max()
         kept = jax.tree.map(lambda a: a[use], kept)
         weights = found.weights[use] / found.weights[use].sum()

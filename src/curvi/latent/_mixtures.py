@@ -83,13 +83,14 @@ def quantile(
     rounds : int
         At most.
     accuracy : float
-        Last step, in sds of the mixture; what is missing then is its square.
+        Last step, in sds of the narrowest part; what is missing then is about its square.
     """
     used = weights > np.finfo(float).eps * weights.max()
     mean, sd, weights = mean[used], np.maximum(sd[used], 1e-300), weights[used]
     reach = 12 * sd
     low, high = (mean - reach).min(axis=0), (mean + reach).max(axis=0)
     centre, spread = _moments(mean, sd**2, weights)
+    narrow = sd.min(axis=0)
     x = np.clip(centre + special.ndtri(p) * spread, low, high)
     for _ in range(rounds):
         z = (x - mean) / sd
@@ -98,9 +99,9 @@ def quantile(
             slope = weights @ (np.exp(-0.5 * z**2) / sd) / np.sqrt(2 * np.pi)
             wanted = x - above / slope
         low, high = np.where(above < 0, x, low), np.where(above < 0, high, x)
-        inside = (wanted > low) & (wanted < high)
+        inside = (wanted >= low) & (wanted <= high)
         last, x = x, np.where(inside, wanted, 0.5 * (low + high))
-        if (np.abs(x - last) <= accuracy * spread).all():
+        if (np.abs(x - last) <= accuracy * narrow).all():
             break
     return x
 
