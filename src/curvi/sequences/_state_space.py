@@ -38,10 +38,10 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         + x_t^\top \beta
 
     The states are Gaussian given the standard deviations of their innovations, so the best
-    Gaussian approximation follows from one-dimensional expectations and a block-tridiagonal
-    factorisation, in time linear in the length of the series: with Gaussian observations it is the
-    Kalman smoother. The hyperparameters are integrated over a lattice around the mode of the bound,
-    not fixed at it. There are no random numbers in a fit.
+    Gaussian approximation follows from one-dimensional expectations and a sparse factorisation, in
+    time linear in the length of the series: with Gaussian observations it is the Kalman smoother.
+    The hyperparameters are integrated over a lattice around the mode of the bound (more than four
+    by importance sampling), not fixed at it. The same call gives the same numbers.
 
     Parameters
     ----------
@@ -52,18 +52,23 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         Give a walking level a slope, which is a random walk itself.
     season : int, optional
         Steps of a period, 2 to 104 and seen twice; the effects of a period sum to about zero.
-    likelihood : {"gaussian", "poisson", "bernoulli", "volatility"}
-        Real values with noise; counts with a log link; labels 0 and 1 with a logit link; returns
-        whose log variance is the predictor (stochastic volatility).
+    likelihood : str or Likelihood
+        ``"gaussian"``, real values with noise; ``"student-t"``, with outliers; ``"poisson"`` and
+        ``"negative-binomial"``, counts with a log link; ``"bernoulli"``, labels 0 and 1 with a
+        logit link; ``"gamma"``, ``"lognormal"`` and more of the table (:doc:`/mixed`);
+        ``"volatility"``, returns whose log variance is the predictor (stochastic volatility); or
+        one of your own (:class:`curvi.Likelihood`).
     prior_scales : dict, optional
         Scales of the half-normal priors of the standard deviations ``"level"``, ``"trend"``,
         ``"season"`` and ``"noise"``, in place of the defaults: 1, 0.1, 0.5 and 1 times the sd of a
-        Gaussian series, or times one.
+        Gaussian series, or times one; and those of other hyperparameters of the likelihood, such
+        as ``"dispersion"``.
 
     Attributes
     ----------
     hyperparameters_ : dict
-        Posterior mean and sd of every standard deviation and of ``"phi"``.
+        Posterior mean and sd of every standard deviation, of ``"phi"``, and of other
+        hyperparameters of the likelihood.
     coef_, coef_sd_ : array, shape (columns,)
         Regression coefficients.
     log_evidence_ : float
