@@ -146,6 +146,14 @@ class Assembly:
         return out
 
     @cached_property
+    def _effects_of_rows(self) -> sparse.csr_array:
+        return sparse.csr_array(self.A.T)
+
+    def pulled(self, rows: np.ndarray) -> np.ndarray:
+        """A' r, for r of shape (points, rows)."""
+        return np.ascontiguousarray((self._effects_of_rows @ rows.T).T)
+
+    @cached_property
     def products(self) -> RowProducts:
         """Of the rows of A, in the pattern."""
         return RowProducts(self.pattern, self.A)

@@ -101,6 +101,9 @@ class Factor:
         """The border given the rest: its columns H = L^-1 C', and the root of what is left."""
         plan = self._plan
         width = len(plan.border)
+        if not width:
+            self._beside, self._border_inverse = np.zeros((2, len(flat), 0, 0))
+            return
         wide = np.zeros((len(flat), plan.size + 1, width))
         wide[:, plan.across_rows, plan.across_columns] = flat[:, plan.across]
         wide[~self._positive] = 0.0
@@ -121,7 +124,7 @@ class Factor:
             return vectors
         for bucket in self._plan.fronts.buckets:
             own, _, below, _ = self._quarters(bucket, self._store)
-            at = bucket.layout.index(bucket.own)
+            at, _ = bucket.places
             vectors[:, at] = solved = bucket.layout.apply(own, vectors[:, at])
             if bucket.shape[2]:
                 pushed = bucket.layout.apply(below, solved)
@@ -134,7 +137,7 @@ class Factor:
             layout = bucket.layout
             own, _, below, _ = self._quarters(bucket, self._store)
             own, below = (part.astype(vectors.dtype, copy=False) for part in (own, below))
-            at, later = layout.index(bucket.own), layout.index(bucket.later)
+            at, later = bucket.places
             here = vectors[:, at]
             if bucket.shape[2]:
                 here -= layout.apply(layout.t(below), vectors[:, later])

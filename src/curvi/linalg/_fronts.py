@@ -110,10 +110,15 @@ class Bucket:
     inside: np.ndarray
     layout: Layout
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int, int]:
         """Number of fronts, own columns, later coordinates."""
         return len(self.own), self.own.shape[1], self.later.shape[1]
+
+    @cached_property
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Positions of own columns and of later coordinates, as the fronts lie."""
+        return self.layout.index(self.own), self.layout.index(self.later)
 
     @property
     def width(self) -> int:
