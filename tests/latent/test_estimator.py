@@ -71,6 +71,21 @@ def test_new_rows_of_fitted_effects_are_predicted_as_they_were_fitted(key):
     assert (np.abs(draws.predictors.mean(axis=0) - whole.mean) < error).all()
 
 
+def test_arviz_takes_draws_by_name(key):
+    pytest.importorskip("arviz")
+    rng = generator(key)
+    model, truth = made(rng)
+    y = truth + 0.3 * rng.normal(size=36)
+    y[3] = np.nan
+    tree = model.fit(y).to_arviz(50)
+    assert set(tree.posterior) == {"field", "residual sd", "level", "field effects"}
+    assert tree.posterior["field effects"].shape == (1, 50, 36)
+    assert tree.posterior["level"].shape == (1, 50, 1)
+    draws = model.sample(50)
+    expected = model.posterior_.log_likelihood(draws)[:, model.posterior_.model.seen]
+    np.testing.assert_allclose(tree.log_likelihood["y"][0], expected)
+
+
 def test_trials_and_prior_scales_reach_the_likelihood(key):
     rng = generator(key)
     trials = rng.integers(1, 9, size=36)

@@ -286,6 +286,45 @@ class LatentGaussian(BaseEstimator):
         require_memory(size, f"sample({num_draws})", "draw fewer at a time")
         return posterior.draw(num_draws, np.random.default_rng(validation.checked_seed(seed)))
 
+    def to_arviz(self, num_draws: int = 1000, *, seed: int = 0) -> Any:
+        """Draws, the responses and the log likelihood of every row, for ArviZ.
+
+        Parameters
+        ----------
+        num_draws : int
+            How many, in one chain.
+        seed : int
+            All randomness follows from it.
+
+        Returns
+        -------
+        arviz.InferenceData or xarray.DataTree
+            Hyperparameters by name and the effects of every component, so that ``arviz.summary``
+            and ``arviz.loo`` work.
+
+        Raises
+        ------
+        MissingDependencyError
+            If ArviZ is not installed.
+        """
+        from curvi.interop import arviz_of_draws
+
+        draws, posterior = self.sample(num_draws, seed=seed), self._fitted()
+        assembly, seen = posterior.model.assembly, posterior.model.seen
+        named = assembly.natural(draws.theta)
+        dims, coords = {}, {}
+        for component, some in zip(assembly.components, assembly.effects, strict=True):
+            name = component.name if component.name not in named else f"{component.name} effects"
+            named[name] = draws.effects[:, some]
+            dims[name], coords[f"{name} label"] = [f"{name} label"], component.labels()
+        return arviz_of_draws(
+            named,
+            log_likelihood={"y": posterior.log_likelihood(draws)[:, seen]},
+            observed={"y": posterior.model.y[seen]},
+            dims=dims,
+            coords=coords,
+        )
+
     def summary_table(self, *, interval: float = 0.9) -> Any:
         """Hyperparameters and fixed effects with intervals, as a DataFrame."""
         import pandas as pd
