@@ -13,9 +13,9 @@ import curvi
 from benchmarks.clocks import pin_to_one_core, spent
 from benchmarks.common import verdict
 from benchmarks.sequence_peers import sampled, simulated
+from curvi.latent import Assembly, RandomWalk, SiteModel
+from curvi.likelihoods import likelihood_of
 from curvi.objective import neg_elbo
-from curvi.sequences._latent import LatentModel
-from curvi.sequences._structure import Components
 
 CASES = (("volatility", 1000), ("poisson", 1000), ("bernoulli", 1000))
 LENGTHS = (100, 1_000, 10_000, 100_000)
@@ -91,15 +91,15 @@ def slope() -> dict[str, Any]:
     table = {}
     for length in LENGTHS:
         y, _ = simulated("poisson", length)
-        model = LatentModel(
-            y, "poisson", Components(), np.zeros((length, 0)), np.zeros(0), 1.0, {"level": 1.0}
-        )
+        walk = Assembly([RandomWalk(range(length), first_sd=10.0)])
+        model = SiteModel(walk, likelihood_of("poisson"), y, np.ones(length), np.ones(length))
         theta = np.log([[0.1]])
-        sites = model.fit(theta)
+        fitted = model.fit(theta)
+        unknown = fitted._replace(variance=np.full((1, length), np.nan))
         timed = []
         for _ in range(5):
             began = time.process_time()
-            model.at(theta, (sites.precision, sites.linear))
+            model.completed(theta, unknown)
             timed.append(time.process_time() - began)
         table[length] = min(timed)
     long = [n for n in LENGTHS if n >= 1_000]  # below, calls cost more than arithmetic

@@ -109,8 +109,7 @@ def _sequences(result: Row) -> Iterator[str]:
     worst = max(row["state_error"] for row in result["nuts"])
     yield (
         "**Series.** States are Gaussian given the hyperparameters, so that skewness is lost: the "
-        f"worst state is {worst:.2f} sd from NUTS. Four hyperparameters are as many as the "
-        "lattice is made for."
+        f"worst state is {worst:.2f} sd from NUTS."
     )
 
 

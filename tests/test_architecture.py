@@ -26,7 +26,7 @@ STAGES = (
     "interop", "datasets", "paper.experiments", "cli",
 )  # fmt: skip
 # Methods of a result and of a mixed model export it to other libraries: imports inside functions.
-LATE = {("diagnostics", "interop"), ("mixed", "interop")}
+LATE = {("diagnostics", "interop"), ("latent", "interop"), ("mixed", "interop")}
 # Loading with any of these can run code from a file.
 UNSAFE_MODULES = {
     "pickle", "cPickle", "_pickle", "dill", "joblib", "cloudpickle", "shelve", "marshal",

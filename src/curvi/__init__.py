@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from curvi import inference as inference
     from curvi import interop as interop
     from curvi import io as io
+    from curvi import latent as latent
     from curvi import likelihoods as likelihoods
     from curvi import linalg as linalg
     from curvi import mixed as mixed
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from curvi.interop import from_numpyro as from_numpyro
     from curvi.interop import from_pymc as from_pymc
     from curvi.io import load as load
+    from curvi.latent import LatentGaussian as LatentGaussian
     from curvi.likelihoods import Likelihood as Likelihood
     from curvi.mixed import MixedModel as MixedModel
     from curvi.objective import Draws as Draws
@@ -127,6 +129,7 @@ _NAMES = {
     "interop": ("SVI", "from_bambi", "from_numpyro", "from_pymc"),
     "io": ("load",),
     "glm": ("BayesianLinearRegression", "BayesianLogisticRegression", "BayesianPoissonRegression"),
+    "latent": ("LatentGaussian",),
     "likelihoods": ("Likelihood",),
     "mixed": ("MixedModel",),
     "vae": ("VAE", "DeepMarkovModel", "SemiSupervisedVAE"),
@@ -135,7 +138,7 @@ _NAMES = {
 _HOME = {name: room for room, names in _NAMES.items() for name in names}
 _ROOMS = (
     "datasets", "diagnostics", "engine", "families", "glm", "inference",
-    "interop", "io", "likelihoods", "linalg", "mixed", "objective", "paper", "plots",
+    "interop", "io", "latent", "likelihoods", "linalg", "mixed", "objective", "paper", "plots",
     "sequences", "solvers", "targets", "vae",
 )  # fmt: skip
 

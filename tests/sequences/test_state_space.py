@@ -1,5 +1,6 @@
 """State-space models against the Kalman smoother, dense Gaussians and direct maximisation."""
 
+import functools
 import math
 
 import jax
@@ -12,12 +13,10 @@ import scipy.stats
 
 import curvi
 from curvi._core import threads
-from curvi.latent import integrate
+from curvi.latent import Iteration, SiteModel, integrate
 from curvi.likelihoods import Gaussian, likelihood_of
-from curvi.sequences import _latent
-from curvi.sequences._latent import LatentModel
-from curvi.sequences._series import as_series
-from curvi.sequences._structure import Components, Structure
+from curvi.sequences import _series
+from curvi.sequences._series import Parts, Series, as_series, model_for
 from tests.families.kalman import LinearGaussian, smoothed
 
 pytestmark = pytest.mark.float64_only
@@ -27,26 +26,34 @@ def generator(key):
     return np.random.default_rng(int(jax.random.bits(key)))
 
 
-def model_of(y, likelihood, components, *, X=None, offset=0.0):
+MEAN, FIRST_SEASON, COEFFICIENT = 3.0, 3.0, 2.5  # prior sds, in the units of the series
+
+
+def model_of(y, likelihood, parts, *, X=None, offset=0.0, scale=1.0):
     X = np.zeros((len(y), 0)) if X is None else X
+    series = Series(y, X, np.ones(X.shape[1]), scale, offset, y)
     scales = {"level": 1.0, "trend": 0.5, "season": 0.7, "noise": 1.0}
-    return LatentModel(
-        y, likelihood_of(likelihood), components, X, np.full(X.shape[1], 2.0), offset, scales
-    )
+    return model_for(series, parts, likelihood_of(likelihood), scales)
 
 
-def dense_prior(structure, theta):
-    """The covariance of all states by inversion of the dense precision."""
-    diagonal, below, _ = structure.precision(theta)
-    count, width = diagonal.shape[1:3]
-    matrix = np.zeros((count * width, count * width))
-    for n in range(count):
-        here = slice(n * width, (n + 1) * width)
-        matrix[here, here] = diagonal[0, n]
-        if n + 1 < count:
-            after = slice((n + 1) * width, (n + 2) * width)
-            matrix[after, here], matrix[here, after] = below[0, n], below[0, n].T
-    return np.linalg.inv(matrix)
+def dense_prior(parts, steps, theta):
+    """The covariance of the predictor without regression, by hand."""
+    time = np.arange(steps)
+    total = np.zeros((steps, steps))
+    if parts.level == "walk":
+        total += 100.0 + theta["level"] ** 2 * np.minimum.outer(time, time)
+    elif parts.level == "ar":
+        lag = np.abs(np.subtract.outer(time, time))
+        total += theta["level"] ** 2 / (1 - theta["phi"] ** 2) * theta["phi"] ** lag
+    if parts.level != "walk":
+        total += MEAN**2
+    if parts.season:
+        moves = np.tri(steps) - np.tri(steps, k=-parts.season)
+        moves[: parts.season - 1] = np.eye(steps)[: parts.season - 1]
+        sds = np.full(steps, theta["season"])
+        sds[: parts.season - 1] = FIRST_SEASON
+        total += np.linalg.inv(moves.T @ np.diag(sds**-2.0) @ moves)
+    return total
 
 
 def test_with_gaussian_noise_the_bound_is_the_evidence_and_q_the_kalman_smoother(key):
@@ -54,9 +61,9 @@ def test_with_gaussian_noise_the_bound_is_the_evidence_and_q_the_kalman_smoother
     rng, scale = generator(key), 1.5
     y = np.cumsum(rng.normal(size=40)) + rng.normal(size=40)
     y[[0, 7, 8, 9, 39]] = np.nan
-    components = Components(trend=True, scale=scale)
     theta = rng.normal(size=(3, 3)) * 0.5
-    posterior = model_of(y, "gaussian", components, offset=0.3).fit(theta)
+    model = model_of(y, "gaussian", Parts(trend=True), offset=0.3, scale=scale)
+    posterior = model.completed(theta, model.fit(theta))
     for k, (level, trend, noise) in enumerate(np.exp(theta)):
         oracle = LinearGaussian(
             transition=np.asarray([[1.0, 1.0], [0.0, 1.0]]),
@@ -76,32 +83,20 @@ def test_seasons_and_regressions_agree_with_the_dense_gaussian(level, key):
     rng = generator(key)
     y, X = rng.normal(size=13), rng.normal(size=(13, 2))
     y[[3, 4]] = np.nan
-    components = Components(level, season=4)
-    model = model_of(y, "gaussian", components, X=X)
-    theta = 0.3 * rng.normal(size=(1, len(model.names)))
-    natural = model.natural(theta)
-    structure = Structure(components, len(y))
-    known = {name: value for name, value in natural.items() if name != "noise"}
-    states = dense_prior(structure, known)
-    read = np.kron(np.eye(structure.num_blocks), structure.read)[: len(y)]
-    covariance = read @ states @ read.T + 4.0 * X @ X.T
+    parts = Parts(level, season=4)
+    model = model_of(y, "gaussian", parts, X=X)
+    theta = 0.3 * rng.normal(size=(1, model.assembly.dimension))
+    natural = {name: values[0] for name, values in model.assembly.natural(theta).items()}
+    covariance = dense_prior(parts, 13, natural) + COEFFICIENT**2 * X @ X.T
     seen = np.isfinite(y)
-    total = covariance[np.ix_(seen, seen)] + natural["noise"][0] ** 2 * np.eye(seen.sum())
+    total = covariance[np.ix_(seen, seen)] + natural["noise"] ** 2 * np.eye(seen.sum())
     evidence = scipy.stats.multivariate_normal(np.zeros(seen.sum()), total).logpdf(y[seen])
     gain = np.linalg.solve(total, covariance[seen]).T
-    posterior = model.fit(theta)
+    posterior = model.completed(theta, model.fit(theta))
     assert posterior.bound[0] == pytest.approx(evidence, abs=1e-8)
     np.testing.assert_allclose(posterior.mean[0], gain @ y[seen], atol=1e-8)
     variance = np.diag(covariance - gain @ covariance[seen])
     np.testing.assert_allclose(posterior.variance[0], variance, rtol=1e-7)
-
-
-def test_an_autoregression_has_its_stationary_covariance():
-    structure = Structure(Components("ar"), 6)
-    theta = {"level": np.asarray([0.4]), "phi": np.asarray([0.8])}
-    lag = np.abs(np.subtract.outer(np.arange(6), np.arange(6)))
-    expected = 0.4**2 / (1 - 0.8**2) * 0.8**lag
-    np.testing.assert_allclose(dense_prior(structure, theta), expected, rtol=1e-10)
 
 
 def test_a_season_repeats_where_its_innovations_vanish():
@@ -119,9 +114,9 @@ LABELS = {"poisson": (0.0, 2.0, 5.0, 1.0), "bernoulli": (1.0, -1.0, -1.0, 1.0),
 def test_no_gaussian_has_a_higher_bound(likelihood):
     """Every mean and covariance of four steps is free, and the expectations are quadratures."""
     y = np.asarray(LABELS[likelihood])
-    model = model_of(y, likelihood, Components("ar"))
+    model = model_of(y, likelihood, Parts("ar"))
     theta = np.asarray([[math.log(0.8), 0.6]])
-    prior = dense_prior(Structure(Components("ar"), 4), model.natural(theta))
+    prior = dense_prior(Parts("ar"), 4, {"level": 0.8, "phi": math.tanh(0.6)})
     precision, nodes = np.linalg.inv(prior), np.polynomial.hermite_e.hermegauss(60)
     weights = nodes[1] / nodes[1].sum()
     densities = {
@@ -349,11 +344,12 @@ def test_forecasts_beyond_memory_are_refused_before_any_work(steps):
 def test_more_regressors_than_steps_are_fitted_part_by_part(monkeypatch):
     X, y = np.random.default_rng(0).normal(size=(2, 30, 40))[0], Y[:6].repeat(5) ** 1.5
     whole = curvi.StateSpace().fit(y, X)
-    monkeypatch.setattr(_latent, "_NUMBERS_AT_ONCE", 5000)
+    few = functools.partial(SiteModel, iteration=Iteration(numbers_at_once=5000))
+    monkeypatch.setattr(_series, "SiteModel", few)
     parts = curvi.StateSpace().fit(y, X)
     np.testing.assert_allclose(parts.coef_sd_, whole.coef_sd_, rtol=1e-6)
     np.testing.assert_allclose(parts.smooth().mean, whole.smooth().mean, rtol=1e-6)
-    with curvi.memory_budget("10 KiB"), pytest.raises(curvi.MemoryBudgetError, match="30 steps"):
+    with curvi.memory_budget("10 KiB"), pytest.raises(curvi.MemoryBudgetError, match="30 rows"):
         curvi.StateSpace().fit(y, X)
 
 
@@ -362,8 +358,8 @@ def test_the_last_bits_do_not_depend_on_threads_of_the_blas():
         counts.add(max(pool.num_threads for pool in threads._pools()))
         return real(self, *_)
 
-    counts, real = set(), _latent.LatentModel._fit
+    counts, real = set(), SiteModel._exact
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_latent.LatentModel, "_fit", held)
+        patch.setattr(SiteModel, "_exact", held)
         curvi.StateSpace().fit(Y)
     assert counts == {1}

@@ -7,6 +7,10 @@ best Gaussian follows from one-dimensional expectations per row; the few theta a
 from curvi.latent._anderson import Anderson as Anderson
 from curvi.latent._assembly import Assembly as Assembly
 from curvi.latent._component import Component, Precision
+from curvi.latent._estimator import LatentGaussian
+from curvi.latent._fixed import Fixed
+from curvi.latent._gap import Gap as Gap
+from curvi.latent._given import FromPrecision
 from curvi.latent._importance import Mixture as Mixture
 from curvi.latent._importance import Proposal as Proposal
 from curvi.latent._importance import Weighted as Weighted
@@ -17,11 +21,28 @@ from curvi.latent._importance import shared as shared
 from curvi.latent._importance import two_piece as two_piece
 from curvi.latent._importance import weigh as weigh
 from curvi.latent._importance import white_points as white_points
+from curvi.latent._integral import Integral as Integral
+from curvi.latent._integral import Integration as Integration
 from curvi.latent._lattice import Lattice as Lattice
 from curvi.latent._lattice import integrate as integrate
+from curvi.latent._mixtures import Band as Band
+from curvi.latent._posterior import LatentDraws, LatentPosterior
 from curvi.latent._series import Autoregression, LocalTrend, RandomWalk, Season
 from curvi.latent._sites import Effects as Effects
+from curvi.latent._sites import Iteration as Iteration
 from curvi.latent._sites import SiteFit as SiteFit
 from curvi.latent._sites import SiteModel as SiteModel
 
-__all__ = ["Autoregression", "Component", "LocalTrend", "Precision", "RandomWalk", "Season"]
+__all__ = [
+    "Autoregression",
+    "Component",
+    "Fixed",
+    "FromPrecision",
+    "LatentDraws",
+    "LatentGaussian",
+    "LatentPosterior",
+    "LocalTrend",
+    "Precision",
+    "RandomWalk",
+    "Season",
+]

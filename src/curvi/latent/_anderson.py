@@ -24,8 +24,7 @@ class Anderson:
     def __init__(self, memory: int = 4, ridge: float = 1e-10) -> None:
         self._memory, self._ridge = memory, ridge
         self._last: tuple[np.ndarray, np.ndarray] | None = None
-        self._moves: list[np.ndarray] = []
-        self._changes: list[np.ndarray] = []
+        self._count = 0
         self.used = np.zeros(0, bool)
 
     def step(
@@ -40,28 +39,29 @@ class Anderson:
         times = w.shape[1]
         here = np.concatenate([w, r], axis=1)
         plain = np.concatenate([step_w, step_r], axis=1)
-        if self._last is None:
-            self.used = np.zeros(len(w), bool)
+        if self._last is None:  # differences of the last steps, each in the place of the oldest
+            self._moves, self._changes = np.zeros((2, len(w), self._memory, 2 * times))
             self._valid = np.zeros(len(w), int)
         else:
-            self._moves = [*self._moves, here - self._last[0]][-self._memory :]
-            self._changes = [*self._changes, plain - self._last[1]][-self._memory :]
+            place = self._count % self._memory
+            np.subtract(here, self._last[0], out=self._moves[:, place])
+            np.subtract(plain, self._last[1], out=self._changes[:, place])
+            self._count += 1
         self._last = here, plain
         self.used = self._valid > 0
         out = plain
-        if self._moves and self.used.any():
+        if self.used.any():
             unit = np.concatenate([variance, np.sqrt(variance)], axis=1)
-            count = len(self._changes)
-            recent = np.arange(count)[None] >= count - self._valid[:, None]
-            changes = np.stack(self._changes, axis=2) * recent[:, None, :]
-            moves = np.stack(self._moves, axis=2) * recent[:, None, :]
-            scaled = changes * unit[:, :, None]
-            gram = np.einsum("kti,ktj->kij", scaled, scaled)
-            ridge = self._ridge * np.trace(gram, axis1=1, axis2=2)[:, None, None] + 1e-300
-            gram = gram + ridge * np.eye(count) + (~recent)[:, :, None] * np.eye(count)
-            right = np.einsum("kti,kt->ki", scaled, plain * unit)
-            gamma = np.linalg.solve(gram, right[..., None])
-            out = plain - ((moves + changes) @ gamma)[..., 0]
+            age = (self._count - 1 - np.arange(self._memory)) % self._memory
+            recent = age < self._valid[:, None]
+            scaled = self._changes * unit[:, None]
+            both = recent[:, :, None] & recent[:, None]
+            gram = np.where(both, scaled @ np.swapaxes(scaled, 1, 2), 0.0)
+            ridge = self._ridge * np.trace(gram, axis1=1, axis2=2)[:, None] + 1e-300
+            gram[:, np.arange(self._memory), np.arange(self._memory)] += ridge + ~recent
+            right = np.where(recent, (scaled @ (plain * unit)[:, :, None])[..., 0], 0.0)
+            gamma = np.swapaxes(np.linalg.solve(gram, right[..., None]), 1, 2)
+            out = plain - (gamma @ self._moves + gamma @ self._changes)[:, 0]
         self._valid = np.minimum(self._valid + 1, self._memory)
         return out[:, :times], out[:, times:]
 
@@ -72,7 +72,6 @@ class Anderson:
     def restrict(self, kept: np.ndarray) -> None:
         """Go on with some of the problems."""
         self._valid, self.used = self._valid[kept], self.used[kept]
-        self._moves = [move[kept] for move in self._moves]
-        self._changes = [change[kept] for change in self._changes]
+        self._moves, self._changes = self._moves[kept], self._changes[kept]
         if self._last is not None:
             self._last = self._last[0][kept], self._last[1][kept]

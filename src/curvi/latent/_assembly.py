@@ -79,6 +79,11 @@ class Assembly:
         self.prior_mean = np.concatenate([np.asarray(c.mean, np.float64) for c in components])
         self.constraints = self._joined_constraints()
 
+    def of(self, components: Sequence[Component]) -> Assembly:
+        """Other components, such as the same ones with more rows, with all else as it is."""
+        more = {"dense": self._dense, "difference": self.difference}
+        return Assembly(components, self.extras, self._extra_start, **more)
+
     def _check(self) -> None:
         rows = [c.A.shape[0] for c in self.components]
         if len(set(rows)) > 1:
@@ -139,6 +144,14 @@ class Assembly:
             if place is not None:
                 out[some, : place.shape[1]] = place
         return out
+
+    @cached_property
+    def _effects_of_rows(self) -> sparse.csr_array:
+        return sparse.csr_array(self.A.T)
+
+    def pulled(self, rows: np.ndarray) -> np.ndarray:
+        """A' r, for r of shape (points, rows)."""
+        return np.ascontiguousarray((self._effects_of_rows @ rows.T).T)
 
     @cached_property
     def products(self) -> RowProducts:

@@ -1,12 +1,13 @@
 r"""What a part of a latent Gaussian model gives: columns, a precision, hyperparameters, labels.
 
 The effects :math:`u` of a component are Gaussian with precision :math:`Q(\theta)`, and the rows of
-the data see them as :math:`A u`. A model is a sum of components (see `curvi.latent._structure`).
+the data see them as :math:`A u`. A model is a sum of components (see `curvi.latent._assembly`).
 """
 
 from __future__ import annotations
 
 import abc
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,9 @@ class Component(abc.ABC):
     rows: np.ndarray
     columns: np.ndarray
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self.size} effects)"
+
     @property
     def size(self) -> int:
         """Number of effects."""
@@ -97,3 +101,9 @@ class Component(abc.ABC):
     def columns_for(self, data: Any) -> sparse.csr_array:
         """Columns of new rows that see the same effects."""
         raise NotImplementedError(f"{type(self).__name__} has no columns for new rows")
+
+    def with_rows(self, columns: sparse.csr_array) -> Component:
+        """The same effects, seen by more rows."""
+        found = copy.copy(self)
+        found.A = sparse.csr_array(sparse.vstack([self.A, columns], format="csr"))
+        return found

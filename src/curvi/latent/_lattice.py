@@ -42,7 +42,10 @@ class Lattice(NamedTuple):
     mode : array, shape (dimension,)
         Of the density.
     complete : bool
-        Whether the tails were followed to the cutoff, or the number of points ran out.
+        Whether the answer stands: the tails were followed to the cutoff, before the number of
+        points ran out; importance weights are of use.
+    khat : float or None
+        Pareto k of importance weights, where there are too many hyperparameters for a lattice.
     """
 
     points: np.ndarray
@@ -51,6 +54,24 @@ class Lattice(NamedTuple):
     kept: Any
     mode: np.ndarray
     complete: bool
+    khat: float | None = None
+
+    @property
+    def shortcoming(self) -> str:
+        """Why the answer does not stand; nothing where it does."""
+        if self.complete:
+            return ""
+        if len(self.points) == 1:
+            return (
+                "time was up before the hyperparameters were integrated: they are the best ones "
+                "until then, and their sds are zero"
+            )
+        if self.khat is not None:
+            return (
+                "the importance weights of the hyperparameters are of little use (Pareto k "
+                f"{self.khat:.2f}): their sds may be far off"
+            )
+        return "the hyperparameters have tails longer than the lattice: their sds are too small"
 
     def fitting(self, names: tuple[str, ...], steps: int) -> Lattice:
         """Itself; refuses one of a file that is no lattice of these hyperparameters and steps."""

@@ -22,6 +22,8 @@ from curvi.latent._component import Component, Natural, Precision
 from curvi.latent._priors import beta_of_tangent, half_normal
 from curvi.linalg import Pattern
 
+Steps = Sequence[int] | np.ndarray
+
 
 class Increment(NamedTuple):
     """Rows ``sum coefficient u[t - lag, part]``, independent N(0, sd^2), for a range of t.
@@ -50,7 +52,7 @@ class SeriesComponent(Component):
 
     parts: tuple[str, ...] = ("",)  # of the state at one step; the first is what rows see
 
-    def __init__(self, given: Sequence[int], name: str, steps: int | None) -> None:
+    def __init__(self, given: Steps, name: str, steps: int | None) -> None:
         self.name = name
         index = np.asarray(given)
         if index.ndim != 1 or index.dtype.kind not in "iu" or (index < 0).any():
@@ -169,7 +171,7 @@ class RandomWalk(_Walking):
     """
 
     def __init__(
-        self, index: Sequence[int], name: str = "walk", *, order: int = 1,
+        self, index: Steps, name: str = "walk", *, order: int = 1,
         prior_scale: float = 1.0, first_sd: float | None = None, steps: int | None = None,
     ) -> None:  # fmt: skip
         if order not in (1, 2):
@@ -218,7 +220,7 @@ class LocalTrend(_Walking):
     parts = ("", "slope")
 
     def __init__(
-        self, index: Sequence[int], name: str = "level", slope_name: str = "trend", *,
+        self, index: Steps, name: str = "level", slope_name: str = "trend", *,
         prior_scales: tuple[float, float] = (1.0, 0.1),
         first_sds: tuple[float, float] = (10.0, 1.0), steps: int | None = None,
     ) -> None:  # fmt: skip
@@ -256,7 +258,7 @@ class Season(_Walking):
     """
 
     def __init__(
-        self, index: Sequence[int], period: int, name: str = "season", *,
+        self, index: Steps, period: int, name: str = "season", *,
         prior_scale: float = 0.5, first_sd: float = 3.0, steps: int | None = None,
     ) -> None:  # fmt: skip
         self.period = validation.positive_integer(period, "period")
@@ -289,7 +291,7 @@ class Autoregression(SeriesComponent):
     """
 
     def __init__(
-        self, index: Sequence[int], name: str = "level", *, prior_scale: float = 1.0,
+        self, index: Steps, name: str = "level", *, prior_scale: float = 1.0,
         beta: tuple[float, float] = (20.0, 1.5), steps: int | None = None,
     ) -> None:  # fmt: skip
         self.prior_scale = validation.positive_number(prior_scale, "prior_scale")

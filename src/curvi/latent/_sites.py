@@ -205,7 +205,7 @@ class SiteModel:
             factor = self.assembly.factor(prior.values + weight * self._unit_gram)
         except NumericalError:
             return SiteFit(np.full(len(theta), -np.inf), precision, slope, nothing, nothing)
-        pulled = slope @ self.assembly.A
+        pulled = self.assembly.pulled(slope)
         solved = factor.solve(pulled)
         bound = value.sum(axis=1) + 0.5 * ((pulled * solved).sum(axis=1) + prior.log_det)
         with np.errstate(invalid="ignore"):
@@ -287,7 +287,7 @@ class SiteModel:
         except NumericalError:
             nothing = np.zeros_like(w)
             return _SiteStep(w, r, nothing, nothing + 1.0, np.full(len(w), -np.inf))
-        mean = self._seen_by_rows(factor.solve(r @ assembly.A))
+        mean = self._seen_by_rows(factor.solve(assembly.pulled(r)))
         variance = assembly.products.variances(factor.selected_inverse())
         positive = np.isfinite(factor.log_det) & (variance >= 0).all(axis=1)
         variance = np.maximum(variance, 0.0)
@@ -334,7 +334,7 @@ class SiteModel:
         out = np.zeros(theta.shape)
         for some in self.at_once(len(theta)):
             factor = self._factor(theta[some], fitted.precision[some])
-            effects = factor.solve(fitted.linear[some] @ self.assembly.A)
+            effects = factor.solve(self.assembly.pulled(fitted.linear[some]))
             pattern, selected = self.assembly.pattern, factor.selected_inverse()
             second = selected + effects[:, pattern.rows] * effects[:, pattern.columns]
             out[some] = self.assembly.slopes(theta[some], second)
@@ -366,7 +366,7 @@ class SiteModel:
         mean, variance = np.empty_like(fitted.mean), np.empty_like(fitted.variance)
         for some in self.at_once(len(theta)):
             factor = self._factor(theta[some], fitted.precision[some])
-            solved = factor.solve(fitted.linear[some] @ self.assembly.A)
+            solved = factor.solve(self.assembly.pulled(fitted.linear[some]))
             mean[some] = self._seen_by_rows(solved) + self.base
             variance[some] = self.assembly.products.variances(factor.selected_inverse())
         return fitted._replace(mean=mean, variance=variance)
@@ -377,19 +377,22 @@ class SiteModel:
         parts = []
         for some in self.at_once(len(theta)):
             factor = self._factor(theta[some], fitted.precision[some])
-            mean = factor.solve(fitted.linear[some] @ self.assembly.A)
+            mean = factor.solve(self.assembly.pulled(fitted.linear[some]))
             variance = factor.selected_inverse()[:, self.assembly.pattern.diagonal]
             parts.append((mean + self.assembly.prior_mean, variance))
         return Effects(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     @one_blas_thread()
-    def draw(self, theta: np.ndarray, fitted: SiteFit, noise: np.ndarray) -> np.ndarray:
+    def draw(
+        self, theta: np.ndarray, fitted: SiteFit, noise: np.ndarray, *, centred: bool = False
+    ) -> np.ndarray:
         """Draws of the effects from standard normal noise, both of shape (points, size, k).
 
-        Noise with one point is shared by all.
+        Noise with one point is shared by all; ``centred`` leaves prior means out.
         """
         factor = self._factor(theta, fitted.precision)
-        centre = factor.solve(fitted.linear @ self.assembly.A) + self.assembly.prior_mean
+        mean = factor.solve(self.assembly.pulled(fitted.linear))
+        centre = (mean if centred else mean + self.assembly.prior_mean).astype(noise.dtype)
         noise = np.broadcast_to(noise, (len(theta), *noise.shape[1:]))
         drawn: np.ndarray = factor.sample(noise) + centre[:, :, None]
         return drawn

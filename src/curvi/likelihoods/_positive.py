@@ -190,7 +190,7 @@ class LogNormal(Gamma):
             orders,
             lambda: self.log_density(m, y, trials, extra) - 0.5 * v * precision,
             lambda: (np.log(y) - m) * precision,
-            lambda: np.broadcast_to(-precision, np.shape(m)),
+            lambda: -precision * np.ones(np.shape(m)),
             lambda: np.zeros(np.shape(m)),
         )
 

@@ -110,10 +110,15 @@ class Bucket:
     inside: np.ndarray
     layout: Layout
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int, int]:
         """Number of fronts, own columns, later coordinates."""
         return len(self.own), self.own.shape[1], self.later.shape[1]
+
+    @cached_property
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Positions of own columns and of later coordinates, as the fronts lie."""
+        return self.layout.index(self.own), self.layout.index(self.later)
 
     @property
     def width(self) -> int:
@@ -157,12 +162,12 @@ class Sums(NamedTuple):
         return cls(by_target, starts, ordered[starts])
 
     def subtract(self, vectors: np.ndarray, contributions: np.ndarray) -> None:
-        """From vectors (points, k, size + 1) contributions (points, k, count)."""
+        """From vectors (points, size + 1, k) contributions (points, count, k)."""
         if len(self.targets):
-            moved = np.take(contributions, self.by_target, axis=-1)
-            if len(self.starts) < moved.shape[-1]:
-                moved = np.add.reduceat(moved, self.starts, axis=-1)
-            vectors[..., self.targets] -= moved
+            moved = np.take(contributions, self.by_target, axis=1)
+            if len(self.starts) < moved.shape[1]:
+                moved = np.add.reduceat(moved, self.starts, axis=1)
+            vectors[:, self.targets] -= moved
 
 
 class Fronts(NamedTuple):

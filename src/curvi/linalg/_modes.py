@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 Density = Callable[[np.ndarray], np.ndarray]
+Local = Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]  # value, gradient, Hessian
 _STEP = 2e-3  # of second differences: errors of h^2 and of rounding / h^2 are both small
 _LENGTHS = 2.0 ** -np.arange(8)
 _CONVERGED = 1e-2  # nats that no step could gain, through rounding
@@ -45,11 +47,16 @@ def find_mode(
     difference: float = _STEP,
     tolerance: float = 1e-4,
     most: int = 60,
+    local: Local | None = None,
 ) -> tuple[np.ndarray, np.ndarray, bool]:
-    """The mode by Newton's method on differences: place, Hessian there, whether it was reached."""
+    """The mode by Newton's method: place, Hessian there, whether it was reached.
+
+    On differences of the density, or what ``local`` says of its slopes at a place.
+    """
     at = np.array(start)
+    local = local or partial(differences, density, step=difference)
     for _ in range(most):
-        value, gradient, hessian = differences(density, at, difference)
+        value, gradient, hessian = local(at)
         step = ascent(gradient, hessian)
         if abs(gradient @ step) < tolerance:
             return at, hessian, True
@@ -59,4 +66,4 @@ def find_mode(
         if values[best] <= value:
             return at, hessian, bool(gradient @ step < _CONVERGED)
         at = at + _LENGTHS[best] * step
-    return at, differences(density, at, difference)[2], False
+    return at, local(at)[2], False

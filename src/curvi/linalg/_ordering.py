@@ -51,7 +51,7 @@ class Ordering:
 
     dense: int = 48
     leaf: int = 12
-    thin: float = 1.5
+    thin: float = 2.5
     fill: float = 3.0
     dense_end: float = 1.0
 
@@ -66,7 +66,7 @@ class Ordering:
         layers = _layers(graph, component)
         degree = graph.nnz / size
         if _mean_width(layers) <= self.thin * (degree + 1):
-            return [layers]
+            return [_dense_in_the_end(layers, self.dense)]
         dissection = _dissection(graph, places, self.leaf)
         if _largest(dissection) ** 2 <= self.dense_end * graph.nnz:
             return [dissection]
@@ -125,6 +125,19 @@ def _layers(graph: sparse.csr_array, component: np.ndarray) -> Order:
     keys, label = np.unique(component * (away.max() + 1) + away, return_inverse=True)
     layer = keys % (away.max() + 1) + 1
     return Order(label, np.log2(layer & -layer).astype(np.int64))
+
+
+def _dense_in_the_end(order: Order, most: int) -> Order:
+    """The last stages as one supernode, of ``most`` coordinates: few calls, each of little work."""
+    sizes = np.bincount(order.stage[order.label])
+    left = np.cumsum(sizes[::-1])[::-1]  # coordinates of each stage and the later ones
+    last = int(np.searchsorted(-left, -most))
+    if last >= len(sizes):
+        return order
+    joined = order.stage >= last
+    names = np.where(joined, 0, np.cumsum(~joined))
+    stage = np.append(last, order.stage[~joined])
+    return Order(names[order.label], stage)
 
 
 def _rounds(graph: sparse.csr_array, fill: float) -> Order | None:

@@ -53,6 +53,7 @@ class RowProducts:
         where = (np.concatenate(places), np.concatenate(owners))
         shape = (pattern.entries, A.shape[0])
         self._products = sparse.csr_array((np.concatenate(products), where), shape=shape)
+        self._of_rows = sparse.csr_array(self._products.T)
         self._twice = np.where(pattern.rows == pattern.columns, 1.0, 2.0)
 
     def gram(self, weights: np.ndarray) -> np.ndarray:
@@ -64,5 +65,5 @@ class RowProducts:
     def variances(self, selected: np.ndarray) -> np.ndarray:
         """``a_i' S a_i`` of every row, shape (..., rows), from entries of S on the pattern."""
         lead = selected.shape[:-1]
-        flat = self._products.T @ (selected * self._twice).reshape(-1, selected.shape[-1]).T
+        flat = self._of_rows @ (selected * self._twice).reshape(-1, selected.shape[-1]).T
         return np.ascontiguousarray(flat.T).reshape(*lead, -1)

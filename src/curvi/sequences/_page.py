@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from curvi.latent import Band
 from curvi.report import (
     Chart,
     Estimate,
@@ -26,7 +27,6 @@ from curvi.report._blocks import LEVEL, normal_estimate
 from curvi.report._common import READ, READ_PLAIN, checked_title, repeat_tab
 from curvi.report._numbers import percent, plain, rounded
 from curvi.report._predictive import calibration, central, coverage, predictive, with_misses
-from curvi.sequences._bands import Band, replicated
 
 _REPLICATES = 200
 _LONGEST_FORECAST = 12
@@ -121,12 +121,12 @@ def report_of(model: Any, h: int | None, X: Any, *, title: str | None = None) ->
 def verdict_of(model: Any) -> Verdict:
     """Whether to trust the numbers, in words, and what to do."""
     count = len(model.lattice_.weights)
-    if not model.lattice_.complete:
+    if why := model.lattice_.shortcoming:
         return Verdict(
             "caution",
-            "The series says little about some of the sds: their uncertainty is understated.",
-            (f"They have tails longer than a lattice of {count} points.",),
-            ("Give prior_scales that say more, or leave out a component.",),
+            "The uncertainty of some of the sds is understated.",
+            (f"{why[0].upper()}{why[1:]} ({count} points).",),
+            ("Give prior_scales that say more, leave out a component, or give more time.",),
         )
     exact = model._model.likelihood.conjugate
     states = "exact given the sds" if exact else "the best Gaussian given the sds"
@@ -188,7 +188,7 @@ def _component_blocks(model: Any) -> tuple[Any, ...]:
         "season": "What repeats with the period.",
     }
     charts = []
-    for name in model._model.components.names:
+    for name in model._parts.names:
         band = model.smooth(name, interval=LEVEL)
         steps = np.arange(1, len(band.mean) + 1)
         charts.append(
@@ -205,25 +205,15 @@ def _component_blocks(model: Any) -> tuple[Any, ...]:
     return tuple(charts)
 
 
-def _weighted(values: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """Ends of the central interval of points with weights."""
-    order = np.argsort(values)
-    middle = np.cumsum(weights[order]) - 0.5 * weights[order]
-    tail = 0.5 * (1 - LEVEL)
-    low, high = np.interp([tail, 1 - tail], middle, values[order])
-    return float(low), float(high)
-
-
 def _estimate(name: str, moments: tuple[float, float], ends: tuple[float, float]) -> Estimate:
     return Estimate(name, moments[0], moments[1], ends[0], ends[1])
 
 
 def _estimate_blocks(model: Any) -> tuple[Any, ...]:
-    weights = model.lattice_.weights
-    natural = model._model.natural(model.lattice_.points)
+    posterior = model._posterior
     rows = [
-        _estimate(_NAMES[name], model.hyperparameters_[name], _weighted(values, weights))
-        for name, values in natural.items()
+        _estimate(_NAMES.get(name, name), moments, posterior.hyperparameter_interval(name, LEVEL))
+        for name, moments in model.hyperparameters_.items()
     ]
     spreads = [row for row in rows if row.name != _NAMES["phi"]]
     blocks: list[Any] = [Prose(READ if len(model.coef_) else READ_PLAIN)]
@@ -247,8 +237,9 @@ def _fit_blocks(model: Any, y: np.ndarray, seen: np.ndarray) -> tuple[Any, ...]:
         chance = model.smooth(response=True).mean
         return (calibration(y[seen] > 0, chance[seen], "1"),)
     rng = np.random.default_rng(0)
-    lattice = model.lattice_
-    drawn = replicated(model._model, lattice, lattice.kept, _REPLICATES, rng)[:, seen]
+    posterior = model._posterior
+    states = posterior.draw(_REPLICATES, rng, some=slice(0))
+    drawn = posterior.responses(states, rng)[:, seen]
     lower, upper = central(drawn)
     said = (
         f"{percent(coverage(y[seen], lower, upper))} of the observations are inside their 90 % "
@@ -258,14 +249,13 @@ def _fit_blocks(model: Any, y: np.ndarray, seen: np.ndarray) -> tuple[Any, ...]:
 
 
 def _facts(model: Any, y: np.ndarray, seen: np.ndarray) -> Facts:
-    components = model._model.components
+    components = model._parts
     level = {"walk": "a random walk", "ar": "an autoregression around a mean"}
     parts = [level[components.level]] if components.level else []
     parts += ["a slope"] * components.trend
     parts += [f"a season of {components.season} steps"] * bool(components.season)
     parts += [f"{model._series.X.shape[1]} regressor(s)"] * bool(model._series.X.shape[1])
-    scales = {n: plain(s, 3) for n, s in model._model.prior_scales.items() if n in
-              model._model.names}  # fmt: skip
+    scales = {n: plain(s, 3) for n, s in model._scales.items() if n in model.hyperparameters_}
     return Facts(
         "What was fitted",
         {

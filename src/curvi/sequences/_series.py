@@ -9,15 +9,58 @@ import numpy as np
 
 from curvi._core import validation
 from curvi._core.errors import InputError
-from curvi.likelihoods import Likelihood
-from curvi.sequences._latent import LatentModel
-from curvi.sequences._structure import Components
+from curvi.latent import (
+    Assembly,
+    Autoregression,
+    Component,
+    Fixed,
+    LocalTrend,
+    RandomWalk,
+    Season,
+    SiteModel,
+)
+from curvi.likelihoods import Extra, Likelihood
 
+_LONGEST_SEASON = 104
 _PRIOR_UNITS = {"level": 1.0, "trend": 0.1, "season": 0.5, "noise": 1.0}
+_FIRST_UNITS = {"level": 10.0, "trend": 1.0, "season": 3.0}  # prior sds of first values
 _COEFFICIENT_UNITS = 2.5  # prior sd of a coefficient, per sd of its column
 _LEFT_OUT = 1.5  # usual periods; months and quarters differ by less
 _DAY = 1.5 * 24 * 3600  # seconds
 _MEAN_UNITS = 3.0  # prior sd of the mean of an autoregression
+_START = 0.3  # of sds, in the scales of their priors
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Which processes add up to the predictor.
+
+    Attributes
+    ----------
+    level : {"walk", "ar", None}
+        A random walk, or a stationary autoregression of order one around a mean.
+    trend : bool
+        Whether the level has a slope, which is a random walk itself.
+    season : int
+        Number of steps of a period; zero for none.
+    """
+
+    level: str | None = "walk"
+    trend: bool = False
+    season: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parts of the state at one time."""
+        present = (self.level, self.trend, self.season)
+        return tuple(n for n, on in zip(("level", "slope", "season"), present, strict=True) if on)
+
+    def effects(self, name: str, steps: int) -> slice:
+        """Where a part stands among all effects."""
+        states = 1 + self.trend if self.level else 0
+        if name == "season":
+            return slice(states * steps, (states + 1) * steps)
+        return slice(int(name == "slope"), states * steps, states)
 
 
 @dataclass(frozen=True)
@@ -173,27 +216,87 @@ def as_series(y: Any, X: Any, likelihood: Likelihood, *, season: bool = False) -
 
 
 def in_series(likelihood: Any) -> bool:
-    """Whether the observations of a series can have it: noise is its only hyperparameter."""
-    return not likelihood.takes_trials and (likelihood.conjugate or not likelihood.extras)
+    """Whether the observations of a series can have it: one number each, without trials."""
+    return not likelihood.takes_trials
 
 
-def model_for(
-    series: Series,
-    components: Components,
-    likelihood: Likelihood,
-    prior_scales: dict[str, float] | None,
-) -> LatentModel:
-    """The model of a series, with priors in its own unit."""
-    scales = {name: unit * series.scale for name, unit in _PRIOR_UNITS.items()}
+def check_season(season: int, steps: int) -> None:
+    """Refuse a period that was not seen twice, and a fit that would take many minutes."""
+    if 2 * season > steps:
+        raise InputError(
+            f"season is {season} but y has {steps} step(s), and two whole periods are needed to "
+            "tell a season from the level; use a longer series or season=None"
+        )
+    if season > _LONGEST_SEASON or steps * season**2 > 10**7:
+        raise InputError(
+            f"season is {season} and y has {steps} steps: the time of a fit grows with the steps "
+            f"and the square of the season, which has at most {_LONGEST_SEASON}; give sines and "
+            "cosines of the period as columns of X, or add the series up to fewer steps"
+        )
+
+
+def extras_of(likelihood: Likelihood) -> tuple[Extra, ...]:
+    """Hyperparameters of a likelihood; the residual sd is called noise."""
+    return tuple(
+        replace(extra, name="noise") if extra.name == "residual sd" else extra
+        for extra in likelihood.extras
+    )
+
+
+def scales_of(
+    series: Series, likelihood: Likelihood, prior_scales: dict[str, float] | None
+) -> dict[str, float]:
+    """Scales of all priors of hyperparameters, by name."""
+    scales = {extra.name: extra.scale for extra in extras_of(likelihood)}
+    scales |= {name: unit * series.scale for name, unit in _PRIOR_UNITS.items()}
     if prior_scales is not None and not isinstance(prior_scales, dict):
         raise InputError(
             f"prior_scales is {prior_scales!r}; give a dictionary such as {{'level': 0.5}}"
         )
+    known = tuple(dict.fromkeys((*_PRIOR_UNITS, *scales)))
     for name, scale in (prior_scales or {}).items():
-        validation.one_of(name, tuple(_PRIOR_UNITS), "a name in prior_scales")
+        validation.one_of(name, known, "a name in prior_scales")
         scales[name] = validation.positive_number(scale, f"prior_scales[{name!r}]")
-    design, sds = series.X, _COEFFICIENT_UNITS * series.scale / series.column_sd
-    if components.level != "walk":  # its mean, or that of a season without a level
+    return scales
+
+
+def components_of(series: Series, parts: Parts, scales: dict[str, float]) -> list[Component]:
+    """Processes over all steps, with priors in the unit of the series, and the regression."""
+    steps, unit = np.arange(len(series.y)), series.scale
+    first = {name: units * unit for name, units in _FIRST_UNITS.items()}
+    found: list[Component] = []
+    if parts.trend:
+        sds = (scales["level"], scales["trend"])
+        start = (first["level"], first["trend"])
+        found.append(LocalTrend(steps, prior_scales=sds, first_sds=start))
+    elif parts.level == "walk":
+        found.append(
+            RandomWalk(steps, "level", prior_scale=scales["level"], first_sd=first["level"])
+        )
+    elif parts.level == "ar":
+        found.append(Autoregression(steps, prior_scale=scales["level"]))
+    if parts.season:
+        scale, sd = scales["season"], first["season"]
+        found.append(Season(steps, parts.season, prior_scale=scale, first_sd=sd))
+    design, sds_of_columns = series.X, _COEFFICIENT_UNITS * unit / series.column_sd
+    if parts.level != "walk":  # its mean, or that of a season without a level
         design = np.concatenate([np.ones((len(design), 1)), design], axis=1)
-        sds = np.concatenate([[_MEAN_UNITS * series.scale], sds])
-    return LatentModel(series.y, likelihood, components, design, sds, series.offset, scales)
+        sds_of_columns = np.concatenate([[_MEAN_UNITS * unit], sds_of_columns])
+    if design.shape[1]:
+        found.append(Fixed(design, "regression", prior_scale=sds_of_columns))
+    return found
+
+
+def model_for(
+    series: Series, parts: Parts, likelihood: Likelihood, scales: dict[str, float]
+) -> SiteModel:
+    """The model of a series, with priors in its own unit."""
+    extras = tuple(replace(extra, scale=scales[extra.name]) for extra in extras_of(likelihood))
+    start = likelihood.extra_start(series.y[np.isfinite(series.y)])
+    start = [
+        _START * scales["noise"] if extra.name == "noise" else value
+        for extra, value in zip(extras, start, strict=True)
+    ]
+    assembly = Assembly(components_of(series, parts, scales), extras, start)
+    steps = len(series.y)
+    return SiteModel(assembly, likelihood, series.y, np.full(steps, series.offset), np.ones(steps))

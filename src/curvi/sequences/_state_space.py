@@ -9,22 +9,24 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from curvi._core import validation
-from curvi._core.errors import InputError, NotConvergedWarning, warn_user
+from curvi._core.errors import InputError, Interrupted, NotConvergedWarning, Outcome, warn_user
 from curvi._core.memory import require_memory
-from curvi.engine import opened
-from curvi.engine._recording import belongs, remembered
+from curvi.engine import hooks_for, opened
+from curvi.engine._recording import belongs
 from curvi.io import SavedEstimator
-from curvi.latent import Lattice, integrate
+from curvi.latent import Band, Integral, Integration, LatentPosterior, Lattice
 from curvi.likelihoods import Likelihood, likelihood_of
-from curvi.sequences._bands import Band, mixture_band, replicated
-from curvi.sequences._latent import LatentModel, Posterior
 from curvi.sequences._page import Reported
-from curvi.sequences._series import Series, as_series, in_series, model_for
-from curvi.sequences._structure import Components, check_season
-from curvi.sequences._system import State
-
-# Spacing, cutoff and most points of the lattice, for one to four hyperparameters.
-_LATTICES = ((1.0, 7.0, 100), (1.25, 6.0, 400), (1.25, 6.0, 600), (1.5, 5.0, 800))
+from curvi.sequences._series import (
+    Parts,
+    Series,
+    as_series,
+    check_season,
+    components_of,
+    in_series,
+    model_for,
+    scales_of,
+)  # fmt: skip
 
 
 class StateSpace(Reported, SavedEstimator, BaseEstimator):
@@ -36,10 +38,10 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         + x_t^\top \beta
 
     The states are Gaussian given the standard deviations of their innovations, so the best
-    Gaussian approximation follows from one-dimensional expectations and a block-tridiagonal
-    factorisation, in time linear in the length of the series: with Gaussian observations it is the
-    Kalman smoother. The hyperparameters are integrated over a lattice around the mode of the bound,
-    not fixed at it. There are no random numbers in a fit.
+    Gaussian approximation follows from one-dimensional expectations and a sparse factorisation, in
+    time linear in the length of the series: with Gaussian observations it is the Kalman smoother.
+    The hyperparameters are integrated over a lattice around the mode of the bound (more than four
+    by importance sampling), not fixed at it. The same call gives the same numbers.
 
     Parameters
     ----------
@@ -50,18 +52,23 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         Give a walking level a slope, which is a random walk itself.
     season : int, optional
         Steps of a period, 2 to 104 and seen twice; the effects of a period sum to about zero.
-    likelihood : {"gaussian", "poisson", "bernoulli", "volatility"}
-        Real values with noise; counts with a log link; labels 0 and 1 with a logit link; returns
-        whose log variance is the predictor (stochastic volatility).
+    likelihood : str or Likelihood
+        ``"gaussian"``, real values with noise; ``"student-t"``, with outliers; ``"poisson"`` and
+        ``"negative-binomial"``, counts with a log link; ``"bernoulli"``, labels 0 and 1 with a
+        logit link; ``"gamma"``, ``"lognormal"`` and more of the table (:doc:`/mixed`);
+        ``"volatility"``, returns whose log variance is the predictor (stochastic volatility); or
+        one of your own (:class:`curvi.Likelihood`).
     prior_scales : dict, optional
         Scales of the half-normal priors of the standard deviations ``"level"``, ``"trend"``,
         ``"season"`` and ``"noise"``, in place of the defaults: 1, 0.1, 0.5 and 1 times the sd of a
-        Gaussian series, or times one.
+        Gaussian series, or times one; and those of other hyperparameters of the likelihood, such
+        as ``"dispersion"``.
 
     Attributes
     ----------
     hyperparameters_ : dict
-        Posterior mean and sd of every standard deviation and of ``"phi"``.
+        Posterior mean and sd of every standard deviation, of ``"phi"``, and of other
+        hyperparameters of the likelihood.
     coef_, coef_sd_ : array, shape (columns,)
         Regression coefficients.
     log_evidence_ : float
@@ -88,6 +95,8 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
 
     hyperparameters_: dict[str, tuple[float, float]]
     log_evidence_: float
+    coef_: np.ndarray
+    coef_sd_: np.ndarray
     _series: Series
     lattice_: Lattice
 
@@ -110,9 +119,8 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
     def _likelihood(self) -> Likelihood:
         return likelihood_of(self.likelihood, allowed=in_series)
 
-    def _components(self, series: Series) -> Components:
+    def _checked_parts(self, steps: int) -> Parts:
         """Validate the options."""
-        scale = series.scale
         level = self.level
         if level == "auto":
             level = "ar" if self._likelihood().of_scale else "walk"
@@ -125,12 +133,22 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
             validation.positive_integer(self.season, "season")
             if self.season < 2:
                 raise InputError("season is 1; a period has at least 2 steps, or use season=None")
-            check_season(self.season, len(series.y))
+            check_season(self.season, steps)
         if level is None and self.season is None:
             raise InputError("there is no process left; use level='walk' or season")
-        return Components(level, bool(self.trend), self.season or 0, scale)
+        return Parts(level, bool(self.trend), self.season or 0)
 
-    def fit(self, y: Any, X: Any = None, *, checkpoint: Any = None) -> StateSpace:
+    def _learn(self, series: Series) -> None:
+        """The model of a series; how many columns of its design are not the user's."""
+        self._parts, likelihood = self._checked_parts(len(series.y)), self._likelihood()
+        self._scales = scales_of(series, likelihood, self.prior_scales)
+        self._series = replace(series, num_own=int(self._parts.level != "walk"))
+        self._model = model_for(self._series, self._parts, likelihood, self._scales)
+
+    def fit(
+        self, y: Any, X: Any = None, *, checkpoint: Any = None, time_budget: float | None = None,
+        progress: bool = False,
+    ) -> StateSpace:  # fmt: skip
         """Find the posterior of states and hyperparameters.
 
         Parameters
@@ -142,6 +160,10 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
             Regressors; with an index it has to be that of y.
         checkpoint : path or Checkpoint, optional
             A file from which the same call resumes.
+        time_budget : float, optional
+            Seconds after which the best hyperparameters until then are taken as they are.
+        progress : bool
+            Whether to draw a bar, if standard error is a terminal.
 
         Returns
         -------
@@ -152,73 +174,65 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         ------
         InputError
             For a series or an option that cannot be used, with what, where and what to do.
+        Interrupted
+            At Ctrl-C, with the attributes of what was found until then.
 
         Warns
         -----
         NotConvergedWarning
-            If the tails of the hyperparameters were cut off for want of points.
+            If the hyperparameters were not integrated: their tails are cut off for want of points,
+            importance weights are of no use, or the time was up.
         """
-        with opened(locals()):
-            series = as_series(y, X, self._likelihood(), season=self.season is not None)
-            components = self._components(series)
-            self._series = replace(series, num_own=int(components.level != "walk"))
-            self._model = model_for(series, components, self._likelihood(), self.prior_scales)
-            belongs(f"{components!r} {self._model.likelihood.identity}", (series.y, series.X))
-            evaluation = _Evaluation(self._model)
-            start = np.asarray(
-                [1.5 if n == "correlation" else np.log(0.3 * self._model.prior_scales[n])
-                 for n in self._model.names]
-            )  # fmt: skip
-            size = len(start)
-            spacing, cutoff, most = _LATTICES[min(size, len(_LATTICES)) - 1]
-            lattice = integrate(evaluation, start, spacing=spacing, cutoff=cutoff, most=most)
-            if not self._model.likelihood.conjugate:
-                gap = remembered(
-                    "gap", lambda points: self._model.gap(points, lattice.kept), lattice.points
+        with opened(locals()), hooks_for(progress):
+            self._learn(as_series(y, X, self._likelihood(), season=self.season is not None))
+            identity = f"{self._parts!r} {self._scales} {self._model.likelihood.identity}"
+            belongs(identity, (self._series.y, self._series.X))
+            found = Integration()(self._model)
+            self._publish(found.lattice)
+            if found.outcome is Outcome.INTERRUPTED:
+                raise Interrupted(
+                    "interrupted; the model keeps the best hyperparameters until then", self
                 )
-                weights = lattice.weights * np.exp(gap - gap.max())
-                lattice = lattice._replace(weights=weights / weights.sum())
-            self._publish(lattice)
-            if not lattice.complete:
-                text = (
-                    "the hyperparameters have tails longer than the lattice: their sds are too "
-                    "small; give prior_scales that say more, or leave out a component"
-                )
-                warn_user(NotConvergedWarning(text, self))
+            if why := found.lattice.shortcoming:
+                remedy = "give prior_scales that say more, or leave out a component"
+                if found.outcome is Outcome.BUDGET:
+                    remedy = "give more seconds as time_budget"
+                warn_user(NotConvergedWarning(f"{why}; {remedy}", self))
             return self
 
     def _publish(self, lattice: Lattice) -> None:
         self.lattice_, self.log_evidence_ = lattice, lattice.log_integral
-        weights, natural = lattice.weights, self._model.natural(lattice.points)
-        self.hyperparameters_ = {}
-        for name, values in natural.items():
-            mean = float(weights @ values)
-            self.hyperparameters_[name] = (mean, float(np.sqrt(weights @ (values - mean) ** 2)))
-        self._states: State = self._model.states(lattice.points, lattice.kept)
-        user = slice(self._series.num_own, None)
-        coef = self._states.coef[:, user]
-        spread = np.diagonal(self._states.coef_covariance, axis1=1, axis2=2)[:, user]
-        self.coef_ = weights @ coef
-        self.coef_sd_ = np.sqrt(weights @ (spread + coef**2) - self.coef_**2)
+        self._posterior = Integral(lattice, Outcome.CONVERGED).posterior(self._model)
+        self.hyperparameters_ = self._posterior.hyperparameters()
+        columns = self._series.X.shape[1]
+        size = self._model.assembly.size
+        self.coef_, self.coef_sd_ = (
+            self._posterior.effects(slice(size - columns, size))[:2]
+            if columns
+            else np.zeros((2, 0))
+        )
 
     @classmethod
     def _from_state(cls, state: dict[str, Any]) -> StateSpace:
         """The model of the stored series at the stored points; all else is computed again."""
         found = super()._from_state(state)
         if hasattr(found, "lattice_") or hasattr(found, "_series"):
-            made = found._components(series := found._series)
-            found._series = replace(series, num_own=int(made.level != "walk"))
-            found._model = model_for(series, made, found._likelihood(), found.prior_scales)
-            found._publish(lattice := found.lattice_.fitting(found._model.names, len(series.y)))
-            drawn = found._model.draw(lattice.points, lattice.kept, np.random.default_rng(0), 1)
-            if not np.isfinite([*found.smooth(response=True), *drawn[..., 0]]).all():
+            found._learn(found._series)
+            names = found._model.assembly.names
+            found._publish(found.lattice_.fitting(names, len(found._series.y)))
+            if not found._posterior.consistent():
+                raise InputError(
+                    "its lattice_ is not of this series: other sites, other predictors"
+                )
+            drawn = found._posterior.draw(1, np.random.default_rng(0)).predictors
+            if not np.isfinite([*found.smooth(response=True), drawn[0]]).all():
                 raise InputError("its lattice_ has states from which nothing finite can be drawn")
         return found
 
-    def _fitted(self) -> LatentModel:
+    def _fitted(self) -> LatentPosterior:
         if not hasattr(self, "lattice_"):
             raise InputError("this StateSpace is not fitted yet; call fit(y) first")
-        return self._model
+        return self._posterior
 
     def smooth(
         self, component: str = "signal", *, interval: float = 0.9, response: bool = False
@@ -244,33 +258,25 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         InputError
             If the model is not fitted or has no such component.
         """
-        model = self._fitted()
-        names = ("signal", *model.components.names)
-        validation.one_of(component, names, "component")
+        posterior = self._fitted()
+        validation.one_of(component, ("signal", *self._parts.names), "component")
         validation.probability_of_interval(interval)
-        kept: Posterior = self.lattice_.kept
         if component == "signal":
-            mean, variance = kept.mean, kept.variance
-        else:
-            place = model.components.names.index(component)
-            mean, variance = self._states.mean[..., place], self._states.variance[..., place]
-            if component == "level" and model.components.level == "walk":
-                mean = mean + model.offset
-        if response and component != "signal":
+            return posterior.predictors(interval=interval, response=response)
+        if response:
             raise InputError(f"response=True is for the signal, not for {component!r}")
-        likelihood = model.likelihood if response else None
-        return mixture_band(mean, variance, self.lattice_.weights, interval, likelihood)
+        some = self._parts.effects(component, len(self._series.y))
+        band = posterior.effects(some, interval=interval)
+        if component == "level" and self._parts.level == "walk":
+            middle = self._series.offset
+            band = Band(band.mean + middle, band.sd, band.lower + middle, band.upper + middle)
+        return band
 
-    def _extended(self, h: int, X: Any) -> tuple[LatentModel, Posterior]:
-        """The model with h more steps, and its posterior: new steps are missing observations."""
-        model = self._fitted()
-        longer = model_for(
-            self._series.extended(h, X), model.components, model.likelihood, self.prior_scales
-        )
-        kept: Posterior = self.lattice_.kept
-        pad = ((0, 0), (0, h))
-        sites = np.pad(kept.precision, pad), np.pad(kept.linear, pad)
-        return longer, longer.at(self.lattice_.points, sites)
+    def _extended(self, h: int, X: Any) -> LatentPosterior:
+        """The posterior with h more steps, at which nothing was observed."""
+        posterior, longer = self._fitted(), self._series.extended(h, X)
+        components = components_of(longer, self._parts, self._scales)
+        return posterior.extended(components, np.full(h, longer.offset), np.ones(h))
 
     def forecast(self, h: int, *, interval: float = 0.9, X: Any = None, seed: int = 0) -> Band:
         """Predict the next observations.
@@ -337,9 +343,9 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         steps = len(self._series.y) + h
         size = 4 * 8 * steps * (num_draws + 2 * len(self.lattice_.points))
         require_memory(size, f"{num_draws} draws of {steps} steps", "ask for fewer steps ahead")
-        model, posterior = self._extended(h, X)
-        rng = np.random.default_rng(seed)
-        return replicated(model, self.lattice_, posterior, num_draws, rng, last=h)
+        posterior, rng = self._extended(h, X), np.random.default_rng(seed)
+        drawn = posterior.draw(num_draws, rng, slice(-h, None), slice(0))
+        return posterior.responses(drawn, rng, slice(-h, None))
 
     def plot(self, h: int = 0, *, interval: float = 0.9, X: Any = None) -> Any:
         """Draw the series with the band of its signal, and a fan of forecasts.
@@ -366,29 +372,3 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         ahead = [self.forecast(h, interval=p, X=X) for p in (interval, inner)] if h else []
         seen = self._series.shown
         return plot_bands(seen, wide, ahead, absolute=self._model.likelihood.of_scale)
-
-
-class _Evaluation:
-    """Log densities of hyperparameters; every batch starts from the best point so far."""
-
-    def __init__(self, model: LatentModel) -> None:
-        self.model, self.best = model, -np.inf
-        self.sites: tuple[np.ndarray, np.ndarray] | None = None
-
-    def __call__(self, theta: np.ndarray) -> tuple[np.ndarray, Posterior]:
-        """Bound and prior of each point."""
-        sites = None
-        if self.sites is not None:
-            shape = (len(theta), len(self.model.y))
-            sites = tuple(np.broadcast_to(site, shape).copy() for site in self.sites)
-        given = (theta,) if sites is None else (theta, *sites)
-        fitted = remembered(
-            "points", lambda at, *start: tuple(self.model.fit(at, start or None)), *given
-        )
-        posterior = Posterior(*fitted)
-        values = posterior.bound + self.model.log_prior(theta)
-        top = int(np.argmax(values))
-        if values[top] > self.best:
-            self.best = float(values[top])
-            self.sites = posterior.precision[top], posterior.linear[top]
-        return values, posterior
