@@ -7,6 +7,7 @@ best Gaussian follows from one-dimensional expectations per row; the few theta a
 from curvi.latent._anderson import Anderson as Anderson
 from curvi.latent._assembly import Assembly as Assembly
 from curvi.latent._component import Component, Precision
+from curvi.latent._fixed import Fixed
 from curvi.latent._importance import Mixture as Mixture
 from curvi.latent._importance import Proposal as Proposal
 from curvi.latent._importance import Weighted as Weighted
@@ -24,4 +25,12 @@ from curvi.latent._sites import Effects as Effects
 from curvi.latent._sites import SiteFit as SiteFit
 from curvi.latent._sites import SiteModel as SiteModel
 
-__all__ = ["Autoregression", "Component", "LocalTrend", "Precision", "RandomWalk", "Season"]
+__all__ = [
+    "Autoregression",
+    "Component",
+    "Fixed",
+    "LocalTrend",
+    "Precision",
+    "RandomWalk",
+    "Season",
+]
