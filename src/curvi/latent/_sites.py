@@ -383,13 +383,16 @@ class SiteModel:
         return Effects(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     @one_blas_thread()
-    def draw(self, theta: np.ndarray, fitted: SiteFit, noise: np.ndarray) -> np.ndarray:
+    def draw(
+        self, theta: np.ndarray, fitted: SiteFit, noise: np.ndarray, *, centred: bool = False
+    ) -> np.ndarray:
         """Draws of the effects from standard normal noise, both of shape (points, size, k).
 
-        Noise with one point is shared by all.
+        Noise with one point is shared by all; ``centred`` leaves prior means out.
         """
         factor = self._factor(theta, fitted.precision)
-        centre = factor.solve(fitted.linear @ self.assembly.A) + self.assembly.prior_mean
+        mean = factor.solve(fitted.linear @ self.assembly.A)
+        centre = (mean if centred else mean + self.assembly.prior_mean).astype(noise.dtype)
         noise = np.broadcast_to(noise, (len(theta), *noise.shape[1:]))
         drawn: np.ndarray = factor.sample(noise) + centre[:, :, None]
         return drawn

@@ -98,34 +98,34 @@ class Factor:
         self._store[point, plan.fronts.entries[plan.inner_rows == plan.inner_columns]] = 1.0
 
     def _eliminate_border(self, flat: np.ndarray) -> None:
-        """The border given the rest: its rows H' = (L^-1 C')', and the root of what is left."""
+        """The border given the rest: its columns H = L^-1 C', and the root of what is left."""
         plan = self._plan
         width = len(plan.border)
-        wide = np.zeros((len(flat), width, plan.size + 1))
-        wide[:, plan.across_columns, plan.across_rows] = flat[:, plan.across]
+        wide = np.zeros((len(flat), plan.size + 1, width))
+        wide[:, plan.across_rows, plan.across_columns] = flat[:, plan.across]
         wide[~self._positive] = 0.0
         corner = np.zeros((len(flat), width, width))
         corner[:, plan.corner_rows, plan.corner_columns] = flat[:, plan.corner]
         corner[~self._positive] = np.eye(width)
-        self._rows = self._forward(wide)
-        left = corner - self._rows @ _t(self._rows)
+        self._beside = self._forward(wide)
+        left = corner - _t(self._beside) @ self._beside
         inverse, log_det, good = OneByOne.inverse_root(left[:, None])
         self._border_inverse = inverse[:, 0]
         self._log_det += log_det
         self._positive &= good
-        self._rows[~self._positive] = 0.0
+        self._beside[~self._positive] = 0.0
 
     def _forward(self, vectors: np.ndarray) -> np.ndarray:
-        """``L^-1 b`` in place, of the part without border: (points, k, size + 1), as positions."""
-        if not vectors.shape[1]:
+        """``L^-1 b`` in place, of the part without border: (points, size + 1, k), as positions."""
+        if not vectors.shape[2]:
             return vectors
         for bucket in self._plan.fronts.buckets:
             own, _, below, _ = self._quarters(bucket, self._store)
             at = bucket.layout.index(bucket.own)
-            vectors[..., at] = solved = bucket.layout.apply(own, vectors[..., at])
+            vectors[:, at] = solved = bucket.layout.apply(own, vectors[:, at])
             if bucket.shape[2]:
                 pushed = bucket.layout.apply(below, solved)
-                bucket.sums.subtract(vectors, pushed.reshape(*vectors.shape[:2], -1))
+                bucket.sums.subtract(vectors, pushed.reshape(len(pushed), -1, vectors.shape[2]))
         return vectors
 
     def _backward(self, vectors: np.ndarray) -> np.ndarray:
@@ -133,29 +133,29 @@ class Factor:
         for bucket in reversed(self._plan.fronts.buckets):
             layout = bucket.layout
             own, _, below, _ = self._quarters(bucket, self._store)
+            own, below = (part.astype(vectors.dtype, copy=False) for part in (own, below))
             at, later = layout.index(bucket.own), layout.index(bucket.later)
-            here = vectors[..., at]
+            here = vectors[:, at]
             if bucket.shape[2]:
-                here = here - layout.apply(layout.t(below), vectors[..., later])
-            vectors[..., at] = layout.apply(layout.t(own), here)
+                here -= layout.apply(layout.t(below), vectors[:, later])
+            vectors[:, at] = layout.apply(layout.t(own), here)
         return vectors
 
     def _arranged(self, given: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
-        """Vectors as (points, k, size + 1) in the order of positions, and at the border."""
-        given = np.asarray(given, np.float64)
+        """Vectors as (points, size + 1, k) in the order of positions, and at the border."""
         vectors = given.ndim == len(self._lead) + 1
-        rows = given[..., None, :] if vectors else _t(given)
+        rows = given[..., None] if vectors else given
         flat = np.broadcast_to(rows, (*self._lead, *rows.shape[-2:]))
         flat = flat.reshape(len(self._store), *rows.shape[-2:])
-        inner = np.zeros((*flat.shape[:2], self._plan.size + 1))
-        inner[..., :-1] = flat[..., self._plan.order]
-        return inner, flat[..., self._plan.border], vectors
+        inner = np.zeros((len(flat), self._plan.size + 1, flat.shape[2]), flat.dtype)
+        inner[:, :-1] = flat[:, self._plan.order]
+        return inner, flat[:, self._plan.border], vectors
 
     def _returned(self, inner: np.ndarray, border: np.ndarray, vectors: bool) -> np.ndarray:
-        out = np.empty((*inner.shape[:2], self.pattern.size))
-        out[..., self._plan.order], out[..., self._plan.border] = inner[..., :-1], border
+        out = np.empty((len(inner), self.pattern.size, inner.shape[2]), inner.dtype)
+        out[:, self._plan.order], out[:, self._plan.border] = inner[:, :-1], border
         out = out.reshape(*self._lead, *out.shape[1:])
-        return out[..., 0, :] if vectors else _t(out)
+        return out[..., 0] if vectors else out
 
     def solve(self, right: np.ndarray) -> np.ndarray:
         """``P^-1 b`` for vectors (..., size), or matrices (..., size, k).
@@ -165,11 +165,13 @@ class Factor:
         right : array
             With one axis more than the log determinants, vectors; with two more, matrices.
         """
-        inner, border, vectors = self._arranged(right)
+        inner, border, vectors = self._arranged(np.asarray(right, np.float64))
         inner = self._forward(inner)
-        border = (border - inner @ _t(self._rows)) @ _t(self._border_inverse)
-        border = border @ self._border_inverse
-        return self._returned(self._backward(inner - border @ self._rows), border, vectors)
+        if border.shape[1]:
+            border = self._border_inverse @ (border - _t(self._beside) @ inner)
+            border = _t(self._border_inverse) @ border
+            inner -= self._beside @ border
+        return self._returned(self._backward(inner), border, vectors)
 
     def sample(self, noise: np.ndarray) -> np.ndarray:
         """Draws of N(0, P^-1) from standard normal noise.
@@ -177,11 +179,13 @@ class Factor:
         Parameters
         ----------
         noise : array, shape (..., size) or (..., size, k)
-            As the right-hand side of :meth:`solve`.
+            As the right-hand side of :meth:`solve`; draws have its precision, single or double.
         """
-        inner, border, vectors = self._arranged(noise)
-        border = border @ self._border_inverse
-        return self._returned(self._backward(inner - border @ self._rows), border, vectors)
+        inner, border, vectors = self._arranged(np.asarray(noise))
+        if border.shape[1]:
+            border = _t(self._border_inverse).astype(inner.dtype, copy=False) @ border
+            inner -= self._beside.astype(inner.dtype, copy=False) @ border
+        return self._returned(self._backward(inner), border, vectors)
 
     def selected_inverse(self) -> np.ndarray:
         """Entries of the inverse on the pattern, shape (..., entries): covariances."""
@@ -207,11 +211,11 @@ class Factor:
     def _add_border(self, out: np.ndarray) -> None:
         """What the border adds to covariances, and its own."""
         plan = self._plan
-        moved = self._border_inverse @ self._backward(self._rows.copy())
-        moved[..., -1] = 0.0
-        for row in np.moveaxis(moved, 1, 0):
-            out[:, plan.inner] += row[:, plan.inner_rows] * row[:, plan.inner_columns]
+        moved = self._backward(self._beside.copy()) @ _t(self._border_inverse)
+        moved[:, -1] = 0.0
+        for column in np.moveaxis(moved, 2, 0):
+            out[:, plan.inner] += column[:, plan.inner_rows] * column[:, plan.inner_columns]
         covariance = _t(self._border_inverse) @ self._border_inverse
-        across = -_t(self._border_inverse) @ moved
-        out[:, plan.across] = across[:, plan.across_columns, plan.across_rows]
+        across = -moved @ self._border_inverse
+        out[:, plan.across] = across[:, plan.across_rows, plan.across_columns]
         out[:, plan.corner] = covariance[:, plan.corner_rows, plan.corner_columns]

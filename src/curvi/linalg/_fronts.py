@@ -157,12 +157,12 @@ class Sums(NamedTuple):
         return cls(by_target, starts, ordered[starts])
 
     def subtract(self, vectors: np.ndarray, contributions: np.ndarray) -> None:
-        """From vectors (points, k, size + 1) contributions (points, k, count)."""
+        """From vectors (points, size + 1, k) contributions (points, count, k)."""
         if len(self.targets):
-            moved = np.take(contributions, self.by_target, axis=-1)
-            if len(self.starts) < moved.shape[-1]:
-                moved = np.add.reduceat(moved, self.starts, axis=-1)
-            vectors[..., self.targets] -= moved
+            moved = np.take(contributions, self.by_target, axis=1)
+            if len(self.starts) < moved.shape[1]:
+                moved = np.add.reduceat(moved, self.starts, axis=1)
+            vectors[:, self.targets] -= moved
 
 
 class Fronts(NamedTuple):

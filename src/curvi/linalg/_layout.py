@@ -43,8 +43,8 @@ class OneByOne:
 
     @staticmethod
     def apply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Products with vectors (points, k, count, columns)."""
-        return np.moveaxis(left @ np.moveaxis(right, 1, -1), -1, 1)
+        """Products with vectors (points, count, columns, k)."""
+        return left @ right
 
     @staticmethod
     def inverse_root(own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -98,10 +98,10 @@ class SideBySide:
 
     @staticmethod
     def apply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Products with vectors (points, k, columns, count)."""
-        out = left[:, None, :, 0] * right[:, :, None, 0]
-        for k in range(1, left.shape[2]):
-            out += left[:, None, :, k] * right[:, :, None, k]
+        """Products with vectors (points, columns, count, k)."""
+        out = left[:, :, 0, :, None] * right[:, None, 0]
+        for j in range(1, left.shape[2]):
+            out += left[:, :, j, :, None] * right[:, None, j]
         return out
 
     @staticmethod
