@@ -8,6 +8,8 @@ from curvi.latent._anderson import Anderson as Anderson
 from curvi.latent._assembly import Assembly as Assembly
 from curvi.latent._component import Component, Precision
 from curvi.latent._fixed import Fixed
+from curvi.latent._groups import Covariance, Groups
+from curvi.latent._groups import block_root as block_root
 from curvi.latent._importance import Mixture as Mixture
 from curvi.latent._importance import Proposal as Proposal
 from curvi.latent._importance import Weighted as Weighted
@@ -20,6 +22,7 @@ from curvi.latent._importance import weigh as weigh
 from curvi.latent._importance import white_points as white_points
 from curvi.latent._lattice import Lattice as Lattice
 from curvi.latent._lattice import integrate as integrate
+from curvi.latent._priors import of_extra as of_extra
 from curvi.latent._series import Autoregression, LocalTrend, RandomWalk, Season
 from curvi.latent._sites import Effects as Effects
 from curvi.latent._sites import SiteFit as SiteFit
@@ -28,7 +31,9 @@ from curvi.latent._sites import SiteModel as SiteModel
 __all__ = [
     "Autoregression",
     "Component",
+    "Covariance",
     "Fixed",
+    "Groups",
     "LocalTrend",
     "Precision",
     "RandomWalk",
