@@ -24,9 +24,11 @@ from curvi.latent._lattice import Lattice as Lattice
 from curvi.latent._lattice import integrate as integrate
 from curvi.latent._priors import of_extra as of_extra
 from curvi.latent._series import Autoregression, LocalTrend, RandomWalk, Season
-from curvi.latent._sites import Effects as Effects
-from curvi.latent._sites import SiteFit as SiteFit
+from curvi.latent._site_steps import Effects as Effects
+from curvi.latent._site_steps import SiteFit as SiteFit
 from curvi.latent._sites import SiteModel as SiteModel
+from curvi.latent._summed import SummedModel as SummedModel
+from curvi.latent._summed import Sums as Sums
 
 __all__ = [
     "Autoregression",
