@@ -100,6 +100,15 @@ def block_root(bars: Sequence[tuple[Covariance, np.ndarray]]) -> np.ndarray:
     return out
 
 
+def level_columns(codes: np.ndarray, columns: np.ndarray, levels: int) -> sparse.csr_array:
+    """Columns of rows that see the effects of their level; a code below zero sees none."""
+    known, width = codes >= 0, columns.shape[1]
+    index = (codes[known, None] * width + np.arange(width)).ravel()
+    starts = np.concatenate([[0], np.cumsum(known)]) * width
+    shape = (len(codes), levels * width)
+    return sparse.csr_array((columns[known].ravel(), index, starts), shape=shape)
+
+
 class Groups(Component):
     """Effects of the levels of a grouping factor, level by level.
 
@@ -158,11 +167,7 @@ class Groups(Component):
                 f"columns of {self.name!r} have shape {columns.shape}, not one row for each of "
                 f"{len(codes)} codes and one column for each of {self.width} effects"
             )
-        known = codes >= 0
-        index = (codes[known, None] * self.width + np.arange(self.width)).ravel()
-        starts = np.concatenate([[0], np.cumsum(known)]) * self.width
-        shape = (len(codes), self.levels * self.width)
-        return sparse.csr_array((columns[known].ravel(), index, starts), shape=shape)
+        return level_columns(codes, columns, self.levels)
 
     def _parts(self, theta: np.ndarray) -> list[np.ndarray]:
         ends = np.cumsum([0, *(bar.parameters for bar in self.bars)])

@@ -27,6 +27,11 @@ class SiteFit(NamedTuple):
     mean: np.ndarray
     variance: np.ndarray
 
+    @property
+    def sites(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where another fit may begin."""
+        return self.precision, self.linear
+
     def at(self, points: Any) -> SiteFit:
         """Some of the points."""
         return SiteFit(*(column[points] for column in self))

@@ -293,6 +293,17 @@ class SiteModel:
             out[:, j] = (up - down).sum(axis=1) / (2 * step)
         return out
 
+    @one_blas_thread()
+    def with_factor(
+        self, theta: np.ndarray, sites: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> tuple[SiteFit, Any, np.ndarray]:
+        """`fit`, the factor of the precision of q, and its means less the origin.
+
+        All points at once: for few.
+        """
+        fitted = self.fit(theta, sites)
+        return fitted, *self._solved(theta, fitted)
+
     def _solved(self, theta: np.ndarray, fitted: SiteFit) -> tuple[Any, np.ndarray]:
         """The factor of q, and its means less the origin."""
         factor = self.assembly.factor(self.values(theta, fitted))

@@ -71,15 +71,26 @@ class SummedModel(SiteModel):
     """A Gaussian model without rows; its assembly has none.
 
     Effects are not centred around their prior means: a mean far away would cancel in the sums.
+
+    Attributes
+    ----------
+    sums : Sums
+        Of the rows.
+    probes : int
+        Draws of q from which gradients have their traces, in the place of exact variances; none
+        for exact ones. The error of a trace over many levels is small beside that of theta.
     """
 
     sums: Sums | None = None
+    probes: int = 0
 
     @classmethod
-    def given(cls, assembly: Assembly, likelihood: Likelihood, sums: Sums) -> SummedModel:
+    def given(
+        cls, assembly: Assembly, likelihood: Likelihood, sums: Sums, *, probes: int = 0
+    ) -> SummedModel:
         """Of components that were made for no rows, with ``gram`` given to their assembly."""
         none = np.zeros(0)
-        return cls(assembly, likelihood, none, none, none, sums=sums)
+        return cls(assembly, likelihood, none, none, none, sums=sums, probes=probes)
 
     @property
     def _sums(self) -> Sums:
@@ -148,22 +159,46 @@ class SummedModel(SiteModel):
         for some in self.at_once(len(theta)):
             values[some], factor, mean = self._fitted(theta[some])
             if factor is not None:
-                slopes[some] = self._slopes(theta[some], factor.selected_inverse(), mean)
+                slopes[some] = self._slopes(theta[some], self._covariances(factor), mean)
         none = np.zeros((len(theta), 0))
         return SiteFit(values, none, none, none, none), slopes
+
+    @one_blas_thread()
+    def with_factor(self, theta: np.ndarray, sites: Any = None) -> tuple[SiteFit, Any, np.ndarray]:
+        """See `SiteModel.with_factor`; of one factorisation."""
+        next(self.at_once(len(theta)))  # looks at the clock, and at the memory that it takes
+        value, factor, mean = self._fitted(theta)
+        none = np.zeros((len(theta), 0))
+        return SiteFit(value, none, none, none, none), factor, mean
 
     def gradient(self, theta: np.ndarray, fitted: SiteFit) -> np.ndarray:
         """Gradient of the log marginal likelihood in theta."""
         return self.with_gradient(theta)[1]
 
+    def _covariances(self, factor: Any) -> np.ndarray:
+        """Under q, on the pattern, or estimates where the prior has entries and zero elsewhere."""
+        if not self.probes:
+            return np.asarray(factor.selected_inverse())
+        pattern = self.assembly.pattern
+        noise = np.random.default_rng(0).standard_normal((1, pattern.size, self.probes))
+        drawn = factor.sample(noise)
+        at = np.concatenate(self.assembly.positions)
+        out = np.zeros((len(drawn), pattern.entries))
+        products = drawn[:, pattern.rows[at]] * drawn[:, pattern.columns[at]]
+        out[:, at] = products.mean(axis=2)
+        return out
+
     def _slopes(self, theta: np.ndarray, selected: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        pattern, sums = self.assembly.pattern, self._sums
-        shift = mean - self.assembly.prior_mean
+        assembly, sums, pattern = self.assembly, self._sums, self.assembly.pattern
+        shift = mean - assembly.prior_mean
         second = selected + shift[:, pattern.rows] * shift[:, pattern.columns]
-        out = self.assembly.slopes(theta, second)
-        # E |y - A u|^2, and d/d log(sd) of the density of the rows
-        twice = np.where(pattern.rows == pattern.columns, 1.0, 2.0) * self._gram
-        spread = selected @ twice + ((sums.gram @ mean.T).T * mean).sum(axis=1)
-        residual = sums.square - 2 * mean @ sums.target + spread
-        out[:, -1] += self._tau(theta)[:, 0] * residual - sums.rows
+        out = assembly.slopes(theta, second)
+        # tau E |y - A u|^2; its trace is what the prior leaves of tr(P^-1 P).
+        twice = np.where(pattern.rows == pattern.columns, 1.0, 2.0)
+        of_prior = (assembly.precision(theta).values * selected) @ twice
+        free = assembly.size - (0 if assembly.constraints is None else len(assembly.constraints))
+        residual = (
+            sums.square - 2 * mean @ sums.target + ((sums.gram @ mean.T).T * mean).sum(axis=1)
+        )
+        out[:, -1] += self._tau(theta)[:, 0] * residual + free - of_prior - sums.rows
         return out
