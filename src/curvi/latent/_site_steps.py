@@ -61,6 +61,7 @@ class SiteStep(NamedTuple):
         )
 
     def at(self, points: np.ndarray) -> SiteStep:
+        """Some of the points."""
         return SiteStep(*(column[points] for column in self))
 
 
