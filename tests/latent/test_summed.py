@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from curvi.latent import Assembly, Covariance, Fixed, Groups, SummedModel, Sums
+from curvi.latent import Assembly, Covariance, Fixed, Groups, RowSums, SummedModel, level_columns
 from curvi.likelihoods import likelihood_of
 
 from .models import generator, site_model
@@ -30,7 +30,7 @@ def models(rng, mean=0.5):
     g, h, y = rng.integers(0, 6, rows), rng.integers(0, 4, rows), 0.3 + rng.normal(size=rows)
     whole = Assembly(parts(X, g, h, mean), likelihood.extras, [1.0])
     cut = slice(0, 20), slice(20, None)
-    one, other = (Sums.of(whole.A[some], y[some] - 0.3) for some in cut)
+    one, other = (RowSums.of(whole.A[some], y[some] - 0.3) for some in cut)
     sums = one + other
     bare = Assembly(parts(X[:0], g[:0], h[:0], mean), likelihood.extras, [1.0], gram=sums.gram)
     return site_model(whole, likelihood, y, 0.3), SummedModel.given(bare, likelihood, sums)
@@ -89,8 +89,26 @@ def test_sums_of_turned_columns_are_those_of_the_turned_rows(key):
     full, model = models(rng)
     turn = np.eye(full.assembly.size) + 0.1 * rng.normal(size=(full.assembly.size,) * 2)
     y = full.y - full.offset
-    expected = Sums.of(sparse.csr_array(full.assembly.A @ turn), y / 2.0)
+    expected = RowSums.of(sparse.csr_array(full.assembly.A @ turn), y / 2.0)
     found = model.sums.turned(sparse.csr_array(turn), 2.0)
     np.testing.assert_allclose(found.gram.toarray(), expected.gram.toarray(), atol=1e-10)
     np.testing.assert_allclose(found.target, expected.target, atol=1e-10)
     assert found.square == pytest.approx(expected.square)
+
+
+def test_traces_from_draws_of_many_levels_are_nearly_exact(key):
+    rng = generator(key)
+    rows, levels, likelihood = 6000, 1500, likelihood_of("gaussian")
+    codes = [rng.integers(0, levels, rows) for _ in range(2)]
+    y = sum(rng.normal(size=levels)[code] for code in codes) + rng.normal(size=rows)
+    bare = [Groups(np.zeros(0, int), name=name, levels=levels) for name in "gh"]
+    A = sparse.hstack([level_columns(code, np.ones((rows, 1)), levels) for code in codes])
+    sums = RowSums.of(sparse.csr_array(A), y)
+    assembly = Assembly(bare, likelihood.extras, [1.0], gram=sums.gram)
+    theta = np.zeros((1, 3))
+    exact = SummedModel.given(assembly, likelihood, sums).with_gradient(theta)[1]
+    drawn = SummedModel.given(assembly, likelihood, sums, probes=32).with_gradient(theta)[1]
+    # A trace of v over n levels has an error of v sqrt(2 n / 32), about 5; an sd of theta is a
+    # change of the gradient by sqrt(2 n), about 55.
+    np.testing.assert_allclose(drawn, exact, atol=6 * 0.5 * np.sqrt(2 * levels / 32))
+    assert not np.array_equal(drawn, exact)

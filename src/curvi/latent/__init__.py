@@ -33,8 +33,8 @@ from curvi.latent._site_steps import SiteFit as SiteFit
 from curvi.latent._sites import SiteModel as SiteModel
 from curvi.latent._star import Parabolas as Parabolas
 from curvi.latent._star import Star as Star
+from curvi.latent._summed import RowSums as RowSums
 from curvi.latent._summed import SummedModel as SummedModel
-from curvi.latent._summed import Sums as Sums
 
 __all__ = [
     "Autoregression",

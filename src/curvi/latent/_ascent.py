@@ -43,7 +43,7 @@ class Ascent:
 
     def mode(
         self, model: SiteModel, start: np.ndarray, covariance: np.ndarray | None = None
-    ) -> Mode:
+    ) -> HyperMode:
         """Climb log p(theta) plus the bound; ``covariance`` is about that of theta, if known."""
         at = np.array(start, np.float64)
         value, slope, fitted = self._at(model, at, None)
@@ -56,7 +56,7 @@ class Ascent:
             step = step * min(1.0, self.longest / max(float(np.abs(step).max(initial=0.0)), 1e-300))
             promised = float(slope @ step)
             if promised < self.tolerance and (known or turn > 1):
-                return Mode(at, value, fitted, inverse, True)
+                return HyperMode(at, value, fitted, inverse, True)
             share = 1.0
             while True:
                 trial = self._at(model, at + share * step, fitted)
@@ -64,7 +64,7 @@ class Ascent:
                     break
                 share *= 0.3
                 if share < self.shortest:
-                    return Mode(at, value, fitted, inverse, promised < 1.0)
+                    return HyperMode(at, value, fitted, inverse, promised < 1.0)
             move, change = share * step, slope - trial[1]
             curved = float(move @ change)
             if curved > self.least:
@@ -73,9 +73,9 @@ class Ascent:
                 left = np.eye(len(at)) - np.outer(move, change) / curved
                 inverse = left @ inverse @ left.T + np.outer(move, move) / curved
             at, (value, slope, fitted) = at + move, trial
-        return Mode(at, value, fitted, inverse, False)
+        return HyperMode(at, value, fitted, inverse, False)
 
-    def hessian(self, model: SiteModel, mode: Mode) -> np.ndarray:
+    def hessian(self, model: SiteModel, mode: HyperMode) -> np.ndarray:
         """Of the log density at a mode, by differences of gradients."""
         rows = []
         for step in self.difference * np.eye(len(mode.theta)):
@@ -95,7 +95,7 @@ class Ascent:
 
 
 @dataclass(frozen=True)
-class Mode:
+class HyperMode:
     """Where an ascent ended, about the covariance of theta there, and whether it arrived."""
 
     theta: np.ndarray

@@ -27,7 +27,7 @@ from curvi.likelihoods import Likelihood
 
 
 @dataclass(frozen=True)
-class Sums:
+class RowSums:
     """Of products of columns with each other and with responses, of squares, and of rows.
 
     Attributes
@@ -46,19 +46,19 @@ class Sums:
     rows: float
 
     @classmethod
-    def of(cls, A: sparse.csr_array, y: np.ndarray) -> Sums:
+    def of(cls, A: sparse.csr_array, y: np.ndarray) -> RowSums:
         """Of rows; responses less their offset."""
         return cls(sparse.csr_array(A.T @ A), A.T @ y, float(y @ y), float(len(y)))
 
-    def __add__(self, other: Sums) -> Sums:
+    def __add__(self, other: RowSums) -> RowSums:
         """Of the rows of both."""
         gram, target = self.gram + other.gram, self.target + other.target
-        return Sums(gram, target, self.square + other.square, self.rows + other.rows)
+        return RowSums(gram, target, self.square + other.square, self.rows + other.rows)
 
-    def turned(self, turn: sparse.csr_array, unit: float) -> Sums:
+    def turned(self, turn: sparse.csr_array, unit: float) -> RowSums:
         """Those of columns ``A @ turn`` and of responses in a unit."""
         gram = sparse.csr_array(turn.T @ self.gram @ turn)
-        return Sums(gram, turn.T @ self.target / unit, self.square / unit**2, self.rows)
+        return RowSums(gram, turn.T @ self.target / unit, self.square / unit**2, self.rows)
 
     def arrays(self) -> list[np.ndarray]:
         """Every number, as plain arrays."""
@@ -74,26 +74,26 @@ class SummedModel(SiteModel):
 
     Attributes
     ----------
-    sums : Sums
+    sums : RowSums
         Of the rows.
     probes : int
         Draws of q from which gradients have their traces, in the place of exact variances; none
         for exact ones. The error of a trace over many levels is small beside that of theta.
     """
 
-    sums: Sums | None = None
+    sums: RowSums | None = None
     probes: int = 0
 
     @classmethod
     def given(
-        cls, assembly: Assembly, likelihood: Likelihood, sums: Sums, *, probes: int = 0
+        cls, assembly: Assembly, likelihood: Likelihood, sums: RowSums, *, probes: int = 0
     ) -> SummedModel:
         """Of components that were made for no rows, with ``gram`` given to their assembly."""
         none = np.zeros(0)
         return cls(assembly, likelihood, none, none, none, sums=sums, probes=probes)
 
     @property
-    def _sums(self) -> Sums:
+    def _sums(self) -> RowSums:
         assert self.sums is not None  # noqa: S101  for type checkers
         return self.sums
 
@@ -135,8 +135,20 @@ class SummedModel(SiteModel):
         none = np.zeros((len(theta), 0))
         return SiteFit(np.concatenate(parts), none, none, none, none)
 
+    @cached_property
+    def _last(self) -> dict[bytes, tuple[np.ndarray, Any, np.ndarray]]:
+        """The last answer of `_fitted`: where an ascent ends other things begin."""
+        return {}
+
     def _fitted(self, theta: np.ndarray) -> tuple[np.ndarray, Any, np.ndarray]:
         """Log marginal likelihoods, the factor, and posterior means."""
+        key = theta.tobytes()
+        if key not in self._last:
+            self._last.clear()
+            self._last[key] = self._conditioned(theta)
+        return self._last[key]
+
+    def _conditioned(self, theta: np.ndarray) -> tuple[np.ndarray, Any, np.ndarray]:
         prior, sums, tau = self.assembly.precision(theta), self._sums, self._tau(theta)
         from_prior = self._prior_pull(theta)
         pull = tau * sums.target + from_prior

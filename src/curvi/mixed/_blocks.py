@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from curvi._core.errors import InputError
-from curvi.latent import Sums
+from curvi.latent import RowSums
 from curvi.likelihoods import Likelihood
 from curvi.mixed._checks import (
     Pairs,
@@ -157,8 +157,8 @@ class _Start(NamedTuple):
 
 def _pass(
     reader: _Reader, parts: Parts, count: int, pairs: Pairs
-) -> tuple[Sums | DenseSums, Moments, list[_Within], _Start, Design | None]:
-    """Sums and moments of all rows, and those rows that a large model begins with."""
+) -> tuple[RowSums | DenseSums, Moments, list[_Within], _Start, Design | None]:
+    """RowSums and moments of all rows, and those rows that a large model begins with."""
     empty = reader.empty
     start: _Start | None = None
     within = [_Within.of(*one) for one in reader.shapes()]

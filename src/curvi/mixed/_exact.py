@@ -32,7 +32,7 @@ class GaussianMarginal:
 
     @classmethod
     def of(cls, design: Design, layout: Layout, sums: DenseSums | None = None) -> GaussianMarginal:
-        """Sums over rows are taken once, if not before; no later step touches a row."""
+        """RowSums over rows are taken once, if not before; no later step touches a row."""
         sums = dense_sums(design) if sums is None else sums
         return cls(sums.stats, prior_of(design), layout, sums.rows, sums.square)
 

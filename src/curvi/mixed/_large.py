@@ -24,11 +24,11 @@ from curvi.latent import (
     Groups,
     Iteration,
     Parabolas,
+    RowSums,
     SiteFit,
     SiteModel,
     Star,
     SummedModel,
-    Sums,
     level_columns,
     root_of_precision,
 )  # fmt: skip
@@ -55,15 +55,15 @@ def components_of(design: Design) -> list[Fixed | Groups]:
     )]  # fmt: skip
 
 
-def sums_of(design: Design) -> Sums:
+def sums_of(design: Design) -> RowSums:
     """All that a Gaussian model takes from its rows."""
     parts = [level_columns(f.codes, f.columns, f.levels) for f in design.factors]
     A = sparse.csr_array(sparse.hstack([sparse.csr_array(design.X), *parts]))
-    return Sums.of(A, design.y - design.offset)
+    return RowSums.of(A, design.y - design.offset)
 
 
 def model_of(
-    design: Design, layout: Layout, likelihood: Likelihood, sums: Sums | None = None
+    design: Design, layout: Layout, likelihood: Likelihood, sums: RowSums | None = None
 ) -> SiteModel:
     """The engine's model of a design; of a Gaussian one from sums, which are taken if not given."""
     extra_start = likelihood.extra_start(design.y) if sums is None else [1.0] * len(layout.extras)
@@ -118,11 +118,14 @@ def find_on_whole(
     model: SiteModel, start: np.ndarray, covariance: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mode and about the covariance there, from those of a part."""
-    mode = Ascent().mode(_rough(model), start, covariance)
+    near_enough = Ascent(tolerance=len(start) * _NEAR**2)  # a star says where else the mode is
+    mode = near_enough.mode(_rough(model), start, covariance)
     return mode.theta, mode.covariance
 
 
 def _rough(model: SiteModel) -> SiteModel:
+    if model.likelihood.conjugate:
+        return model
     return replace(model, iteration=Iteration(accuracy=_ROUGH))
 
 

@@ -1,6 +1,6 @@
-"""Sums over rows: all that the posterior of a Gaussian model takes from its table.
+"""RowSums over rows: all that the posterior of a Gaussian model takes from its table.
 
-Sums of two blocks of rows add up, so that a table may come in parts, of which none is kept.
+RowSums of two blocks of rows add up, so that a table may come in parts, of which none is kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from curvi.latent import Sums
+from curvi.latent import RowSums
 from curvi.mixed._design import Design
 from curvi.mixed._system import Statistics, remaining_columns, statistics
 
@@ -20,7 +20,7 @@ from curvi.mixed._system import Statistics, remaining_columns, statistics
 class DenseSums:
     """Of a design with few effects beside those of its first factor.
 
-    Sums of products of columns and responses, of squared responses, and the number of rows.
+    RowSums of products of columns and responses, of squared responses, and the number of rows.
     """
 
     stats: Statistics
@@ -38,14 +38,14 @@ class DenseSums:
 
 
 def moved(
-    sums: Sums | DenseSums, turns: list[np.ndarray], levels: list[int], unit: float
-) -> Sums | DenseSums:
+    sums: RowSums | DenseSums, turns: list[np.ndarray], levels: list[int], unit: float
+) -> RowSums | DenseSums:
     """Those of other columns, ``X @ turns[0]`` and so on by factor, and of responses in a unit.
 
     ``levels`` are those of every factor.
     """
     many = [sparse.kron(sparse.identity(n), t) for n, t in zip(levels, turns[1:], strict=True)]
-    if isinstance(sums, Sums):
+    if isinstance(sums, RowSums):
         return sums.turned(sparse.csr_array(sparse.block_diag([turns[0], *many])), unit)
     first, rest = turns[1], sparse.block_diag([turns[0], *many[1:]], format="csr")
     within, cross, outer, within_target, outer_target = sums.stats
@@ -56,9 +56,9 @@ def moved(
     return DenseSums(stats, sums.rows, sums.square / unit**2)
 
 
-def gram_of_fixed(sums: Sums | DenseSums, count: int) -> np.ndarray:
+def gram_of_fixed(sums: RowSums | DenseSums, count: int) -> np.ndarray:
     """Products of the first columns with each other: of the fixed effects."""
-    some: Any = sums.gram if isinstance(sums, Sums) else sums.stats.outer
+    some: Any = sums.gram if isinstance(sums, RowSums) else sums.stats.outer
     some = some[:count, :count]
     return np.asarray(some.toarray() if sparse.issparse(some) else some)
 
@@ -67,7 +67,7 @@ def gram_of_fixed(sums: Sums | DenseSums, count: int) -> np.ndarray:
 class Summed:
     """The sums of a model, and the few other things that a fit asks of its rows."""
 
-    sums: Sums | DenseSums
+    sums: RowSums | DenseSums
     shift: np.ndarray  # of the fixed effects: what was taken off the responses
     response: np.ndarray  # the responses, or two numbers with their mean and sd
     rows: Design | None = None  # those on which a large model finds where to begin
@@ -79,14 +79,14 @@ class Summed:
         return self.rows
 
     @property
-    def whole(self) -> Sums:
-        """Sums of a large model."""
-        assert isinstance(self.sums, Sums)  # noqa: S101
+    def whole(self) -> RowSums:
+        """RowSums of a large model."""
+        assert isinstance(self.sums, RowSums)  # noqa: S101
         return self.sums
 
     @property
     def dense(self) -> DenseSums:
-        """Sums of a small one."""
+        """RowSums of a small one."""
         assert isinstance(self.sums, DenseSums)  # noqa: S101
         return self.sums
 
