@@ -175,9 +175,7 @@ class SiteModel:
             trial = self._trial(theta[active], part, trial_w, now.r + share * moves[1])
             with np.errstate(invalid="ignore"):
                 better = trial.bound >= now.bound - rule.rounding * np.abs(now.bound)
-            size = np.abs(step_w) * now.variance
-            size += np.abs(step_r - step_w * now.mean) * np.sqrt(now.variance)
-            left = size.max(axis=1, initial=0.0)
+            left = _largest_move(step_w, step_r, now.mean, now.variance)
             done = (left < rule.accuracy) | (~better & (left < rule.near))
             length = np.where(
                 memory.used, length,
@@ -197,6 +195,18 @@ class SiteModel:
             for whole, column in zip(out, now, strict=True):
                 whole[active] = column
         return SiteFit(out.bound, out.w, out.r, out.mean + self.base, out.variance)
+
+    def converged(self, theta: np.ndarray, fitted: SiteFit) -> np.ndarray:
+        """Whether the sites of each point are those that its q asks for, shape (points,)."""
+        finite = np.isfinite(fitted.bound)
+        if self.likelihood.conjugate:
+            return finite
+        mean = fitted.mean - self.base
+        _, slope, curvature = self.rows(theta, mean, fitted.variance)
+        step_w = -curvature - fitted.precision
+        step_r = slope - curvature * mean - fitted.linear
+        left = _largest_move(step_w, step_r, mean, fitted.variance)
+        return finite & (left < self.iteration.near)
 
     def _trial(self, theta: np.ndarray, prior: Any, w: np.ndarray, r: np.ndarray) -> SiteStep:
         """What sites give."""
@@ -344,3 +354,11 @@ class SiteModel:
         noise = np.broadcast_to(noise, (len(theta), *noise.shape[1:]))
         drawn: np.ndarray = factor.sample(noise) + centre[:, :, None]
         return drawn
+
+
+def _largest_move(
+    step_w: np.ndarray, step_r: np.ndarray, mean: np.ndarray, variance: np.ndarray
+) -> np.ndarray:
+    """Of the predictors of each point through a step of their sites, in posterior sds."""
+    size = np.abs(step_w) * variance + np.abs(step_r - step_w * mean) * np.sqrt(variance)
+    return size.max(axis=1, initial=0.0)

@@ -147,6 +147,7 @@ class Drawn:
     rest: np.ndarray  # (draws, rest)
     level_mean: np.ndarray  # (draws, levels, K)
     level_covariance: np.ndarray  # (levels, K, K)
+    converged: bool
 
 
 class Points:
@@ -158,7 +159,7 @@ class Points:
         self.given = GivenRest(assembly.pattern, assembly.effects[1], first.size)
         half = np.random.default_rng(seed).standard_normal((assembly.size, count // 2))
         self.noise = np.concatenate([half, -half], axis=1)
-        self.scale: np.ndarray | None = None
+        self.scale = np.ones((len(self.given.rest), 1))
 
     def __call__(self, theta: np.ndarray, near: Drawn | None) -> tuple[float, Drawn]:
         """Log density, and draws."""
@@ -167,14 +168,15 @@ class Points:
         value = float(fitted.bound[0] + model.assembly.log_prior(point)[0])
         with one_blas_thread():
             moves = factor.sample(self.noise[None])[0, some]
-            if self.scale is None:
+            if near is None:
                 # Few draws have variances of their own; exact ones at the centre correct all.
                 exact = factor.selected_inverse()[0, model.assembly.pattern.diagonal[some]]
                 self.scale = np.sqrt(exact / np.maximum(moves.var(axis=1), 1e-3 * exact))[:, None]
         rest = (mean[0, some, None] + self.scale * moves).T
         values, pull = model.values(point, fitted)[0], model.pull(point, fitted)[0]
         level_mean, covariance = self.given.moments(values, pull, rest)
-        return value, Drawn(fitted, rest + model.origin[some], level_mean, covariance)
+        converged = bool(model.converged(point, fitted).all())
+        return value, Drawn(fitted, rest + model.origin[some], level_mean, covariance, converged)
 
 
 def fit_large(
@@ -182,53 +184,56 @@ def fit_large(
     summed: Summed | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Components, their weights, and how it went; see the module."""
-    y = design.y if summed is None else summed.response
-    start = layout.start(likelihood.extra_start(y))
-    small = part_of(design) if summed is None else summed.part
-    part = model_of(small, layout, likelihood)
-    mode, hessian = remembered("mode on a part", partial(find_on_part, part), start)
-    rows = float(design.rows) if summed is None else summed.sums.rows
-    root = root_of_precision(-hessian)
-    whole = part
-    if small.rows < rows:
-        whole = model_of(design, layout, likelihood, None if summed is None else summed.whole)
-        more = np.sqrt(_more(design, small, rows, layout))
-        root = root_of_precision(-hessian * np.outer(more, more))
-        ascent = partial(find_on_whole, whole)
-        mode, covariance = remembered("mode", ascent, mode, root @ root.T)
-        root = np.linalg.cholesky(covariance)
-    first, count = design.factors[0], 2 * len(start) + 1
+    model, mode, root = _beginning(design, layout, likelihood, summed)
+    first, count = design.factors[0], 2 * len(mode) + 1
     stored = count * first.levels * first.size**2
     draws = int(np.clip(_MOST_STORED // stored, 2, _DRAWS)) // 2 * 2
-    star = Star(Points(whole, design, draws, seed))
+    star = Star(Points(model, design, draws, seed))
     found: list[Any] = []
 
-    def around(mode: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found[:] = []  # those of two stars may not fit
-        found[:] = star.points(mode, root)
+    def around(mode: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, ...]:
+        found.clear()  # the draws of two stars may not fit
+        found.extend(star.points(mode, root))
         return tuple(found[3])
 
-    parabolas = remembered("star", around, mode, root)
+    seen = Parabolas(*remembered("star", around, mode, root))
     for _ in range(3):
-        shift, sds = parabolas
-        if not Parabolas(shift, sds).far(_NEAR):
+        if not seen.far(_NEAR):
             break
-        mode, root = mode + root @ shift, root * sds
-        parabolas = remembered("star", around, mode, root)
+        mode, root = mode + root @ seen.shift, root * seen.sds
+        seen = Parabolas(*remembered("star", around, mode, root))
     if not found:  # the last star was that of an earlier process, without its draws
         around(mode, root)
-    points, thetas, values, last = found
+    points, thetas, values, _ = found
     weights = star.weights(values)
     log_det = float(np.linalg.slogdet(root)[1])
+    near = bool(np.abs(seen.shift / seen.sds).max() < 2 * _NEAR)
+    covariances = np.stack([point.level_covariance for point in points])
     return {
         "theta": np.repeat(thetas, draws, axis=0), "weights": np.repeat(weights / draws, draws),
         "rest": np.concatenate([point.rest for point in points]),
         "level_mean": np.concatenate([point.level_mean for point in points]),
-        "level_covariance": np.repeat(
-            np.stack([point.level_covariance for point in points]), draws, axis=0),
+        "level_covariance": np.repeat(covariances, draws, axis=0),
         "alias": np.arange(first.levels), "log_ratios": np.zeros(0),
         "log_evidence": float(values[0] + log_det + 0.5 * len(mode) * np.log(2 * np.pi)),
-        "converged": bool(np.abs(last.shift / last.sds).max() < 2 * _NEAR
-                          and np.isfinite(values).all()),
-        "steps": len(points),
+        "converged": near and all(point.converged for point in points), "steps": len(points),
     }  # fmt: skip
+
+
+def _beginning(
+    design: Design, layout: Layout, likelihood: Likelihood, summed: Summed | None
+) -> tuple[SiteModel, np.ndarray, np.ndarray]:
+    """The model, about its mode, and about a root of the covariance of theta there."""
+    y = design.y if summed is None else summed.response
+    small = part_of(design) if summed is None else summed.part
+    part = model_of(small, layout, likelihood)
+    begin = layout.start(likelihood.extra_start(y))
+    mode, hessian = remembered("mode on a part", partial(find_on_part, part), begin)
+    rows = float(design.rows) if summed is None else summed.sums.rows
+    if small.rows == rows:
+        return part, mode, root_of_precision(-hessian)
+    whole = model_of(design, layout, likelihood, None if summed is None else summed.whole)
+    more = np.sqrt(_more(design, small, rows, layout))
+    root = root_of_precision(-hessian * np.outer(more, more))
+    mode, covariance = remembered("mode", partial(find_on_whole, whole), mode, root @ root.T)
+    return whole, mode, np.linalg.cholesky(covariance)
