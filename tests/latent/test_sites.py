@@ -1,6 +1,7 @@
 """The best Gaussian given hyperparameters: against dense algebra, quadrature and autodiff."""
 
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import scipy.special
 import scipy.stats
 
 import curvi
-from curvi.latent import Assembly, LocalTrend, RandomWalk, Season, SiteModel
+from curvi.latent import Assembly, Iteration, LocalTrend, RandomWalk, Season, SiteModel
 from curvi.likelihoods import likelihood_of
 from tests.families.kalman import LinearGaussian, smoothed
 from tests.latent.models import (
@@ -258,3 +259,11 @@ def test_nothing_seen_leaves_the_prior():
     assert fitted.bound[0] == pytest.approx(0.0, abs=1e-10)
     expected = 4.0 + math.exp(0.4) * np.arange(4)
     np.testing.assert_allclose(model.effects(theta, fitted).variance[0], expected, rtol=1e-10)
+
+
+def test_a_fit_says_whether_its_sites_have_converged(key):
+    model = walk_and_autoregression("poisson", generator(key))
+    theta = np.zeros((2, model.assembly.dimension))
+    assert model.converged(theta, model.fit(theta)).all()
+    short = replace(model, iteration=Iteration(rounds=1))
+    assert not short.converged(theta, short.fit(theta)).any()

@@ -8,6 +8,7 @@ from scipy import sparse
 
 from curvi._core.errors import InputError, NumericalError
 from curvi.linalg import ConstrainedFactor, Pattern, RowProducts, gram_entries
+from curvi.linalg._layout import Alone
 from curvi.linalg._ordering import Ordering
 
 pytestmark = pytest.mark.float64_only
@@ -73,7 +74,7 @@ ORDERS = {
     "chosen": Ordering(),
     "layers": Ordering(dense=0, leaf=1, thin=np.inf),
     "rounds": Ordering(dense=0, leaf=1, thin=0, fill=np.inf, dense_end=-1),
-    "dissection": Ordering(dense=0, leaf=3, thin=0, dense_end=np.inf),
+    "dissection": Ordering(dense=0, leaf=3, thin=0, soon=-1, dense_end=np.inf),
 }
 cases = st.tuples(
     st.sampled_from(sorted(KINDS)), st.integers(1, 14), st.integers(1, 4), st.integers(0, 2**31 - 1)
@@ -232,3 +233,26 @@ def test_entries_outside_of_a_pattern_are_refused():
     factor = Pattern([1], [0], 3).factor(np.array([2.0, 1.0, 2.0, 1.0]))
     with pytest.raises(InputError, match="repeat each other"):
         ConstrainedFactor(factor, np.ones((2, 3)))
+
+
+def test_a_large_dense_front_keeps_its_root_in_the_place_of_the_inverse():
+    rng, size = np.random.default_rng(3), 303
+    rows, columns = np.tril_indices(size)
+    pattern = Pattern(rows, columns, size, border=[0, 7], ordering=Ordering(dense=size))
+    assert any(type(bucket.layout) is Alone for bucket in pattern.plan.fronts.buckets)
+    values = positive_definite(pattern, (2,), rng)
+    dense, factor = pattern.dense(values), pattern.factor(values)
+    inverse, right = np.linalg.inv(dense), rng.normal(size=(2, size, 3))
+    np.testing.assert_allclose(factor.log_det, np.linalg.slogdet(dense)[1], rtol=1e-12)
+    np.testing.assert_allclose(factor.solve(right), inverse @ right, rtol=1e-10, atol=1e-12)
+    selected = inverse[..., pattern.rows, pattern.columns]
+    np.testing.assert_allclose(factor.selected_inverse(), selected, rtol=1e-9, atol=1e-12)
+    root = factor.sample(np.broadcast_to(np.eye(size), (2, size, size)))
+    np.testing.assert_allclose(root @ np.swapaxes(root, 1, 2), inverse, rtol=1e-9, atol=1e-12)
+    single = factor.sample(right.astype(np.float32))
+    assert single.dtype == np.float32
+    np.testing.assert_allclose(single, factor.sample(right), rtol=1e-3, atol=1e-5)
+    values[0, pattern.diagonal[size - 1]] = -1.0
+    halved = pattern.factor(values)
+    assert halved.log_det[0] == -np.inf
+    assert halved.log_det[1] == pytest.approx(factor.log_det[1])

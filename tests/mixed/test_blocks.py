@@ -165,3 +165,20 @@ def test_memory_is_that_of_a_part_and_not_of_all_rows():
         tracemalloc.stop()
         assert found.summed.sums.rows == 2000 * count
     assert peaks[2] < 1.2 * peaks[1]  # all rows alone would be twenty times 160 kB
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_on_a_design_of_points_resumes_to_the_same_bits(key, monkeypatch, tmp_path):
+    rng = generator(key)
+    g, h, x = rng.integers(0, 40, 400), rng.integers(0, 15, 400), rng.normal(size=400)
+    rate = np.exp(0.3 * x + 0.5 * rng.normal(size=40)[g] + 0.4 * rng.normal(size=15)[h])
+    table = pd.DataFrame({"y": rng.poisson(rate), "x": x, "g": g, "h": h})
+    monkeypatch.setattr("curvi.mixed._design.LARGE_REST", 1)
+    monkeypatch.setattr("curvi.mixed._large.part_of.__defaults__", (None, 150))
+    model = curvi.MixedModel("y ~ x + (1 | g) + (1 | h)", likelihood="poisson")
+    once = model.fit(table).posterior_
+    for _ in range(2):
+        again = model.fit(table, checkpoint=tmp_path / "run").posterior_
+        np.testing.assert_array_equal(again.rest, once.rest)
+        np.testing.assert_array_equal(again.level_mean, once.level_mean)
+        np.testing.assert_array_equal(again.weights, once.weights)

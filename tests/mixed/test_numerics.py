@@ -17,9 +17,8 @@ from curvi.mixed._conditional import integrate as integrate_model
 from curvi.mixed._design import merge_copies
 from curvi.mixed._exact import GaussianMarginal
 from curvi.mixed._hyper import Block, Layout
-from curvi.mixed._large import fit_large
+from curvi.mixed._large import fit_large, model_of
 from curvi.mixed._marginal import Marginal
-from curvi.mixed._sparse import SparseRows, solve_sparse, sparse_statistics
 from curvi.mixed._system import condition, prior_of, remaining_columns, statistics, whitened
 from curvi.mixed._variational import Problem, bound_and_slope, find_hyper, fit_effects
 from tests.mixed.tables import generator, table
@@ -69,15 +68,33 @@ def test_block_elimination_gives_means_and_determinant_of_the_dense_system(key):
     H = np.diag(precision) + A.T @ (w[:, None] * A)
     mean = np.linalg.solve(H, A.T @ (w * t))
     stats_ = statistics(design, remaining_columns(design), w, w * t)
-    found = condition(stats_, roots, prior_of(design))
-    rows = SparseRows.of(design)
-    thin = solve_sparse(rows, sparse_statistics(rows, w, w * t), roots)
-    for solved in (found, thin):
-        size = len(solved.rest_mean)
-        np.testing.assert_allclose(solved.rest_mean, mean[:size], atol=1e-9)
-        np.testing.assert_allclose(solved.level_mean.ravel(), mean[size:], atol=1e-9)
-        assert float(solved.log_det) == pytest.approx(np.linalg.slogdet(H)[1], abs=1e-8)
-        assert float(solved.fit) == pytest.approx(mean @ H @ mean, abs=1e-8)
+    solved, size = condition(stats_, roots, prior_of(design)), design.remaining
+    np.testing.assert_allclose(solved.rest_mean, mean[:size], atol=1e-9)
+    np.testing.assert_allclose(solved.level_mean.ravel(), mean[size:], atol=1e-9)
+    assert float(solved.log_det) == pytest.approx(np.linalg.slogdet(H)[1], abs=1e-8)
+    assert float(solved.fit) == pytest.approx(mean @ H @ mean, abs=1e-8)
+
+
+def test_the_engine_has_the_means_and_the_determinant_of_the_dense_system(key):
+    design, layout, _, rng = crossed(key, "poisson")
+    theta = layout.start([]) + 0.3 * rng.standard_normal(layout.size)
+    roots = layout.scale_factors(theta)
+    w, t = rng.random(design.rows) + 0.1, rng.standard_normal(design.rows)
+    A, precision = dense(design, roots)
+    H = np.diag(precision) + A.T @ (w[:, None] * A)
+    mean = np.linalg.solve(H, A.T @ (w * t))
+    assembly = model_of(design, layout, likelihood_of("poisson", None)).assembly
+    prior = assembly.precision(theta[None])
+    factor = assembly.factor(prior.values + assembly.products.gram(w[None]))
+    found = factor.solve(((w * t) @ assembly.A)[None])[0]
+    fixed, first, other = assembly.effects
+    white = [np.linalg.solve(root, found[some].reshape(-1, len(root)).T).T
+             for root, some in zip(roots, (first, other), strict=True)]  # fmt: skip
+    expected = np.concatenate([found[fixed], white[1].ravel(), white[0].ravel()])
+    np.testing.assert_allclose(expected, mean, atol=1e-9)
+    gap = float(factor.log_det[0] - prior.log_det[0])
+    oracle = np.linalg.slogdet(H)[1] - np.log(precision).sum()
+    assert gap == pytest.approx(oracle, abs=1e-8)
 
 
 @pytest.mark.parametrize("name", ["bernoulli", "poisson", "negative-binomial"])

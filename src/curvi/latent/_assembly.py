@@ -19,7 +19,7 @@ from curvi._core.errors import InputError
 from curvi.latent._component import Component, Natural, Precision
 from curvi.latent._priors import of_extra
 from curvi.likelihoods import Extra
-from curvi.linalg import ConstrainedFactor, Factor, Pattern, RowProducts, gram_entries
+from curvi.linalg import ConstrainedFactor, Factor, Pattern, RowProducts, distinct, gram_entries
 
 
 class Assembly:
@@ -33,6 +33,8 @@ class Assembly:
         Hyperparameters of the likelihood, with their priors.
     extra_start : sequence of float, optional
         Where the search for them begins.
+    gram : sparse array, shape (size, size), optional
+        Non-zero where rows see two effects together, if the components were made for no rows.
     dense : float
         A coordinate that touches more than this share of all others is eliminated last.
     difference : float
@@ -56,6 +58,7 @@ class Assembly:
         extras: Sequence[Extra] = (),
         extra_start: Sequence[float] = (),
         *,
+        gram: sparse.csr_array | None = None,
         dense: float = 0.2,
         difference: float = 1e-5,
     ) -> None:
@@ -63,7 +66,7 @@ class Assembly:
             raise InputError("components is empty; give at least one")
         self.components, self.extras, self._dense = tuple(components), tuple(extras), dense
         self.difference = difference
-        self._extra_start = tuple(extra_start)
+        self._extra_start, self._gram = tuple(extra_start), gram
         self._check()
         ends = np.cumsum([0] + [c.size for c in components])
         self.effects = [slice(int(a), int(b)) for a, b in pairwise(ends)]
@@ -117,7 +120,7 @@ class Assembly:
     @cached_property
     def pattern(self) -> Pattern:
         """Where P is not zero, with the coordinates that touch most others as its border."""
-        rows, columns = gram_entries(self.A)
+        rows, columns = gram_entries(self.A) if self._gram is None else self._gram.nonzero()
         own = [(c.rows + s.start, c.columns + s.start) for c, s in
                zip(self.components, self.effects, strict=True)]  # fmt: skip
         rows = np.concatenate([rows, *(one for one, _ in own)])
@@ -128,7 +131,7 @@ class Assembly:
 
     def _border(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Coordinates that touch most others, if they are few."""
-        keys = np.unique(np.maximum(rows, columns) * self.size + np.minimum(rows, columns))
+        keys = distinct(np.maximum(rows, columns) * self.size + np.minimum(rows, columns))
         ends = np.divmod(keys, max(self.size, 1))
         degree = sum(np.bincount(end, minlength=self.size) for end in ends)
         found = np.flatnonzero(degree > 1 + self._dense * self.size)

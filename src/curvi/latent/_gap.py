@@ -13,7 +13,8 @@ import numpy as np
 
 from curvi._core.run import current_run
 from curvi._core.threads import one_blas_thread
-from curvi.latent._sites import SiteFit, SiteModel
+from curvi.latent._site_steps import SiteFit
+from curvi.latent._sites import SiteModel
 
 
 @dataclass(frozen=True)

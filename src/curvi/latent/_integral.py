@@ -24,7 +24,8 @@ from curvi.latent._importance import (
 )  # fmt: skip
 from curvi.latent._lattice import Lattice, integrate
 from curvi.latent._posterior import LatentPosterior
-from curvi.latent._sites import SiteFit, SiteModel
+from curvi.latent._site_steps import SiteFit
+from curvi.latent._sites import SiteModel
 from curvi.linalg import find_mode
 
 

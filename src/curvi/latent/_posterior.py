@@ -14,7 +14,8 @@ import numpy as np
 
 from curvi.latent._component import Component, Natural
 from curvi.latent._mixtures import Band, mixture_band, weighted_interval
-from curvi.latent._sites import Effects, SiteFit, SiteModel
+from curvi.latent._site_steps import Effects, SiteFit
+from curvi.latent._sites import SiteModel
 
 
 class LatentDraws(NamedTuple):

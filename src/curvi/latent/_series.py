@@ -126,7 +126,7 @@ class SeriesComponent(Component):
         self._of(matrices)
 
     def precision(self, theta: np.ndarray) -> Precision:
-        """Sums of squared innovations over their variances."""
+        """RowSums of squared innovations over their variances."""
         theta = np.asarray(theta, np.float64)
         weights = np.stack(
             [np.ones(len(theta)) if j is None else np.exp(-2 * theta[:, j]) for j in self._sds],

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,89 +28,8 @@ from curvi._core.run import current_run
 from curvi._core.threads import one_blas_thread
 from curvi.latent._anderson import Anderson
 from curvi.latent._assembly import Assembly
+from curvi.latent._site_steps import Effects, Iteration, SiteFit, SiteStep
 from curvi.likelihoods import ORDERS, Likelihood
-
-
-class SiteFit(NamedTuple):
-    """q for several theta side by side: the bound, the sites, and the predictors.
-
-    Attributes
-    ----------
-    bound : array, shape (points,)
-        The evidence lower bound; exact for Gaussian responses.
-    precision, linear : array, shape (points, rows)
-        The sites w and r.
-    mean, variance : array, shape (points, rows)
-        Of the predictors, offset included.
-    """
-
-    bound: np.ndarray
-    precision: np.ndarray
-    linear: np.ndarray
-    mean: np.ndarray
-    variance: np.ndarray
-
-    def at(self, points: Any) -> SiteFit:
-        """Some of the points."""
-        return SiteFit(*(column[points] for column in self))
-
-
-class Effects(NamedTuple):
-    """Moments of the effects: means and variances (points, size)."""
-
-    mean: np.ndarray
-    variance: np.ndarray
-
-
-class _SiteStep(NamedTuple):
-    """Sites, centred predictors, and the bound; minus infinity where there is no Gaussian."""
-
-    w: np.ndarray
-    r: np.ndarray
-    mean: np.ndarray
-    variance: np.ndarray
-    bound: np.ndarray
-
-    def where(self, better: np.ndarray, other: _SiteStep) -> _SiteStep:
-        """The other one at the points where it is better."""
-        pairs = zip(other, self, strict=True)
-        return _SiteStep(
-            *(np.where(better.reshape(-1, *(1,) * (old.ndim - 1)), new, old) for new, old in pairs)
-        )
-
-    def at(self, points: np.ndarray) -> _SiteStep:
-        return _SiteStep(*(column[points] for column in self))
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """When the sites have converged.
-
-    Attributes
-    ----------
-    rounds : int
-        At most.
-    accuracy : float
-        Of means and variances of predictors, in posterior sds; that of the bound is its square.
-    near : float
-        Where a better bound is not found so near the end, rounding is all that is left.
-    shortest : float
-        Step that is still tried.
-    largest_loss : float
-        Of a bound through rounding, in nats: sites far too long are not accepted.
-    rounding : float
-        Relative, of a bound.
-    numbers_at_once : float
-        Entries of matrices that are factorised side by side.
-    """
-
-    rounds: int = 200
-    accuracy: float = 1e-6
-    near: float = 1e-3
-    shortest: float = 1e-8
-    largest_loss: float = 1e-2
-    rounding: float = 1e-10
-    numbers_at_once: float = 2e7
 
 
 @dataclass(frozen=True)
@@ -256,9 +175,7 @@ class SiteModel:
             trial = self._trial(theta[active], part, trial_w, now.r + share * moves[1])
             with np.errstate(invalid="ignore"):
                 better = trial.bound >= now.bound - rule.rounding * np.abs(now.bound)
-            size = np.abs(step_w) * now.variance
-            size += np.abs(step_r - step_w * now.mean) * np.sqrt(now.variance)
-            left = size.max(axis=1, initial=0.0)
+            left = _largest_move(step_w, step_r, now.mean, now.variance)
             done = (left < rule.accuracy) | (~better & (left < rule.near))
             length = np.where(
                 memory.used, length,
@@ -279,14 +196,26 @@ class SiteModel:
                 whole[active] = column
         return SiteFit(out.bound, out.w, out.r, out.mean + self.base, out.variance)
 
-    def _trial(self, theta: np.ndarray, prior: Any, w: np.ndarray, r: np.ndarray) -> _SiteStep:
+    def converged(self, theta: np.ndarray, fitted: SiteFit) -> np.ndarray:
+        """Whether the sites of each point are those that its q asks for, shape (points,)."""
+        finite = np.isfinite(fitted.bound)
+        if self.likelihood.conjugate:
+            return finite
+        mean = fitted.mean - self.base
+        _, slope, curvature = self.rows(theta, mean, fitted.variance)
+        step_w = -curvature - fitted.precision
+        step_r = slope - curvature * mean - fitted.linear
+        left = _largest_move(step_w, step_r, mean, fitted.variance)
+        return finite & (left < self.iteration.near)
+
+    def _trial(self, theta: np.ndarray, prior: Any, w: np.ndarray, r: np.ndarray) -> SiteStep:
         """What sites give."""
         assembly = self.assembly
         try:
             factor = assembly.factor(prior.values + assembly.products.gram(w))
         except NumericalError:
             nothing = np.zeros_like(w)
-            return _SiteStep(w, r, nothing, nothing + 1.0, np.full(len(w), -np.inf))
+            return SiteStep(w, r, nothing, nothing + 1.0, np.full(len(w), -np.inf))
         mean = self._seen_by_rows(factor.solve(assembly.pulled(r)))
         variance = assembly.products.variances(factor.selected_inverse())
         positive = np.isfinite(factor.log_det) & (variance >= 0).all(axis=1)
@@ -300,7 +229,7 @@ class SiteModel:
         size = np.abs(w) * (variance + mean**2) + np.abs(r * mean)
         lost = np.finfo(float).eps * size.sum(axis=1)
         good = positive & (lost < self.iteration.largest_loss) & np.isfinite(bound)
-        return _SiteStep(w, r, mean, variance, np.where(good, bound, -np.inf))
+        return SiteStep(w, r, mean, variance, np.where(good, bound, -np.inf))
 
     def rows(
         self, theta: np.ndarray, mean: np.ndarray, variance: np.ndarray,
@@ -325,6 +254,27 @@ class SiteModel:
             whole[:, seen] = part
         return out
 
+    @property
+    def origin(self) -> np.ndarray:
+        """From where `pull` and its solutions count the effects: their prior means."""
+        return self.assembly.prior_mean
+
+    def values(self, theta: np.ndarray, fitted: SiteFit) -> np.ndarray:
+        """Entries of the precision of q on the pattern, (points, entries)."""
+        gram = self.assembly.products.gram(fitted.precision)
+        return self.assembly.precision(theta).values + gram
+
+    def pull(self, theta: np.ndarray, fitted: SiteFit) -> np.ndarray:
+        """The precision of q times its mean less the origin, (points, size)."""
+        return self.assembly.pulled(fitted.linear)
+
+    def with_gradient(
+        self, theta: np.ndarray, sites: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> tuple[SiteFit, np.ndarray]:
+        """`fit` and `gradient` together."""
+        fitted = self.fit(theta, sites)
+        return fitted, self.gradient(theta, fitted)
+
     @one_blas_thread()
     def gradient(self, theta: np.ndarray, fitted: SiteFit) -> np.ndarray:
         """Gradient of the bound in theta, (points, dimension), by the envelope theorem.
@@ -333,8 +283,7 @@ class SiteModel:
         """
         out = np.zeros(theta.shape)
         for some in self.at_once(len(theta)):
-            factor = self._factor(theta[some], fitted.precision[some])
-            effects = factor.solve(self.assembly.pulled(fitted.linear[some]))
+            factor, effects = self._solved(theta[some], fitted.at(some))
             pattern, selected = self.assembly.pattern, factor.selected_inverse()
             second = selected + effects[:, pattern.rows] * effects[:, pattern.columns]
             out[some] = self.assembly.slopes(theta[some], second)
@@ -354,9 +303,21 @@ class SiteModel:
             out[:, j] = (up - down).sum(axis=1) / (2 * step)
         return out
 
-    def _factor(self, theta: np.ndarray, w: np.ndarray) -> Any:
-        prior = self.assembly.precision(theta)
-        return self.assembly.factor(prior.values + self.assembly.products.gram(w))
+    @one_blas_thread()
+    def with_factor(
+        self, theta: np.ndarray, sites: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> tuple[SiteFit, Any, np.ndarray]:
+        """`fit`, the factor of the precision of q, and its means less the origin.
+
+        All points at once: for few.
+        """
+        fitted = self.fit(theta, sites)
+        return fitted, *self._solved(theta, fitted)
+
+    def _solved(self, theta: np.ndarray, fitted: SiteFit) -> tuple[Any, np.ndarray]:
+        """The factor of q, and its means less the origin."""
+        factor = self.assembly.factor(self.values(theta, fitted))
+        return factor, factor.solve(self.pull(theta, fitted))
 
     @one_blas_thread()
     def completed(self, theta: np.ndarray, fitted: SiteFit) -> SiteFit:
@@ -365,8 +326,7 @@ class SiteModel:
             return fitted
         mean, variance = np.empty_like(fitted.mean), np.empty_like(fitted.variance)
         for some in self.at_once(len(theta)):
-            factor = self._factor(theta[some], fitted.precision[some])
-            solved = factor.solve(self.assembly.pulled(fitted.linear[some]))
+            factor, solved = self._solved(theta[some], fitted.at(some))
             mean[some] = self._seen_by_rows(solved) + self.base
             variance[some] = self.assembly.products.variances(factor.selected_inverse())
         return fitted._replace(mean=mean, variance=variance)
@@ -376,10 +336,9 @@ class SiteModel:
         """Means and variances of all effects, for fitted points."""
         parts = []
         for some in self.at_once(len(theta)):
-            factor = self._factor(theta[some], fitted.precision[some])
-            mean = factor.solve(self.assembly.pulled(fitted.linear[some]))
+            factor, mean = self._solved(theta[some], fitted.at(some))
             variance = factor.selected_inverse()[:, self.assembly.pattern.diagonal]
-            parts.append((mean + self.assembly.prior_mean, variance))
+            parts.append((mean + self.origin, variance))
         return Effects(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     @one_blas_thread()
@@ -390,9 +349,16 @@ class SiteModel:
 
         Noise with one point is shared by all; ``centred`` leaves prior means out.
         """
-        factor = self._factor(theta, fitted.precision)
-        mean = factor.solve(self.assembly.pulled(fitted.linear))
-        centre = (mean if centred else mean + self.assembly.prior_mean).astype(noise.dtype)
+        factor, mean = self._solved(theta, fitted)
+        centre = (mean if centred else mean + self.origin).astype(noise.dtype)
         noise = np.broadcast_to(noise, (len(theta), *noise.shape[1:]))
         drawn: np.ndarray = factor.sample(noise) + centre[:, :, None]
         return drawn
+
+
+def _largest_move(
+    step_w: np.ndarray, step_r: np.ndarray, mean: np.ndarray, variance: np.ndarray
+) -> np.ndarray:
+    """Of the predictors of each point through a step of their sites, in posterior sds."""
+    size = np.abs(step_w) * variance + np.abs(step_r - step_w * mean) * np.sqrt(variance)
+    return size.max(axis=1, initial=0.0)

@@ -45,6 +45,7 @@ from curvi.linalg._operators import (
     preconditioned,
     projected,
 )
+from curvi.linalg._ordering import distinct as distinct
 from curvi.linalg._pattern import Pattern
 from curvi.linalg._preconditioners import (
     DiagonalMetric,

@@ -212,7 +212,11 @@ def eliminate(
     tails, heads = tails[by_row], heads[by_row]
     given = sparse.coo_matrix(pattern)
     known = places[given.row] * dimension + places[given.col]
-    own = np.isin(tails * dimension + heads, known)
+    keys = tails * dimension + heads  # sorted
+    at = np.searchsorted(keys, known)
+    known, at = known[at < len(keys)], at[at < len(keys)]
+    own = np.zeros(len(keys), bool)
+    own[at[keys[at] == known]] = True
     return Elimination(order, len(first), bounds, tails, heads, own)
 
 

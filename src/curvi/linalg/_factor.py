@@ -82,7 +82,8 @@ class Factor:
         self._log_det += log_det
         for point in np.flatnonzero(self._positive & ~good):
             self._give_up(int(point))
-        own[...] = inverse
+        if inverse is not own:
+            own[...] = inverse
         if bucket.shape[2]:
             below[...] = layout.times(below, layout.t(own))
             handed = (rest - layout.times(below, layout.t(below))).reshape(len(rest), -1)
@@ -125,7 +126,7 @@ class Factor:
         for bucket in self._plan.fronts.buckets:
             own, _, below, _ = self._quarters(bucket, self._store)
             at, _ = bucket.places
-            vectors[:, at] = solved = bucket.layout.apply(own, vectors[:, at])
+            vectors[:, at] = solved = bucket.layout.forward(own, vectors[:, at])
             if bucket.shape[2]:
                 pushed = bucket.layout.apply(below, solved)
                 bucket.sums.subtract(vectors, pushed.reshape(len(pushed), -1, vectors.shape[2]))
@@ -141,7 +142,7 @@ class Factor:
             here = vectors[:, at]
             if bucket.shape[2]:
                 here -= layout.apply(layout.t(below), vectors[:, later])
-            vectors[:, at] = layout.apply(layout.t(own), here)
+            vectors[:, at] = layout.backward(own, here)
         return vectors
 
     def _arranged(self, given: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
@@ -195,10 +196,11 @@ class Factor:
         plan = self._plan
         store = np.zeros_like(self._store)
         for bucket in reversed(plan.fronts.buckets):
-            times, t = bucket.layout.times, bucket.layout.t
+            layout = bucket.layout
+            times, t = layout.times, layout.t
             own, _, below, _ = self._quarters(bucket, self._store)
             diagonal, beside, across, rest = self._quarters(bucket, store)
-            diagonal[...] = times(t(own), own)
+            diagonal[...] = layout.covariance(own)
             if bucket.shape[2]:
                 regression = times(below, own)
                 rest[...] = np.take(store, bucket.targets, axis=1)

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from curvi.linalg._layout import Layout, layout_of
-from curvi.linalg._ordering import Order
+from curvi.linalg._ordering import Order, distinct
 
 
 class Supernodes(NamedTuple):
@@ -54,7 +54,7 @@ def supernodes(graph: sparse.csr_array, order: Order) -> Supernodes:
     owner = np.sort(renamed)  # of each position
     tails = np.repeat(renamed, np.diff(graph.indptr))
     forward = renamed[graph.indices] > tails
-    keys = np.unique(tails[forward] * size + position[graph.indices[forward]])
+    keys = distinct(tails[forward] * size + position[graph.indices[forward]])
     starts = np.searchsorted(stage, np.arange(stage.max(initial=-1) + 2))
     edges = np.searchsorted(keys, starts * size)
     inherited: list[list[np.ndarray]] = [[] for _ in range(len(starts) - 1)]
@@ -62,7 +62,7 @@ def supernodes(graph: sparse.csr_array, order: Order) -> Supernodes:
     for now in range(len(starts) - 1):
         own = np.concatenate([keys[edges[now] : edges[now + 1]], *inherited[now]])
         inherited[now] = []
-        own = np.unique(own)
+        own = distinct(own)
         parts.append(own)
         holder, later = np.divmod(own, size)
         first = np.flatnonzero(np.diff(holder, prepend=-1))

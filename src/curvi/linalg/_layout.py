@@ -8,6 +8,7 @@ numbers, where a call for each front would cost more than its arithmetic.
 from __future__ import annotations
 
 import numpy as np
+from scipy import linalg
 from scipy.linalg import lapack
 
 # Own block, beside it, below it, and the rest.
@@ -46,6 +47,21 @@ class OneByOne:
         """Products with vectors (points, count, columns, k)."""
         return left @ right
 
+    @classmethod
+    def forward(cls, own: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """``L^-1 b`` of what `inverse_root` left, for vectors as in `apply`."""
+        return cls.apply(own, right)
+
+    @classmethod
+    def backward(cls, own: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """``L^-T y``."""
+        return cls.apply(cls.t(own), right)
+
+    @classmethod
+    def covariance(cls, own: np.ndarray) -> np.ndarray:
+        """``L^-T L^-1``."""
+        return cls.times(cls.t(own), own)
+
     @staticmethod
     def inverse_root(own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Inverses W of Cholesky factors, log determinants (points,), and where all went well.
@@ -64,6 +80,49 @@ class OneByOne:
                     good[point] = False
         diagonal = np.diagonal(root, axis1=-2, axis2=-1)
         return inverse_of_lower(root), 2 * np.log(diagonal).sum(axis=(1, 2)), good
+
+
+class Alone(OneByOne):
+    """A large front with no later coordinates: its root L itself, which costs half of L^-1."""
+
+    @staticmethod
+    def inverse_root(own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """L in the place of the inverse; see `OneByOne.inverse_root`."""
+        good, log_det = np.ones(len(own), bool), np.zeros(len(own))
+        for point, (block,) in enumerate(own):
+            # LAPACK's upper triangle by columns is the lower one by rows.
+            root, failed = lapack.dpotrf(block.T, lower=0, clean=0, overwrite_a=1)
+            good[point] = not failed
+            block[...] = np.eye(len(block)) if failed else root.T
+            log_det[point] = 2 * np.log(np.diagonal(block)).sum()
+        return own, log_det, good
+
+    @classmethod
+    def forward(cls, own: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """See `OneByOne.forward`."""
+        return cls._solved(own, right, 1)
+
+    @classmethod
+    def backward(cls, own: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """See `OneByOne.backward`."""
+        return cls._solved(own, right, 0)
+
+    @staticmethod
+    def _solved(own: np.ndarray, right: np.ndarray, trans: int) -> np.ndarray:
+        pairs = zip(own[:, 0], right[:, 0], strict=True)
+        return np.stack([
+            linalg.solve_triangular(block.T, one, trans=trans, check_finite=False)
+            for block, one in pairs
+        ])[:, None]  # fmt: skip
+
+    @classmethod
+    def covariance(cls, own: np.ndarray) -> np.ndarray:
+        """See `OneByOne.covariance`."""
+        out = np.empty_like(own)
+        for (block,), (given,) in zip(out, own, strict=True):
+            lower = np.tril(lapack.dpotri(given.T, lower=0)[0].T)
+            np.add(lower, np.tril(lower, -1).T, out=block)
+        return out
 
 
 class SideBySide:
@@ -104,6 +163,21 @@ class SideBySide:
             out += left[:, :, j, :, None] * right[:, None, j]
         return out
 
+    @classmethod
+    def forward(cls, own: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """``L^-1 b`` of what `inverse_root` left, for vectors as in `apply`."""
+        return cls.apply(own, right)
+
+    @classmethod
+    def backward(cls, own: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """``L^-T y``."""
+        return cls.apply(cls.t(own), right)
+
+    @classmethod
+    def covariance(cls, own: np.ndarray) -> np.ndarray:
+        """``L^-T L^-1``."""
+        return cls.times(cls.t(own), own)
+
     @staticmethod
     def inverse_root(own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """See `OneByOne.inverse_root`."""
@@ -132,8 +206,12 @@ class SideBySide:
 Layout = OneByOne | SideBySide
 
 
-def layout_of(own: int, later: int, count: int, *, most: tuple[int, int] = (4, 16)) -> Layout:
+def layout_of(
+    own: int, later: int, count: int, *, most: tuple[int, int] = (4, 16), large: int = 256
+) -> Layout:
     """How a bucket's fronts lie: side by side, if they are small and many."""
+    if count == 1 and not later and own >= large:
+        return Alone()
     small = own <= most[0] and later <= most[1]
     return SideBySide() if small and count > 2 * (own + later) else OneByOne()
 

@@ -44,6 +44,8 @@ class Ordering:
         A graph has layers if those are at most so many times as wide as a coordinate's neighbours.
     fill : float
         Rounds are given up when they fill in so many times the entries of the matrix.
+    soon : int
+        What is dense after so many rounds has no small separators: nothing is dissected.
     dense_end : float
         A dissection is taken at once if its largest separator, which is dense in the end, has at
         most so many times the entries of the matrix.
@@ -53,6 +55,7 @@ class Ordering:
     leaf: int = 12
     thin: float = 2.5
     fill: float = 3.0
+    soon: int = 4
     dense_end: float = 1.0
 
     def candidates(self, graph: sparse.csr_array, places: np.ndarray | None) -> list[Order]:
@@ -67,11 +70,19 @@ class Ordering:
         degree = graph.nnz / size
         if _mean_width(layers) <= self.thin * (degree + 1):
             return [_dense_in_the_end(layers, self.dense)]
-        dissection = _dissection(graph, places, self.leaf)
-        if _largest(dissection) ** 2 <= self.dense_end * graph.nnz:
-            return [dissection]
         rounds = _rounds(graph, self.fill * degree)
-        return [dissection] if rounds is None else [rounds, dissection]
+        if rounds is not None and rounds.stage.max() <= self.soon:
+            return [rounds]
+        dissection = _dissection(graph, places, self.leaf)
+        if rounds is None or _largest(dissection) ** 2 <= self.dense_end * graph.nnz:
+            return [dissection]
+        return [rounds, dissection]
+
+
+def distinct(keys: np.ndarray) -> np.ndarray:
+    """Sorted keys, each once; NumPy's own hashes them, which takes ten times as long."""
+    ordered = np.sort(keys)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
 
 
 def _mean_width(layers: Order) -> float:

@@ -16,7 +16,7 @@ from scipy import linalg
 
 from curvi._core.errors import InputError
 from curvi.linalg._factor import Factor
-from curvi.linalg._ordering import Ordering
+from curvi.linalg._ordering import Ordering, distinct
 from curvi.linalg._plan import Plan, plan
 
 
@@ -80,7 +80,7 @@ class Pattern:
         every = np.arange(self.size)
         low = np.concatenate([np.minimum(one, other), every])
         high = np.concatenate([np.maximum(one, other), every])
-        self._keys = np.unique(low * self.size + high)
+        self._keys = distinct(low * self.size + high)
         self.columns, self.rows = np.divmod(self._keys, max(self.size, 1))
         self.diagonal = self.positions(every, every)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from curvi._core.errors import InputError
+from curvi.latent import RowSums
 from curvi.likelihoods import Likelihood
 from curvi.mixed._checks import (
     Pairs,
@@ -25,12 +26,11 @@ from curvi.mixed._checks import (
 from curvi.mixed._design import Design, Factor, Moments, arrange, joined
 from curvi.mixed._formula import Formula, Matrices, evaluate
 from curvi.mixed._hyper import INTERCEPT, Layout
-from curvi.mixed._large import part_of, present_levels
+from curvi.mixed._large import part_of, present_levels, sums_of
 from curvi.mixed._levels import Parts, Seen, seen
 from curvi.mixed._response import require_variation, response_of
-from curvi.mixed._sparse import SparseRows
 from curvi.mixed._standard import moves, origin_of, standardised
-from curvi.mixed._sums import Summed, Sums, dense_sums, sparse_sums
+from curvi.mixed._sums import DenseSums, Summed, dense_sums, gram_of_fixed, moved
 from curvi.mixed._table import (
     Scales,
     as_frame,
@@ -99,12 +99,12 @@ def learn(formula: Formula, parts: Parts, likelihood: Likelihood, scales: Scales
     design = finished(reader.empty)
     layout = layout_of(design, likelihood, scales, unit)
     levels = [factor.levels for factor in design.factors]
-    sums = total.moved(moves(finished(reader.empty, began)), levels, unit)
+    sums = moved(total, moves(finished(reader.empty, began)), levels, unit)
     pairs.announce(
         [next(f for f in design.factors if f.name == name) for name in blocks],
         matrices.common.crossed(known.example),
     )
-    inspect_design(design, sums.gram(len(names)), known.rows, likelihood)
+    inspect_design(design, gram_of_fixed(sums, len(names)), known.rows, likelihood)
     some = None if rows is None else standardised(finished(rows, began), layout)[0]
     summed = Summed(sums, began.shift / fixed, response / unit, some)
     return Learned(matrices, known.example, design, layout, summed)
@@ -159,26 +159,26 @@ class _Start(NamedTuple):
 
 def _pass(
     reader: _Reader, parts: Parts, count: int, pairs: Pairs
-) -> tuple[Sums, Moments, list[_Within], _Start, Design | None]:
-    """Sums and moments of all rows, and those rows that a large model begins with."""
+) -> tuple[RowSums | DenseSums, Moments, list[_Within], _Start, Design | None]:
+    """RowSums and moments of all rows, and those rows that a large model begins with."""
     empty = reader.empty
     start: _Start | None = None
     within = [_Within.of(*one) for one in reader.shapes()]
-    total: Sums | None = None
+    total: Any = None
     moments: Moments | None = None
     rows, kept = 0, []
     for part in _cut(parts(), reader.at_once):
         X, offset, y, factors = reader.read(part, rows)
         start = start or _Start.of(reader, X, y - offset, factors)
-        near, moved = start.without(X, factors)
+        near, nearer = start.without(X, factors)
         design = arrange(
-            near, empty.names, empty.scales, offset, y - start.shift.sum(), np.ones(len(y)), moved
+            near, empty.names, empty.scales, offset, y - start.shift.sum(), np.ones(len(y)), nearer
         )
-        sums = sparse_sums(SparseRows.of(design)) if empty.is_large else dense_sums(design)
+        sums: Any = sums_of(design) if empty.is_large else dense_sums(design)
         found = Moments.of(np.column_stack([X, offset, y, *(f.columns for f in factors)]))
         total = sums if total is None else total + sums
         moments = found if moments is None else moments + found
-        within = [one.after(*both) for one, *both in zip(within, factors, moved, strict=True)]
+        within = [one.after(*both) for one, *both in zip(within, factors, nearer, strict=True)]
         pairs.add(factors, reader.matrices.common.crossed(part))
         rows += len(y)
         if empty.is_large:

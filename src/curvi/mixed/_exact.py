@@ -8,7 +8,7 @@ import numpy as np
 
 from curvi.mixed._design import Design
 from curvi.mixed._hyper import Layout
-from curvi.mixed._sums import Sums, dense_sums
+from curvi.mixed._sums import DenseSums, dense_sums
 from curvi.mixed._system import Prior, Statistics, System, condition, prior_of
 
 _NUMBERS_AT_ONCE = 2**22  # in the largest array of a batch of systems
@@ -31,10 +31,10 @@ class GaussianMarginal:
     square: float
 
     @classmethod
-    def of(cls, design: Design, layout: Layout, sums: Sums | None = None) -> GaussianMarginal:
-        """Sums over rows are taken once, if not before; no later step touches a row."""
+    def of(cls, design: Design, layout: Layout, sums: DenseSums | None = None) -> GaussianMarginal:
+        """RowSums over rows are taken once, if not before; no later step touches a row."""
         sums = dense_sums(design) if sums is None else sums
-        return cls(sums.dense, prior_of(design), layout, sums.rows, sums.square)
+        return cls(sums.stats, prior_of(design), layout, sums.rows, sums.square)
 
     @property
     def at_once(self) -> int:

@@ -115,7 +115,7 @@ def _gaussian(
         summed = Summed(dense_sums(design), shift, design.y)
     else:
         shift = summed.shift
-    marginal = GaussianMarginal.of(design, layout, summed.sums)
+    marginal = GaussianMarginal.of(design, layout, summed.dense)
     start = layout.start(likelihood.extra_start(summed.response))
     density = shared("density", marginal)
     mode, hessian, reached = find_mode(density, start)

@@ -1,123 +1,80 @@
-r"""Models with many remaining effects: hyperparameters on a small design of points.
+"""Models with many random effects: the latent Gaussian engine, and a design of points for theta.
 
 The log marginal of theta is exact for Gaussian responses; otherwise it is the variational bound.
-Newton's method on a part of the table finds where to begin; on the whole table, points on a star
-(the centre and two points on every axis) give gradient and curvature, and the same points, with
-weights, carry the posterior: each with draws of the remaining effects.
+An ascent on a part of the table finds where to begin; on the whole table, points on a star carry
+the posterior, each with draws of the effects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy import linalg
+from scipy import sparse
 
-from curvi._core.memory import require_memory
+from curvi._core.threads import one_blas_thread
 from curvi.engine._recording import remembered
-from curvi.latent import root_of_precision, white_points
+from curvi.latent import (
+    Ascent,
+    Assembly,
+    Fixed,
+    GivenRest,
+    Groups,
+    Iteration,
+    Parabolas,
+    RowSums,
+    SiteFit,
+    SiteModel,
+    Star,
+    SummedModel,
+    level_columns,
+    root_of_precision,
+)  # fmt: skip
 from curvi.likelihoods import Likelihood
-from curvi.linalg import ascent, differences
 from curvi.mixed._design import Design, Factor, taken
 from curvi.mixed._hyper import Layout
-from curvi.mixed._sparse import (
-    SparseRows,
-    SparseSystem,
-    row_variances,
-    solve_sparse,
-    sparse_statistics,
-)  # fmt: skip
-from curvi.mixed._sums import Summed, Sums, sparse_sums
+from curvi.mixed._sums import Summed
 
-_DRAWS = 24  # of the remaining effects at each point
+_DRAWS = 24  # of the effects at each point
 _MOST_STORED = 6e7  # numbers in the table of conditional means
 _SMALL_ROWS = 40_000
-_ARM = 1.1  # of the star, in units of sqrt(dimension) sds
 _NEAR = 0.25  # sds that the mode may be from the centre of the star
-_STEPS = 40
-_TOLERANCE = 1e-5
-_LEAST = 1e-10
-_GAIN = 1e-2
+_PROBES, _MANY_NUMBERS = 32, 5e6  # traces of large factors are estimated
+_ROUGH = 1e-3  # accuracy of sites on the way to the mode
 
 
-@dataclass(frozen=True)
-class Point:
-    """The posterior of the effects at one theta."""
-
-    theta: np.ndarray
-    value: float  # log p(y, theta), or its bound
-    system: SparseSystem
-    converged: bool
-    sites: tuple[np.ndarray, np.ndarray] | None = None
-
-
-Evaluator = Callable[[np.ndarray, Point | None], Point]
+def components_of(design: Design) -> list[Fixed | Groups]:
+    """Fixed effects, then those of every factor."""
+    centre = np.zeros(len(design.names)) if design.centre is None else design.centre
+    fixed = Fixed(design.X, prior_scale=design.scales, prior_mean=centre, labels=design.names)
+    return [fixed, *(
+        Groups(f.codes, f.columns, f.name, bars=f.blocks, levels=f.levels, level_names=f.labels)
+        for f in design.factors
+    )]  # fmt: skip
 
 
-def gaussian_evaluator(rows: SparseRows, layout: Layout, sums: Sums) -> Evaluator:
-    """Exact log marginals: sums over rows are taken once."""
-
-    def evaluate(theta: np.ndarray, _: Point | None) -> Point:
-        noise = float(layout.extra_values(theta)[0])
-        solved = solve_sparse(rows, sums.sparse, layout.scale_factors(theta), noise**-2.0)
-        value = -sums.rows * (np.log(noise) + 0.5 * np.log(2 * np.pi))
-        value += 0.5 * (np.log(rows.prior.precision).sum() - sums.square / noise**2)
-        value += 0.5 * (solved.fit - solved.log_det)
-        value -= 0.5 * float(rows.prior.precision @ rows.prior.mean**2)
-        return Point(theta, float(value + layout.log_prior(theta)), solved, True)
-
-    return evaluate
+def sums_of(design: Design) -> RowSums:
+    """All that a Gaussian model takes from its rows."""
+    parts = [level_columns(f.codes, f.columns, f.levels) for f in design.factors]
+    A = sparse.csr_array(sparse.hstack([sparse.csr_array(design.X), *parts]))
+    return RowSums.of(A, design.y - design.offset)
 
 
-def variational_evaluator(rows: SparseRows, layout: Layout, likelihood: Likelihood) -> Evaluator:
-    """Bounds, maximised over the Gaussian of all effects; the sites of a point start the next."""
-    design = rows.design
-
-    def evaluate(theta: np.ndarray, near: Point | None) -> Point:
-        roots, extra = layout.scale_factors(theta), layout.extra_values(theta)
-        if near is not None and near.sites is not None:
-            weights, targets = near.sites
-        else:
-            base = design.offset + likelihood.predictor_start(design.y, design.trials)
-            wide = np.full(design.rows, 0.5)
-            _, slope, curved = likelihood.expected(base, wide, design.y, design.trials, extra)
-            weights = np.maximum(-curved, _LEAST)
-            targets = weights * (base - design.offset) + slope
-        last, converged = -np.inf, False
-        for _ in range(_STEPS):
-            stats = sparse_statistics(rows, weights, targets)
-            solved = solve_sparse(rows, stats, roots)
-            mean, variance = row_variances(rows, solved, roots)
-            value, slope, curved = likelihood.expected(
-                mean, variance, design.y, design.trials, extra
-            )
-            bound = _bound(rows, solved, float((value + 0.5 * weights * variance).sum()))
-            if abs(bound - last) < _TOLERANCE * max(1.0, 1e-3 * abs(bound)):
-                converged = True
-                break
-            damping = 1.0 if bound >= last - 1e-6 * abs(bound) else 0.5
-            last = bound
-            new_weights = np.maximum(-curved, _LEAST)
-            new_targets = new_weights * (mean - design.offset) + slope
-            weights = weights + damping * (new_weights - weights)
-            targets = targets + damping * (new_targets - targets)
-        total = bound + float(layout.log_prior(theta))
-        return Point(theta, total, solved, converged, (weights, targets))
-
-    return evaluate
-
-
-def _bound(rows: SparseRows, solved: SparseSystem, expected: float) -> float:
-    prior = rows.prior
-    shift = solved.rest_mean[: len(prior.mean)] - prior.mean
-    square = prior.precision @ shift**2 + (solved.rest_mean[len(prior.mean) :] ** 2).sum()
-    square = square + (solved.level_mean**2).sum()
-    return float(
-        expected - 0.5 * square + 0.5 * np.log(prior.precision).sum() - 0.5 * solved.log_det
-    )
+def model_of(
+    design: Design, layout: Layout, likelihood: Likelihood, sums: RowSums | None = None
+) -> SiteModel:
+    """The engine's model of a design; of a Gaussian one from sums, which are taken if not given."""
+    extra_start = likelihood.extra_start(design.y) if sums is None else [1.0] * len(layout.extras)
+    if likelihood.conjugate:
+        sums = sums_of(design) if sums is None else sums
+        bare = components_of(taken(design, np.arange(0)))
+        assembly = Assembly(bare, layout.extras, extra_start, gram=sums.gram)
+        probes = _PROBES if assembly.pattern.numbers > _MANY_NUMBERS else 0
+        return SummedModel.given(assembly, likelihood, sums, probes=probes)
+    assembly = Assembly(components_of(design), layout.extras, extra_start)
+    return SiteModel(assembly, likelihood, design.y, design.offset, design.trials)
 
 
 def part_of(design: Design, total: int | None = None, most: int = _SMALL_ROWS) -> Design:
@@ -151,82 +108,75 @@ def present_levels(design: Design) -> Design:
     )  # fmt: skip
 
 
-def find_on_part(evaluate: Evaluator, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mode and Hessian by Newton's method on differences, each point near the last."""
-    at, near = np.array(start), evaluate(start, None)
-
-    def density(thetas: np.ndarray) -> np.ndarray:
-        return np.array([evaluate(theta, near).value for theta in thetas])
-
-    hessian = -np.eye(len(at))
-    for _ in range(30):
-        _, gradient, hessian = differences(density, at)
-        step = ascent(gradient, hessian)
-        if gradient @ step < _GAIN:
-            break
-        for length in (1.0, 0.4, 0.1, 0.02):
-            trial = evaluate(at + length * step, near)
-            if trial.value > near.value:
-                break
-        else:
-            break
-        at, near = trial.theta, trial
-    return at, hessian
+def find_on_part(model: SiteModel, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mode and Hessian."""
+    mode = Ascent().mode(_rough(model), start)
+    return mode.theta, Ascent().hessian(_rough(model), mode)
 
 
-def star(
-    evaluate: Evaluator, centre: np.ndarray, root: np.ndarray
-) -> tuple[list[Point], np.ndarray, np.ndarray]:
-    """Points on a star, and the mode and sds (in its axes) that a parabola on each axis gives."""
-    arm = _ARM * np.sqrt(len(centre))
-    middle = evaluate(centre, None)
-    points, shift, sds = [middle], np.zeros(len(centre)), np.ones(len(centre))
-    for axis in range(len(centre)):
-        ends = [evaluate(centre + sign * arm * root[:, axis], middle) for sign in (1, -1)]
-        points += ends
-        slope = (ends[0].value - ends[1].value) / (2 * arm)
-        curvature = (2 * middle.value - ends[0].value - ends[1].value) / arm**2
-        sds[axis] = np.clip(curvature, 0.05, 20.0) ** -0.5
-        shift[axis] = np.clip(slope * sds[axis] ** 2, -5, 5)
-    return points, shift, sds
+def find_on_whole(
+    model: SiteModel, start: np.ndarray, covariance: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mode and about the covariance there, from those of a part."""
+    near_enough = Ascent(tolerance=len(start) * _NEAR**2)  # a star says where else the mode is
+    mode = near_enough.mode(_rough(model), start, covariance)
+    return mode.theta, mode.covariance
 
 
-def star_weights(dimension: int) -> np.ndarray:
-    """Weights of the star that give a standard normal its mean and covariance."""
-    outer = 1 / (2 * _ARM**2 * dimension)
-    return np.array([1 - 2 * dimension * outer] + [outer] * (2 * dimension))
+def _rough(model: SiteModel) -> SiteModel:
+    if model.likelihood.conjugate:
+        return model
+    return replace(model, iteration=Iteration(accuracy=_ROUGH))
 
 
-def draws_of(
-    rows: SparseRows, layout: Layout, points: list[Point], seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Theta, remaining effects, conditional means and covariances of levels, per component."""
-    first = rows.design.factors[0]
-    stored = len(points) * first.levels * first.size**2
-    count = int(np.clip(_MOST_STORED // stored, 2, _DRAWS)) // 2 * 2
-    thetas, rests, means, covariances = [], [], [], []
-    x = white_points(count, rows.prior.size, seed).T
-    # Few draws have variances of their own; the exact ones at the centre correct all points.
-    inverse = linalg.solve_triangular(
-        points[0].system.rest_root, np.eye(rows.prior.size), lower=True, check_finite=False
-    )
-    exact, drawn = (inverse**2).sum(axis=0), ((inverse.T @ x) ** 2).mean(axis=1)
-    scale = np.sqrt(exact / np.maximum(drawn, 1e-3 * exact))[:, None]
-    del inverse
-    for point in points:
-        roots, solved = layout.scale_factors(point.theta), point.system
-        moves = scale * linalg.solve_triangular(
-            solved.rest_root, x, lower=True, trans="T", check_finite=False
-        )
-        M = rows.scaled(roots[1:])
-        spread = np.einsum("kl,glm->gkm", roots[0], np.swapaxes(solved.level_root, 1, 2))
-        covariance = spread @ np.swapaxes(spread, 1, 2)
-        for move in moves.T:
-            thetas.append(point.theta)
-            rests.append(M @ (solved.rest_mean + move))
-            means.append(solved.given_rest(move) @ roots[0].T)
-            covariances.append(covariance)
-    return np.array(thetas), np.array(rests), np.array(means), np.array(covariances)
+def _more(design: Design, part: Design, rows: float, layout: Layout) -> np.ndarray:
+    """How much more the whole says of every hyperparameter: by levels, of the noise by rows."""
+    pairs = zip(layout.factors, design.factors, part.factors, strict=True)
+    times = [
+        np.full(sum(block.parameters for block in blocks), whole.levels / few.levels)
+        for blocks, whole, few in pairs
+    ]
+    return np.concatenate([*times, np.full(len(layout.extras), rows / part.rows)])
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """q at one theta: draws of all effects but those of the first factor, and these given them."""
+
+    fitted: SiteFit
+    rest: np.ndarray  # (draws, rest)
+    level_mean: np.ndarray  # (draws, levels, K)
+    level_covariance: np.ndarray  # (levels, K, K)
+    converged: bool
+
+
+class Points:
+    """Evaluates a model at one theta after the other, on the same noise."""
+
+    def __init__(self, model: SiteModel, design: Design, count: int, seed: int) -> None:
+        assembly, first = model.assembly, design.factors[0]
+        self.model = model
+        self.given = GivenRest(assembly.pattern, assembly.effects[1], first.size)
+        half = np.random.default_rng(seed).standard_normal((assembly.size, count // 2))
+        self.noise = np.concatenate([half, -half], axis=1)
+        self.scale = np.ones((len(self.given.rest), 1))
+
+    def __call__(self, theta: np.ndarray, near: Drawn | None) -> tuple[float, Drawn]:
+        """Log density, and draws."""
+        model, point, some = self.model, theta[None], self.given.rest
+        fitted, factor, mean = model.with_factor(point, None if near is None else near.fitted.sites)
+        value = float(fitted.bound[0] + model.assembly.log_prior(point)[0])
+        with one_blas_thread():
+            moves = factor.sample(self.noise[None])[0, some]
+            if near is None:
+                # Few draws have variances of their own; exact ones at the centre correct all.
+                exact = factor.selected_inverse()[0, model.assembly.pattern.diagonal[some]]
+                self.scale = np.sqrt(exact / np.maximum(moves.var(axis=1), 1e-3 * exact))[:, None]
+        rest = (mean[0, some, None] + self.scale * moves).T
+        values, pull = model.values(point, fitted)[0], model.pull(point, fitted)[0]
+        level_mean, covariance = self.given.moments(values, pull, rest)
+        converged = bool(model.converged(point, fitted).all())
+        return value, Drawn(fitted, rest + model.origin[some], level_mean, covariance, converged)
 
 
 def fit_large(
@@ -234,60 +184,56 @@ def fit_large(
     summed: Summed | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Components, their weights, and how it went; see the module."""
-    y = design.y if summed is None else summed.response
-    start = layout.start(likelihood.extra_start(y))
-    small = part_of(design) if summed is None else summed.part
-    on_part = partial(find_on_part, _evaluator(SparseRows.of(small), layout, likelihood))
-    mode, hessian = remembered("mode on a part", on_part, start)
-    ratio = max(1.0, min(
-        whole.levels / part.levels
-        for whole, part in zip(design.factors, small.factors, strict=True)
-    ))  # fmt: skip
-    root = root_of_precision(-hessian * ratio)
-    rows = SparseRows.of(design)
-    require_memory(
-        8.0 * (2 * len(start) + 4) * rows.prior.size**2,  # each point of a star keeps a factor
-        f"{2 * len(start) + 1} factors of {rows.prior.size} effects beside those of "
-        f"{design.factors[0].name}",
-        "make fixed factors of many levels groups, or leave out a group term",
-    )
-    evaluate = _evaluator(rows, layout, likelihood, None if summed is None else summed.sums)
-    points: list[Point] = []
+    model, mode, root = _beginning(design, layout, likelihood, summed)
+    first, count = design.factors[0], 2 * len(mode) + 1
+    stored = count * first.levels * first.size**2
+    draws = int(np.clip(_MOST_STORED // stored, 2, _DRAWS)) // 2 * 2
+    star = Star(Points(model, design, draws, seed))
+    found: list[Any] = []
 
-    def around(mode: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        points.clear()  # each holds a dense factor: those of two stars may not fit
-        found, *rest = star(evaluate, mode, root)
-        points.extend(found)
-        return rest[0], rest[1]
+    def around(mode: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, ...]:
+        found.clear()  # the draws of two stars may not fit
+        found.extend(star.points(mode, root))
+        return tuple(found[3])
 
-    shift, sds = remembered("star", around, mode, root)
+    seen = Parabolas(*remembered("star", around, mode, root))
     for _ in range(3):
-        if np.abs(shift / sds).max() < _NEAR and np.abs(np.log(sds)).max() < _NEAR:
+        if not seen.far(_NEAR):
             break
-        mode, root = mode + root @ shift, root * sds
-        shift, sds = remembered("star", around, mode, root)
-    if not points:  # the last star was that of an earlier process, without its factors
+        mode, root = mode + root @ seen.shift, root * seen.sds
+        seen = Parabolas(*remembered("star", around, mode, root))
+    if not found:  # the last star was that of an earlier process, without its draws
         around(mode, root)
-    near = bool(np.abs(shift / sds).max() < 2 * _NEAR)
-    values = np.array([point.value for point in points])
-    arms = np.concatenate([[0.0], np.full(2 * len(mode), 0.5 * _ARM**2 * len(mode))])
-    weights = star_weights(len(mode)) * np.exp(values - values[0] + arms)
-    weights = weights / weights.sum()
-    theta, rest, mean, covariance = draws_of(rows, layout, points, seed)
-    each = len(theta) // len(points)
+    points, thetas, values, _ = found
+    weights = star.weights(values)
     log_det = float(np.linalg.slogdet(root)[1])
-    evidence = values[0] + log_det + 0.5 * len(mode) * np.log(2 * np.pi)
+    near = bool(np.abs(seen.shift / seen.sds).max() < 2 * _NEAR)
+    covariances = np.stack([point.level_covariance for point in points])
     return {
-        "theta": theta, "weights": np.repeat(weights / each, each), "rest": rest,
-        "level_mean": mean, "level_covariance": covariance, "alias": np.arange(mean.shape[1]),
-        "log_ratios": np.zeros(0), "log_evidence": float(evidence),
+        "theta": np.repeat(thetas, draws, axis=0), "weights": np.repeat(weights / draws, draws),
+        "rest": np.concatenate([point.rest for point in points]),
+        "level_mean": np.concatenate([point.level_mean for point in points]),
+        "level_covariance": np.repeat(covariances, draws, axis=0),
+        "alias": np.arange(first.levels), "log_ratios": np.zeros(0),
+        "log_evidence": float(values[0] + log_det + 0.5 * len(mode) * np.log(2 * np.pi)),
         "converged": near and all(point.converged for point in points), "steps": len(points),
     }  # fmt: skip
 
 
-def _evaluator(
-    rows: SparseRows, layout: Layout, likelihood: Likelihood, sums: Sums | None = None
-) -> Evaluator:
-    if likelihood.conjugate:
-        return gaussian_evaluator(rows, layout, sums or sparse_sums(rows))
-    return variational_evaluator(rows, layout, likelihood)
+def _beginning(
+    design: Design, layout: Layout, likelihood: Likelihood, summed: Summed | None
+) -> tuple[SiteModel, np.ndarray, np.ndarray]:
+    """The model, about its mode, and about a root of the covariance of theta there."""
+    y = design.y if summed is None else summed.response
+    small = part_of(design) if summed is None else summed.part
+    part = model_of(small, layout, likelihood)
+    begin = layout.start(likelihood.extra_start(y))
+    mode, hessian = remembered("mode on a part", partial(find_on_part, part), begin)
+    rows = float(design.rows) if summed is None else summed.sums.rows
+    if small.rows == rows:
+        return part, mode, root_of_precision(-hessian)
+    whole = model_of(design, layout, likelihood, None if summed is None else summed.whole)
+    more = np.sqrt(_more(design, small, rows, layout))
+    root = root_of_precision(-hessian * np.outer(more, more))
+    mode, covariance = remembered("mode", partial(find_on_whole, whole), mode, root @ root.T)
+    return whole, mode, np.linalg.cholesky(covariance)

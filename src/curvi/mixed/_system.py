@@ -30,7 +30,7 @@ def remaining_columns(design: Design) -> np.ndarray:
 
 
 def over_levels(design: Design, values: np.ndarray) -> np.ndarray:
-    """Sums over the rows of each level of the first factor, along the first axis."""
+    """RowSums over the rows of each level of the first factor, along the first axis."""
     starts = design.starts
     there = np.flatnonzero(np.diff(starts, append=design.rows))  # a block has not every level
     if len(there) == len(starts):
@@ -51,7 +51,7 @@ class Statistics(NamedTuple):
 
 
 def statistics(design: Design, A: np.ndarray, w: np.ndarray, weighted: np.ndarray) -> Statistics:
-    """Sums with weights ``w`` and ``weighted`` = weight times target."""
+    """RowSums with weights ``w`` and ``weighted`` = weight times target."""
     Z = design.factors[0].columns
     wz, copies = w[:, None] * Z, design.weights
     size = Z.shape[1]
