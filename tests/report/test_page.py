@@ -185,6 +185,17 @@ def test_a_constant_has_no_direction(key):
     assert moving.sign.endswith("positive")
 
 
+def test_one_row_that_widens_the_model_for_all_others_is_a_misfit(key):
+    """Most bars between it and the others are empty, and expected to be: they show no fit."""
+    rng = generator(key)
+    good, seen = Verdict("good", "fine", (), ("a",)), rng.normal(size=200)
+    seen[0] = 1000.0
+    right = predictive(seen, rng.permuted(np.tile(seen, (50, 1)), axis=1), "y")
+    assert with_misses(good, [right]).level == "good"
+    wide = predictive(seen, seen.mean() + seen.std() * rng.normal(size=(100, 200)), "y")
+    assert with_misses(good, [wide]).level == "caution"
+
+
 def test_calibration_puts_right_probabilities_into_its_band_and_wrong_ones_outside(key):
     rng = generator(key)
     chance = rng.random(4000)

@@ -108,9 +108,7 @@ class LaunchCommand:
         began = time.time()
         while True:
             codes = [worker.poll() for worker in workers]
-            early = any(code is not None for code in codes) and not any(
-                (folder / str(rank)).exists() for rank in range(self.processes)
-            )
+            early = set(codes) != {None} and not (folder / "0").exists()
             if asked.by is not None and (early or None not in codes):
                 return 128 + asked.by  # before all had met, nobody has anything to finish
             if all(code == 0 for code in codes):

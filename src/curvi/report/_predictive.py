@@ -189,6 +189,8 @@ def missed(blocks: Iterable[Any]) -> str:
             continue
         values = seen[0].y if seen[0].kind == "points" else seen[0].top
         outside = (np.asarray(values) < bands[0].y) | (np.asarray(values) > bands[0].top)
+        if seen[0].kind == "bars":  # where nothing is, and nothing expected, nothing is explained
+            outside = outside[(np.asarray(values) > 0) | (np.asarray(bands[0].top) > 0)]
         if outside.sum() >= _LEAST_OUTSIDE and outside.mean() > _SHARE_OUTSIDE:
             return (
                 f"{int(outside.sum())} of {len(outside)} parts of the data are outside the range "
