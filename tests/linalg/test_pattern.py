@@ -232,3 +232,11 @@ def test_entries_outside_of_a_pattern_are_refused():
     factor = Pattern([1], [0], 3).factor(np.array([2.0, 1.0, 2.0, 1.0]))
     with pytest.raises(InputError, match="repeat each other"):
         ConstrainedFactor(factor, np.ones((2, 3)))
+
+
+def test_places_of_large_matrices_do_not_overflow():
+    """SciPy's indices have 32 bits, and products of two of them more."""
+    size = 70_000
+    chain = Pattern(np.arange(1, size), np.arange(size - 1), size)
+    last = np.asarray([size - 1], np.int32)
+    assert chain.positions(last, last)[0] == chain.entries - 1
