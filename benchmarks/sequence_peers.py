@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.clocks import Sampled, nuts
+from curvi.likelihoods import likelihood_of
 from curvi.sequences._series import as_series
 
 DRAWS = 4000  # of NUTS, to compare with; 400 effective ones are timed
@@ -38,7 +39,11 @@ def sampled(likelihood: str, y: np.ndarray) -> Sampled:
     import numpyro.distributions as dist
     from numpyro.infer import NUTS
 
-    offset, seen, length = as_series(y, None, likelihood).offset, np.isfinite(y), len(y)
+    offset, seen, length = (
+        as_series(y, None, likelihood_of(likelihood)).offset,
+        np.isfinite(y),
+        len(y),
+    )
 
     def volatility() -> Any:
         sd = numpyro.sample("level", dist.HalfNormal(1.0))

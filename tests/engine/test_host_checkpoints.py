@@ -9,6 +9,7 @@ import pytest
 
 import curvi
 from curvi.engine import _checkpoint
+from curvi.latent import FromPrecision
 from tests.engine.runs import CutError
 
 pytestmark = pytest.mark.float64_only
@@ -48,7 +49,22 @@ def series(checkpoint=None):
     return [model.smooth().mean, np.asarray(model.log_evidence_)]
 
 
-FITS = {"gaussian": mixed("gaussian"), "bernoulli": mixed("bernoulli"), "series": series}
+def many_hyperparameters(checkpoint=None):
+    """Importance sampling: five sds, and the noise."""
+    generator = np.random.default_rng(4)
+    y, eye = generator.normal(size=30), np.eye(30)
+    parts = [
+        FromPrecision(eye[:, 6 * j : 6 * j + 6], np.eye(6), f"sd {j}", scales={f"sd {j}": 1.0})
+        for j in range(5)
+    ]
+    model = curvi.LatentGaussian(parts).fit(y, checkpoint=checkpoint)
+    return [model.predict().mean, np.asarray(model.log_evidence_)]
+
+
+FITS = {
+    "gaussian": mixed("gaussian"), "bernoulli": mixed("bernoulli"), "series": series,
+    "latent": many_hyperparameters,
+}  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore")

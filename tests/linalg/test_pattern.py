@@ -256,3 +256,11 @@ def test_a_large_dense_front_keeps_its_root_in_the_place_of_the_inverse():
     halved = pattern.factor(values)
     assert halved.log_det[0] == -np.inf
     assert halved.log_det[1] == pytest.approx(factor.log_det[1])
+
+
+def test_places_of_large_matrices_do_not_overflow():
+    """SciPy's indices have 32 bits, and products of two of them more."""
+    size = 70_000
+    chain = Pattern(np.arange(1, size), np.arange(size - 1), size)
+    last = np.asarray([size - 1], np.int32)
+    assert chain.positions(last, last)[0] == chain.entries - 1

@@ -27,11 +27,11 @@ class Gap:
     Parameters
     ----------
     draws : int
-        Number of draws.
+        Number of draws, of which there are fewer where there are many effects.
     reach : float
         Sds of what lies between the quartiles, beyond which values are drawn in.
     numbers_at_once : float
-        Numbers of draws that are worked on side by side.
+        Numbers of draws that are worked on side by side; five times as many of one point at most.
     """
 
     draws: int = 512
@@ -44,13 +44,15 @@ class Gap:
         assembly, seen = model.assembly, model.seen
         rng = np.random.default_rng(0)
         # Single precision: values are only compared.
-        noise = rng.standard_normal((1, assembly.size, self.draws), np.float32)
+        most = max(64, int(5 * self.numbers_at_once / max(assembly.size, 1)))
+        draws = min(self.draws, most)
+        noise = rng.standard_normal((1, assembly.size, draws), np.float32)
         y, trials = (x[seen, None].astype(np.float32) for x in (model.y, model.trials))
         base = model.base[seen, None].astype(np.float32)
         A = assembly.A[seen].astype(np.float32)
         extra = assembly.extra_values(theta).astype(np.float32)
         out = np.zeros(len(theta))
-        step = max(1, int(self.numbers_at_once / (self.draws * max(assembly.size, 1))))
+        step = max(1, int(self.numbers_at_once / (draws * max(assembly.size, 1))))
         for first in range(0, len(theta), step):
             current_run().check()
             some = slice(first, first + step)

@@ -108,6 +108,7 @@ class Pattern:
         InputError
             If the pattern does not have one of them.
         """
+        rows, columns = np.asarray(rows, np.int64), np.asarray(columns, np.int64)
         low, high = np.minimum(rows, columns), np.maximum(rows, columns)
         keys = low * self.size + high
         found = np.searchsorted(self._keys, keys)
