@@ -7,6 +7,10 @@ best Gaussian follows from one-dimensional expectations per row; the few theta a
 from curvi.latent._anderson import Anderson as Anderson
 from curvi.latent._assembly import Assembly as Assembly
 from curvi.latent._component import Component, Precision
+from curvi.latent._gap import GapRule as GapRule
+from curvi.latent._gap import Reweighted as Reweighted
+from curvi.latent._gap import gap as gap
+from curvi.latent._gap import reweight as reweight
 from curvi.latent._importance import Mixture as Mixture
 from curvi.latent._importance import Proposal as Proposal
 from curvi.latent._importance import Weighted as Weighted
@@ -23,5 +27,9 @@ from curvi.latent._series import Autoregression, LocalTrend, RandomWalk, Season
 from curvi.latent._sites import Effects as Effects
 from curvi.latent._sites import SiteFit as SiteFit
 from curvi.latent._sites import SiteModel as SiteModel
+from curvi.latent._skewness import skewed as skewed
+from curvi.latent._whitened import JointDraws as JointDraws
+from curvi.latent._whitened import Trajectories as Trajectories
+from curvi.latent._whitened import run_chains as run_chains
 
 __all__ = ["Autoregression", "Component", "LocalTrend", "Precision", "RandomWalk", "Season"]
