@@ -224,6 +224,10 @@ def test_chains_keep_constraints_and_repeat_with_a_seed(key):
     np.testing.assert_allclose(runs[0].effects[..., :9].sum(axis=-1), 0.0, atol=1e-9)
     np.testing.assert_array_equal(runs[0].effects, runs[1].effects)
     assert not np.array_equal(runs[0].effects, runs[2].effects)
+    apart = Trajectories(chains=4, draws=5, copied=0.0)  # point by point, not side by side
+    one_by_one = run_chains(model, theta, weights, fitted, gaps, rule=apart, seed=1)
+    np.testing.assert_allclose(one_by_one.effects, runs[0].effects, atol=1e-9)
+    np.testing.assert_array_equal(one_by_one.point, runs[0].point)
 
 
 def test_kicks_are_doubled_where_trajectories_are_rejected():

@@ -52,6 +52,8 @@ class Trajectories:
         Points of theta that together weigh less do not take part.
     numbers_at_once : float
         Entries of factors side by side; where they are more, fewer points take part.
+    copied : float
+        Entries of factors, one for each chain, up to which chains go side by side.
     """
 
     chains: int = 32
@@ -63,6 +65,7 @@ class Trajectories:
     few: float = 0.2
     negligible: float = 1e-5
     numbers_at_once: float = 1e8
+    copied: float = 2e6
 
 
 class JointDraws(NamedTuple):
@@ -111,7 +114,7 @@ class JointDraws(NamedTuple):
             f"effects by at most {np.abs(self.moved).max():.2g} sd, with a standard error of at "
             f"most {share.max():.2g} sd"
         )
-        left_out = f"{1 - self.covered:.0%}"
+        left_out = f"{max(1 - self.covered, 0.0):.0%}"
         if left_out != "0%":
             told += f"; hyperparameters of {left_out} of the weight were left out"
         if min(self.accepted) < self.rule.few:
@@ -140,7 +143,8 @@ class _Turn(NamedTuple):
 
     state: _Whitened
     draws: np.ndarray  # of u - prior mean, and what q would have drawn: (chains, size, 2)
-    proposed: np.ndarray  # points of theta
+    moves: np.ndarray  # points of theta before, and those that were proposed: (2, chains)
+    refused: np.ndarray  # chance that each was not accepted
     accepted: tuple[float, float]
 
 
@@ -149,9 +153,9 @@ class _Joint:
 
     def __init__(
         self, model: SiteModel, theta: np.ndarray, weights: np.ndarray, fitted: SiteFit,
-        gaps: np.ndarray,
+        gaps: np.ndarray, rule: Trajectories,
     ) -> None:  # fmt: skip
-        self.model, self.theta, self.gaps = model, theta, gaps
+        self.model, self.theta, self.gaps, self.rule = model, theta, gaps, rule
         self.fitted = fitted = model.completed(theta, fitted)
         logs = np.log(weights) + gaps
         self.proposal = np.exp(logs - logs.max())
@@ -162,13 +166,41 @@ class _Joint:
         sites = fitted.linear * mean - 0.5 * fitted.precision * (v + mean**2)
         self.expected = (model.rows(theta, mean, v, (0,))[0] - sites)[:, model.seen].sum(axis=1)
 
-    def at(self, point: np.ndarray, factor: Any, z: np.ndarray) -> _Whitened:
-        """The value of g and its slopes, for the factor of these points."""
-        predictors = self.model._seen_by_rows(self.centre[point] + factor.sample(z))
-        fitted = self.fitted.at(point)
-        value, slope = excess(self.model, self.theta[point], fitted, predictors[..., None])
-        slope = factor.slopes_in_noise(slope[..., 0] @ self.model.assembly.A)
-        return _Whitened(point, z, value[:, 0] - self.expected[point], slope)
+    def _groups(self, point: np.ndarray) -> Iterator[tuple[Any, Any, Any]]:
+        """Points side by side, the chains that are there, and the factors.
+
+        Small factors are copied, one for each chain; of large ones chains at a point share a view.
+        """
+        if len(point) * self.model.assembly.pattern.numbers <= self.rule.copied:
+            yield point, slice(None), self.factor.at(point)
+            return
+        for k in np.unique(point).tolist():
+            yield slice(k, k + 1), np.flatnonzero(point == k), self.factor.at(slice(k, k + 1))
+
+    def at(self, point: np.ndarray, z: np.ndarray) -> _Whitened:
+        """The value of g and its slopes, of every chain."""
+        A, value, slope = self.model.assembly.A, np.empty(len(point)), np.empty_like(z)
+        for some, chains, factor in self._groups(point):
+            effects = self._sampled(some, factor, z[chains])
+            predictors = self.model._seen_by_rows(effects)
+            found, bent = excess(self.model, self.theta[some], self.fitted.at(some), predictors)
+            value[chains] = (found - self.expected[some][:, None]).ravel()
+            pulled = np.stack([A.T @ one for one in bent])
+            slope[chains] = _one_by_one(factor.slopes_in_noise(pulled))
+        return _Whitened(point, z, value, slope)
+
+    def _sampled(self, some: Any, factor: Any, z: np.ndarray) -> np.ndarray:
+        """Centred effects, (points, size, chains at each)."""
+        noise = z.reshape(len(self.gaps[some]), -1, z.shape[1]).swapaxes(1, 2)
+        drawn: np.ndarray = self.centre[some][:, :, None] + factor.sample(noise)
+        return drawn
+
+    def effects(self, point: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """Centred effects of every chain."""
+        out = np.empty_like(z)
+        for some, chains, factor in self._groups(point):
+            out[chains] = _one_by_one(self._sampled(some, factor, z[chains]))
+        return out
 
     def propose(self, rng: np.random.Generator, count: int) -> np.ndarray:
         """Points by the corrected weights of the bound."""
@@ -178,23 +210,23 @@ class _Joint:
         """Move theta with z as it is, then z with theta as it is."""
         count = len(state.point)
         point = self.propose(rng, count)
-        trial = self.at(point, self.factor.at(point), state.z)
+        trial = self.at(point, state.z)
         gain = trial.value - self.gaps[point] - state.value + self.gaps[state.point]
-        moved = np.log(rng.random(count)) < gain
+        refused = -np.expm1(np.minimum(np.where(np.isnan(gain), -np.inf, gain), 0.0))
+        moves, moved = np.stack([state.point, point]), rng.random(count) >= refused
         state = state.where(moved, trial)
-        factor = self.factor.at(state.point)
         momentum = rng.standard_normal(state.z.shape)
-        now, p = self._trajectory(state, momentum, factor, kicks)
+        now, p = self._trajectory(state, momentum, kicks)
         gain = now.value - 0.5 * (now.z**2 + p**2).sum(axis=1)
         gain -= state.value - 0.5 * (state.z**2 + momentum**2).sum(axis=1)
         good = np.log(rng.random(count)) < gain
         state = state.where(good, now)
-        pair = factor.sample(np.stack([state.z, momentum], axis=2))
-        pair += self.centre[state.point][:, :, None]
-        return _Turn(state, pair, point, (float(good.mean()), float(moved.mean())))
+        pair = [self.effects(state.point, noise) for noise in (state.z, momentum)]
+        accepted = (float(good.mean()), float(moved.mean()))
+        return _Turn(state, np.stack(pair, axis=2), moves, refused, accepted)
 
     def _trajectory(
-        self, state: _Whitened, p: np.ndarray, factor: Any, kicks: int
+        self, state: _Whitened, p: np.ndarray, kicks: int
     ) -> tuple[_Whitened, np.ndarray]:
         """A quarter of a turn: half a kick, a rotation, half a kick, and again."""
         angle = 0.5 * math.pi / kicks
@@ -202,9 +234,14 @@ class _Joint:
         for _ in range(kicks):
             p = p + 0.5 * angle * state.slope
             z, p = cos * state.z + sin * p, cos * p - sin * state.z
-            state = self.at(state.point, factor, z)
+            state = self.at(state.point, z)
             p = p + 0.5 * angle * state.slope
         return state, p
+
+
+def _one_by_one(columns: np.ndarray) -> np.ndarray:
+    """(points, size, chains at each) as (chains, size)."""
+    return columns.swapaxes(1, 2).reshape(-1, columns.shape[1])
 
 
 @one_blas_thread()
@@ -243,7 +280,7 @@ def run_chains(
     most = max(1, int(rule.numbers_at_once / model.assembly.pattern.numbers))
     order = np.argsort(-weights, kind="stable")[:most]
     order = order[np.cumsum(weights[order]) - weights[order] < 1 - rule.negligible]
-    target = _Joint(model, theta[order], weights[order], fitted.at(order), gaps[order])
+    target = _Joint(model, theta[order], weights[order], fitted.at(order), gaps[order], rule)
     with np.errstate(over="ignore", invalid="ignore"):  # such trajectories are not accepted
         turns = list(_turns(target, rule, np.random.default_rng(seed)))
     return _summary(target, turns, order, weights, rule)
@@ -253,7 +290,7 @@ def _turns(target: _Joint, rule: Trajectories, rng: np.random.Generator) -> Iter
     """Draws after a warm-up in which enough trajectories were accepted."""
     point = target.propose(rng, rule.chains)
     z = rng.standard_normal((rule.chains, target.model.assembly.size))
-    state, kicks = target.at(point, target.factor.at(point), z), rule.kicks
+    state, kicks = target.at(point, z), rule.kicks
     for _ in range(1 + rule.doublings):
         shares = []
         for _ in range(rule.warm_up):
@@ -275,18 +312,17 @@ def _summary(
     target: _Joint, turns: list[_Turn], order: np.ndarray, before: np.ndarray, rule: Trajectories
 ) -> JointDraws:
     """Moments of q, and what the moves add to them."""
-    model, count = target.model, len(order)
+    model = target.model
     point = np.stack([one.state.point for one in turns], axis=1)
-    proposed = np.stack([one.proposed for one in turns], axis=1)
     draws = np.stack([one.draws[..., 0] for one in turns], axis=1)  # (chains, draws, size)
     own = model.effects(target.theta, target.fitted)
     mean = own.mean - model.assembly.prior_mean
-
-    def visits(places: np.ndarray) -> np.ndarray:
-        return np.stack([np.bincount(row, minlength=count) for row in places]) / places.shape[1]
-
-    each_weights = target.proposal + visits(point) - visits(proposed)
     added = np.mean([one.draws[..., 0] - one.draws[..., 1] for one in turns], axis=0)
+    # What is expected of a move, in the place of whether it was made, has less noise.
+    each_weights = np.tile(target.proposal, (len(point), 1))
+    for one in turns:
+        for places, sign in zip(one.moves, (1, -1), strict=True):
+            each_weights[np.arange(len(point)), places] += sign * one.refused / len(turns)
     each = each_weights @ mean + added
     middle = each.mean(axis=0)
     variance = each_weights.mean(axis=0) @ (own.variance + (mean - middle) ** 2)
