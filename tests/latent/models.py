@@ -5,8 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import sparse
 
-from curvi.latent import Assembly, Autoregression, RandomWalk, SiteModel
+from curvi.latent import Assembly, Autoregression, Component, Precision, RandomWalk, SiteModel
 from curvi.likelihoods import likelihood_of
 
 FIRST_SD = 2.0
@@ -61,3 +62,33 @@ def dense_prior(theta, steps):
     covariance = jnp.exp(2 * theta[1]) / (1 - phi**2) * phi**lag
     zero = jnp.zeros((steps, steps))
     return jnp.block([[walk, zero], [zero, jnp.linalg.inv(covariance)]])
+
+
+class Levels(Component):
+    """One independent effect per level, N(0, sd^2); ``log sd`` is half-normal, or a number."""
+
+    def __init__(self, index, count, name, known_sd=None):
+        self.name, self.names = name, () if known_sd else (name,)
+        shape = (len(index), count)
+        self.A = sparse.csr_array((np.ones(len(index)), (np.arange(len(index)), index)), shape)
+        self.rows = self.columns = np.arange(count)
+        self.known = known_sd
+
+    def precision(self, theta):
+        log_sd = theta[:, 0] if self.names else np.full(len(theta), np.log(self.known))
+        values = np.exp(-2 * log_sd)[:, None] * np.ones(self.size)
+        return Precision(values, -2 * self.size * log_sd)
+
+    def log_prior(self, theta):
+        return (theta - 0.5 * np.exp(2 * theta)).sum(axis=1)
+
+
+def crossed_table(rng, rows, columns, share, sds=(1.5, 1.0)):
+    """A Bernoulli response in some cells of a crossed table, one row in each."""
+    cells = np.argwhere(rng.random((rows, columns)) < share)
+    one, other = cells.T
+    t = -1.0 + (sds[0] * rng.normal(size=rows))[one] + (sds[1] * rng.normal(size=columns))[other]
+    y = np.asarray(rng.random(len(t)) < 1 / (1 + np.exp(-t)), float)
+    every = Levels(np.zeros(len(y), int), 1, "intercept", known_sd=2.5)
+    components = [every, Levels(one, rows, "row"), Levels(other, columns, "column")]
+    return site_model(Assembly(components), likelihood_of("bernoulli"), y)

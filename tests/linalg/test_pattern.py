@@ -117,6 +117,9 @@ def test_a_factor_agrees_with_the_dense_matrix(case, lead, order):
     root = factor.sample(identity)
     np.testing.assert_allclose(root @ np.swapaxes(root, -1, -2), inverse, rtol=1e-10, atol=1e-10)
     np.testing.assert_allclose(factor.sample(identity[..., 0]), root[..., 0], atol=1e-12)
+    transposed = factor.slopes_in_noise(identity)
+    np.testing.assert_allclose(transposed, np.swapaxes(root, -1, -2), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(factor.slopes_in_noise(identity[..., 0]), root[..., 0, :])
 
 
 @settings(max_examples=40, deadline=None)
@@ -135,6 +138,10 @@ def test_matrices_side_by_side_equal_one_by_one(case):
         np.testing.assert_allclose(solved, alone.solve(right[point]), rtol=1e-11, atol=1e-12)
         selected = together.selected_inverse()[point]
         np.testing.assert_allclose(selected, alone.selected_inverse(), rtol=1e-11, atol=1e-12)
+    places = np.array([2, 0, 2])
+    some = together.at(places)
+    np.testing.assert_array_equal(some.log_det, together.log_det[places])
+    np.testing.assert_allclose(some.solve(right[places]), together.solve(right)[places], rtol=1e-12)
 
 
 @settings(max_examples=40, deadline=None)
@@ -159,6 +166,11 @@ def test_constraints_agree_with_a_basis_of_the_space_they_leave(case, count):
     np.testing.assert_allclose(constrained.selected_inverse(), selected, rtol=1e-9, atol=1e-9)
     root = constrained.sample(np.broadcast_to(np.eye(size), (2, size, size)))
     np.testing.assert_allclose(root @ np.swapaxes(root, 1, 2), inverse, rtol=1e-9, atol=1e-9)
+    repeated = constrained.at(np.array([1, 1]))
+    slopes = repeated.slopes_in_noise(right)
+    expected = (np.swapaxes(root[1:], 1, 2) @ right[..., None])[..., 0]
+    np.testing.assert_allclose(slopes, expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(repeated.solve(right[[1, 1]]), solved[[1, 1]], rtol=1e-9, atol=1e-9)
 
 
 @settings(max_examples=30, deadline=None)

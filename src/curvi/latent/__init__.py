@@ -11,6 +11,8 @@ from curvi.latent._component import Component, Precision
 from curvi.latent._estimator import LatentGaussian
 from curvi.latent._fixed import Fixed
 from curvi.latent._gap import Gap as Gap
+from curvi.latent._gap import Reweighted as Reweighted
+from curvi.latent._gap import reweight as reweight
 from curvi.latent._given import FromPrecision
 from curvi.latent._given_rest import GivenRest as GivenRest
 from curvi.latent._groups import Covariance, Groups
@@ -38,10 +40,14 @@ from curvi.latent._site_steps import Effects as Effects
 from curvi.latent._site_steps import Iteration as Iteration
 from curvi.latent._site_steps import SiteFit as SiteFit
 from curvi.latent._sites import SiteModel as SiteModel
+from curvi.latent._skewness import skewed as skewed
 from curvi.latent._star import Parabolas as Parabolas
 from curvi.latent._star import Star as Star
 from curvi.latent._summed import RowSums as RowSums
 from curvi.latent._summed import SummedModel as SummedModel
+from curvi.latent._whitened import JointDraws as JointDraws
+from curvi.latent._whitened import Trajectories as Trajectories
+from curvi.latent._whitened import run_chains as run_chains
 
 __all__ = [
     "Autoregression",

@@ -1,20 +1,27 @@
-r"""How far the bound lies below the log marginal likelihood, to second order.
+r"""How far the bound lies below the log marginal likelihood, given the hyperparameters.
 
-.. math:: \log p(y) - L = \log E_q\big[e^{g - E g}\big] \approx \tfrac12 \mathrm{Var}_q(g)
+With :math:`g(u) = \sum_i \ell_i(t_i) - (r_i t_i - \tfrac12 w_i t_i^2)`, the rows minus their sites,
 
-with :math:`g = \sum_i \ell_i(t_i) - (r_i t_i - \tfrac12 w_i t_i^2)`: the prior cancels.
+.. math:: p(y, u \mid \theta) = e^{L}\, q(u)\, e^{g - E_q g}, \qquad
+    \log p(y \mid \theta) - L = \log E_q\big[e^{g - E_q g}\big] \approx \tfrac12 \mathrm{Var}_q(g).
+
+The gap depends on theta, and a bound in the place of a log marginal likelihood shifts theta.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 
 from curvi._core.run import current_run
 from curvi._core.threads import one_blas_thread
 from curvi.latent._site_steps import SiteFit
 from curvi.latent._sites import SiteModel
+
+_QUARTILES = 2 * float(special.ndtri(0.75))  # the distance of those of a normal variable, in sds
 
 
 @dataclass(frozen=True)
@@ -30,17 +37,22 @@ class Gap:
         Number of draws, of which there are fewer where there are many effects.
     reach : float
         Sds of what lies between the quartiles, beyond which values are drawn in.
+    negligible : float
+        Points that together weigh less keep the mean gap of the others (`reweight`).
     numbers_at_once : float
         Numbers of draws that are worked on side by side; five times as many of one point at most.
     """
 
     draws: int = 512
     reach: float = 4.0
+    negligible: float = 1e-3
     numbers_at_once: float = 4e6
 
     @one_blas_thread()
     def __call__(self, model: SiteModel, theta: np.ndarray, fitted: SiteFit) -> np.ndarray:
-        """The gap of each point."""
+        """Half the variance of g under q for each theta, in nats; zero for Gaussian responses."""
+        if model.likelihood.conjugate or not len(model.seen):
+            return np.zeros(len(theta))
         assembly, seen = model.assembly, model.seen
         rng = np.random.default_rng(0)
         # Single precision: values are only compared.
@@ -66,11 +78,115 @@ class Gap:
                     model.likelihood.log_density(centred + base, y, trials, extra=extra[point])
                     - site
                 )
-                out[point] = 0.5 * self._bulk(found.sum(axis=0, dtype=np.float64)).var()
+                out[point] = 0.5 * drawn_in(found.sum(axis=0, dtype=np.float64), self.reach).var()
         return out
 
-    def _bulk(self, values: np.ndarray) -> np.ndarray:
-        """Values without outliers."""
-        low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
-        reach = self.reach * (high - low) / 1.349  # the distance of normal quartiles, in sds
-        return np.clip(values, middle - reach, middle + reach)
+
+def excess(
+    model: SiteModel, theta: np.ndarray, fitted: SiteFit, predictors: np.ndarray,
+    slopes: bool = True,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """``g``, and its slopes in the predictors.
+
+    Parameters
+    ----------
+    model : SiteModel
+        Rows and effects.
+    theta : array, shape (points, dimension)
+        Hyperparameters.
+    fitted : SiteFit
+        The best q of each.
+    predictors : array, shape (points, rows, k)
+        ``A (u - prior mean)``.
+    slopes : bool
+        Whether these are computed; otherwise they are zero.
+
+    Returns
+    -------
+    value, slope : arrays, shapes (points, k) and (points, rows, k)
+        Rows without a response have a slope of zero.
+    """
+    seen, slope = model.seen, np.zeros(predictors.shape if slopes else (0,))
+    t = predictors if len(seen) == predictors.shape[1] else predictors[:, seen]
+    linear, precision = fitted.linear[:, seen, None], fitted.precision[:, seen, None]
+    base, y, trials = (x[seen][:, None] for x in (model.base, model.y, model.trials))
+    given, extra = (t + base, y, trials), model.assembly.extra_values(theta)[:, None, None, :]
+    value = model.likelihood.log_density(*given, extra=extra) - t * (linear - 0.5 * precision * t)
+    if slopes:
+        first = model.likelihood.slopes(*given, extra=extra)[0]
+        slope[:, seen] = first - linear + precision * t
+    return value.sum(axis=1), slope
+
+
+def drawn_in(values: np.ndarray, reach: float) -> np.ndarray:
+    """Values whose outliers are moved to so many sds, which the quartiles measure."""
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    far = reach * (high - low) / _QUARTILES
+    return np.clip(values, middle - far, middle + far)
+
+
+class Reweighted(NamedTuple):
+    """Weights of theta from log marginal likelihoods in the place of bounds.
+
+    Attributes
+    ----------
+    weights : array, shape (points,)
+        They sum to one.
+    gap : array, shape (points,)
+        Of each bound.
+    log_evidence : float
+        What the gaps add to the log evidence.
+    moved : float
+        The largest change of a mean of theta, in sds.
+    """
+
+    weights: np.ndarray
+    gap: np.ndarray
+    log_evidence: float
+    moved: float
+
+    @property
+    def verdict(self) -> str:
+        """What was done, and what it changed."""
+        if not self.gap.any():
+            return "the marginal likelihood of the hyperparameters is exact"
+        return (
+            "the weights of the hyperparameters allow for the gap of the bound "
+            f"({self.weights @ self.gap:.2g} nats, to second order), "
+            f"which moved their means by at most {self.moved:.2g} sd"
+        )
+
+
+def reweight(
+    model: SiteModel, theta: np.ndarray, weights: np.ndarray, fitted: SiteFit,
+    gap: Gap | None = None,
+) -> Reweighted:  # fmt: skip
+    """Weights of points that the bound weighed, by what the gap says of each.
+
+    Parameters
+    ----------
+    model : SiteModel
+        Rows and effects.
+    theta, weights : arrays, shapes (points, dimension) and (points,)
+        Hyperparameters, and what they weigh by the bound.
+    fitted : SiteFit
+        The best q of each.
+    gap : Gap, optional
+        How the gaps are estimated.
+    """
+    gap = gap or Gap()
+    order = np.argsort(-weights, kind="stable")
+    before = np.cumsum(weights[order]) - weights[order]
+    some = order[before < 1 - gap.negligible]
+    found = gap(model, theta[some], fitted.at(some))
+    gaps = np.full(len(theta), float(np.average(found, weights=weights[some])))
+    gaps[some] = found
+    with np.errstate(divide="ignore"):
+        logs = np.log(weights) + gaps
+    corrected = special.softmax(logs)
+    spread = np.sqrt(np.maximum(weights @ (theta - weights @ theta) ** 2, 0.0))
+    change = np.abs((corrected - weights) @ theta)
+    moved = np.divide(change, spread, out=np.zeros_like(change), where=spread > 0)
+    return Reweighted(
+        corrected, gaps, float(special.logsumexp(logs)), float(moved.max(initial=0.0))
+    )

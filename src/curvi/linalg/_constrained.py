@@ -6,6 +6,8 @@ r"""Gaussians under linear constraints C u = 0, by conditioning (kriging).
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 
 from curvi._core.errors import InputError
@@ -65,6 +67,21 @@ class ConstrainedFactor:
     def sample(self, noise: np.ndarray) -> np.ndarray:
         """Draws under the constraints, from noise shaped as for `Factor.sample`."""
         return self._conditioned(self.factor.sample(noise))
+
+    def slopes_in_noise(self, slopes: np.ndarray) -> np.ndarray:
+        """Slopes in the noise of `sample`, from slopes in its draws."""
+        if slopes.ndim == self.log_det.ndim + 1:
+            return self.slopes_in_noise(slopes[..., None])[..., 0]
+        weights = self._inner @ (np.swapaxes(self._across, -1, -2) @ slopes)
+        return self.factor.slopes_in_noise(slopes - self.constraints.T @ weights)
+
+    def at(self, points: np.ndarray | slice) -> ConstrainedFactor:
+        """Those of some points of one leading axis, which may repeat."""
+        out = copy.copy(self)
+        out.factor = self.factor.at(points)
+        for name in ("_across", "_inner", "log_det"):
+            setattr(out, name, getattr(self, name)[points])
+        return out
 
     def selected_inverse(self) -> np.ndarray:
         """Covariances on the pattern, shape (..., entries)."""

@@ -12,6 +12,7 @@ follows from the roots down: with :math:`G = K W`,
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -190,6 +191,28 @@ class Factor:
             border = _t(self._border_inverse).astype(inner.dtype, copy=False) @ border
             inner -= self._beside.astype(inner.dtype, copy=False) @ border
         return self._returned(self._backward(inner), border, vectors)
+
+    def slopes_in_noise(self, slopes: np.ndarray) -> np.ndarray:
+        """Slopes in the noise of :meth:`sample` from slopes in its draws: its transpose.
+
+        Parameters
+        ----------
+        slopes : array, shape (..., size) or (..., size, k)
+            As the right-hand side of :meth:`solve`.
+        """
+        inner, border, vectors = self._arranged(slopes)
+        inner = self._forward(inner)
+        if border.shape[1]:
+            border = self._border_inverse @ (border - _t(self._beside) @ inner)
+        return self._returned(inner, border, vectors)
+
+    def at(self, points: np.ndarray | slice) -> Factor:
+        """Those of some points of one leading axis, which may repeat."""
+        out = copy.copy(self)
+        for name in ("_positive", "_log_det", "_store", "_beside", "_border_inverse", "log_det"):
+            setattr(out, name, getattr(self, name)[points])
+        out._lead = out.log_det.shape
+        return out
 
     def selected_inverse(self) -> np.ndarray:
         """Entries of the inverse on the pattern, shape (..., entries): covariances."""
