@@ -30,7 +30,7 @@ from curvi.report import (
     write_report,
 )
 from curvi.report._blocks import estimates_of, normal_estimate
-from curvi.report._common import repeat_tab
+from curvi.report._build import Page
 from curvi.report._numbers import plain, rounded, tick_labels, ticks
 from curvi.report._predictive import calibration, central, coverage, predictive, with_misses
 from curvi.report._text import text_of
@@ -174,8 +174,25 @@ def test_estimates_of_normal_draws_agree_with_the_normal_distribution(key):
     assert sampled.direction == pytest.approx(exact.direction, abs=0.01)
 
 
+class Plain(Page):
+    """A page without parts."""
+
+    def heading(self):
+        return "plain", ""
+
+    def verdict(self):
+        return Verdict("good", "fine")
+
+    def tiles(self):
+        return []
+
+    def repeat(self):
+        return "", {}
+
+
 def test_the_configuration_is_shown_in_the_letters_of_the_user():
-    assert "Fläche" in repeat_tab("call", {"target": "Fläche"}).blocks[1].text
+    page = Plain(None, call="call", configuration={"target": "Fläche"})
+    assert "Fläche" in page.report().tabs[-1].blocks[1].text
 
 
 def test_a_constant_has_no_direction(key):

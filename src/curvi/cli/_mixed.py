@@ -57,12 +57,12 @@ class FittedMixed:
 
     def report(self, *, title: str, call: str, configuration: dict[str, Any]) -> Report:
         """The page about it."""
-        from curvi.mixed._page import report_of
+        from curvi.mixed import MixedPage
 
-        return report_of(
-            self.model, title=title, call=call, configuration=configuration, notes=self.said,
-            seconds=self.seconds, facts=self.facts,
-        )  # fmt: skip
+        return MixedPage(
+            self.model, self.seconds, call=call, configuration=configuration, notes=self.said,
+            more_facts=self.facts,
+        ).report(title)  # fmt: skip
 
     def files(self) -> dict[str, Any]:
         """Tables and figures."""

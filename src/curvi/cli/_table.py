@@ -97,13 +97,12 @@ def table_report(
     notes: tuple[str, ...] = (),
 ) -> Report:  # fmt: skip
     """The page about a fitted table; without its rows where these were read in blocks."""
-    from curvi.glm._report import report_of
+    from curvi.glm import RegressionPage
 
-    return report_of(
-        fitted.estimator, fitted.X, fitted.y, title=title, target=fitted.target,
-        names=fitted.names, labels=fitted.classes, notes=notes, facts=fitted.facts(), call=call,
-        configuration=configuration,
-    )  # fmt: skip
+    return RegressionPage(
+        fitted.estimator, fitted.X, fitted.y, fitted.target, fitted.names, fitted.classes,
+        notes=notes, more_facts=fitted.facts(), call=call, configuration=configuration,
+    ).report(title)  # fmt: skip
 
 
 def fit_table(

@@ -67,11 +67,10 @@ class Exports:
         OSError
             If a file cannot be written.
         """
-        from curvi.diagnostics._report import report_of
+        from curvi.diagnostics._report import FitPage
         from curvi.report import write_report
 
-        page = report_of(self, names=names, title=title, observed=observed, replicated=replicated)
-        return write_report(page, path)
+        return write_report(FitPage(self, names, (observed, replicated)).report(title), path)
 
     def draw_report(
         self: Any, num_draws: int = 256, *, lipschitz: float = float("inf"), seed: int = 0

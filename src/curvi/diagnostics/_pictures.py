@@ -13,8 +13,7 @@ from curvi._core.text import printable
 from curvi._core.trees import flat_numbers
 from curvi.diagnostics._summary import names_of
 from curvi.plots import COLOURS, QUIET, RULE, draw_run, house_style, literal, new_figure, plot_fit
-from curvi.report import notebook_html
-from curvi.report._blocks import Estimate, Forest, estimates_of, normal_estimate
+from curvi.report import Estimate, estimates_of, normal_estimate, notebook_html
 
 _KINDS = ("fit", "forest", "pair", "convergence")
 
@@ -159,7 +158,7 @@ def _correlated(draws: np.ndarray, *, policy: Pictures = PICTURES) -> list[int]:
 @house_style
 def plot_forest(draws: np.ndarray, names: list[str]) -> Any:
     """Means with 50 % and 90 % intervals, hollow where zero is inside the latter."""
-    estimates = Forest("", tuple(estimates_of(names, draws))).estimates
+    estimates = estimates_of(names, draws)
     inner = np.quantile(draws, [0.25, 0.75], axis=0)
     figure = new_figure(7, 1.1 + 0.3 * max(len(names), 3))
     axis = figure.subplots()

@@ -48,6 +48,9 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
 
     _streaming = Streaming()
     _has_classes = False  # of attributes: regressors leave out the axis of blocks
+    _kind = "regression"  # in reports, as the next two
+    _effects = "changes of the expected response"
+    _scored = "Variance"
 
     prior: str = "normal"
     prior_scale: float = 1.0

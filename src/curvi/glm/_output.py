@@ -49,11 +49,11 @@ class Shown:
         InputError
             If X comes without y, or the file is there and is no report.
         """
-        from curvi.glm._report import report_of
+        from curvi.glm._report import RegressionPage
         from curvi.report import write_report
 
         check_is_fitted(self)
-        return write_report(report_of(self, X, y, title=title), path)
+        return write_report(RegressionPage(self, X, y).report(title), path)
 
     def plot_coefficients(self: Any) -> Any:
         """Draw the estimated coefficients as stems; returns a matplotlib figure."""

@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from curvi.report._numbers import percent, plain, rounded, tick_labels, ticks
+from curvi.report._numbers import percent, rounded, tick_labels, ticks
 
 LEVEL = 0.9  # of every interval on a page
-_MARGIN = 0.04  # of the width of an axis
 
 
 @dataclass(frozen=True)
@@ -156,6 +155,7 @@ class Forest:
     more: tuple[str, ...] = ()  # names of further columns
     signs: bool = True  # whether zero and the direction mean something
     total: int = 0  # number of estimates where only some are shown
+    margin: float = 0.04  # of the width of the axis, on either side
     kind: ClassVar[str] = "forest"
     _ends: tuple[float, float] = field(init=False, repr=False, default=(0.0, 1.0))
 
@@ -167,8 +167,18 @@ class Forest:
         if self.signs:
             low, high = min(low, 0.0), max(high, 0.0)
         width = (high - low) or abs(high) or 1.0
-        ends = (float(low - _MARGIN * width), float(high + _MARGIN * width))
+        ends = (float(low - self.margin * width), float(high + self.margin * width))
         object.__setattr__(self, "_ends", ends)
+
+    @classmethod
+    def largest(
+        cls, title: str, estimates: Sequence[Estimate], *, most: int = 500, **options: Any
+    ) -> Forest:
+        """A forest of all estimates, or of those with the largest means."""
+        shown = list(estimates)
+        if len(shown) > most:
+            shown = sorted(shown, key=lambda e: -abs(e.mean))[:most]
+        return cls(title, tuple(shown), total=len(estimates), **options)
 
     def place(self, value: float) -> float:
         """Per cent of the way along the axis."""
@@ -227,8 +237,3 @@ def normal_estimate(name: str, mean: float, sd: float, **more: Any) -> Estimate:
     half = float(special.ndtri(0.5 + LEVEL / 2)) * sd
     direction = float(special.ndtr(abs(mean) / sd)) if sd > 0 else float("nan")
     return Estimate(name, mean, sd, mean - half, mean + half, direction, **more)
-
-
-def shown(value: float) -> str:
-    """A number that stands alone."""
-    return plain(float(value))

@@ -6,7 +6,6 @@ import math
 
 _MINUS = "\N{MINUS SIGN}"
 _LARGE, _SMALL = 1e6, 1e-4  # beyond these numbers are written with an exponent
-_SURE = 0.999
 
 
 def rounded(value: float, error: float) -> str:
@@ -35,9 +34,9 @@ def plain(value: float, digits: int = 4) -> str:
     return _signed(text.rstrip("0").rstrip(".") if "." in text else text)
 
 
-def percent(share: float) -> str:
+def percent(share: float, *, sure: float = 0.999) -> str:
     """A probability as per cent, with more digits only near one."""
-    if share > _SURE:
+    if share > sure:
         return ">99.9 %"
     return f"{100 * share:.1f} %" if share > 0.99 else f"{100 * share:.0f} %"  # noqa: PLR2004
 

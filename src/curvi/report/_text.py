@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 from curvi._core.text import printable
 from curvi.report._blocks import Estimate, Facts, Forest
 from curvi.report._page import Report
 
-_WIDTH = 96
-_MOST = 12  # estimates that are shown
 _LEFT_TO_THE_PAGE = ("precision", "method", "draws", "family", "how it was found")
 
 
-def text_of(report: Report, *, most: int = _MOST) -> str:
+def text_of(report: Report, *, most: int = 12) -> str:
     """The verdict and what to do, what was fitted, and the clearest estimates."""
     verdict = report.verdict
     lines = [printable(report.title), printable(f"{verdict.word.upper()}: {verdict.headline}")]
-    for sentence in verdict.sentences:
-        lines += textwrap.wrap(printable(sentence), _WIDTH, initial_indent="  ",
-                               subsequent_indent="  ")  # fmt: skip
-    if verdict.level != "good" or len(verdict.advice) > 1:
-        lines += _bullets(verdict.advice if verdict.level != "good" else verdict.advice[1:])
+    lines += _wrapped(verdict.sentences, "  ", "  ")
+    lines += _wrapped(verdict.advice[verdict.level == "good" :], "  > ", "    ")
     lines += ["", *_facts(report), ""]
     lines += _estimates(report, most)
     return printable("\n".join(lines), keep="\n").replace("\N{MINUS SIGN}", "-")
 
 
-def _bullets(sentences: tuple[str, ...]) -> list[str]:
-    out: list[str] = []
-    for sentence in sentences:
-        out += textwrap.wrap(printable(sentence), _WIDTH, initial_indent="  > ",
-                             subsequent_indent="    ")  # fmt: skip
-    return out
+def _wrapped(sentences: Sequence[str], first: str, hanging: str, width: int = 96) -> list[str]:
+    """Lines of sentences, each of which begins with ``first``."""
+    return [
+        line
+        for sentence in sentences
+        for line in textwrap.wrap(
+            printable(sentence), width, initial_indent=first, subsequent_indent=hanging
+        )
+    ]
 
 
 def _facts(report: Report) -> list[str]:
@@ -45,11 +44,8 @@ def _facts(report: Report) -> list[str]:
             filter(None, (tile.value, tile.note))
         )
     width = max(map(len, facts))
-    out: list[str] = []
-    for name, fact in facts.items():
-        head = f"{printable(name):<{width}}  {printable(fact)}"
-        out += textwrap.wrap(head, _WIDTH, subsequent_indent=" " * (width + 2))
-    return out
+    lines = [f"{printable(name):<{width}}  {printable(fact)}" for name, fact in facts.items()]
+    return _wrapped(lines, "", " " * (width + 2))
 
 
 def _estimates(report: Report, most: int) -> list[str]:
