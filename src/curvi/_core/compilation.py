@@ -30,7 +30,6 @@ _UNOPTIMISED = {
 
 
 _compiled: list[Any] = []  # every function of curvi that JAX compiles
-_KEPT = 64  # users' functions and methods whose compiled code is kept
 _used: set[int] = set()  # hashes of them, since the caches were cleared
 
 
@@ -58,12 +57,15 @@ def clear_caches() -> None:
         jitted.clear_cache()
 
 
-def count_use(*key: Any) -> None:
-    """Count what code is compiled for, if it is new, and make room once there is too much."""
+def count_use(*key: Any, most: int = 64) -> None:
+    """Count what code is compiled for, if it is new, and make room once there is too much.
+
+    ``most``: functions and methods whose compiled code is kept.
+    """
     mark = hash(key)
     if mark in _used:
         return
-    if len(_used) >= _KEPT:
+    if len(_used) >= most:
         clear_caches()
     _used.add(mark)
 

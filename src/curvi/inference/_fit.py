@@ -36,7 +36,7 @@ from curvi.families import Family, MeanField, Params
 from curvi.inference._broken_start import broken_gradient
 from curvi.inference._growth import Accuracy, Grown, run_growing
 from curvi.inference._initial import (
-    COPIES,
+    SEARCH,
     FirstRun,
     around,
     continued,
@@ -60,20 +60,18 @@ from curvi.inference._inputs import (
 from curvi.inference._laplace import laplace_params, laplace_within
 from curvi.inference._plan import is_automatic, planned_draws
 from curvi.inference.ladder._climb import LADDER, check_ladder, climb
-from curvi.inference.ladder._first import FEW_DIMENSIONS, first_rung, has_more_draws
-from curvi.inference.ladder._sparsity import with_found_structure
+from curvi.inference.ladder._first import first_rung, has_more_draws
+from curvi.inference.ladder._sparsity import SIZES, with_found_structure
 from curvi.inference.ladder._state import Rung
 from curvi.objective import Draws, Stream
 from curvi.solvers import Method, TrustRegion
 from curvi.targets import AbstractTarget
 
-_LAPLACE_STEPS = 1000  # to the mode, at most
 _UNJUDGED = "Interrupted while the bound was evaluated: the last run is returned, unjudged."
 _OUTSIDE = (
     "The bound is not finite on fresh draws: q reaches outside the support of the target, or its "
     "log density overflows. "
 )
-_MANY_STEPS = 100  # in which any width that a proper posterior has is reached
 
 
 @in_precision_of_target
@@ -228,7 +226,7 @@ def fit(
         starts = optional_count(num_starts, "num_starts")
         if not isinstance(init, FitResult):
             validation.one_of(init, ("position", "laplace"), "init")
-        family.require_memory(target.dimension, target.dtype, copies=COPIES)
+        family.require_memory(target.dimension, target.dtype, copies=SEARCH.copies)
         plan = planned_draws(family, method, target, draws, num_draws, batch_size)
         problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
         key = validation.random_key(seed)
@@ -238,7 +236,7 @@ def fit(
         accuracy = tolerance or default_tolerance(target.dtype)
         noise = None if plan.fresh else draws_of(problem, key, Stream.FIXED_DRAWS)
         resources = Resources(key, target.rows, noise)
-        few = not automatic or target.dimension <= FEW_DIMENSIONS  # other starts are tried there
+        few = not automatic or target.dimension <= SIZES.few  # other starts are tried there
         again = not few and max_steps is None and has_more_draws(target)
         with hooks_for(progress, "ELBO", on_step, sign=-1.0) as hooks:
             budget = Budget(accuracy, steps, hooks)
@@ -269,7 +267,10 @@ def fit(
         return run.returned(result)
 
 
-def _start(init: Any, problem: VariationalProblem, call: _Call, resources: Resources) -> Params:
+def _start(
+    init: Any, problem: VariationalProblem, call: _Call, resources: Resources, *,
+    laplace_steps: int = 1000,
+) -> Params:  # fmt: skip
     target, execution = call.target, call.execution
     if isinstance(init, FitResult):
         return continued(problem.family, target, init)
@@ -278,7 +279,7 @@ def _start(init: Any, problem: VariationalProblem, call: _Call, resources: Resou
     found = None
     if init == "laplace":
         accuracy = default_tolerance(target.dtype)
-        limits = replace(call.budget, tolerance=accuracy, max_steps=_LAPLACE_STEPS, hooks=())
+        limits = replace(call.budget, tolerance=accuracy, max_steps=laplace_steps, hooks=())
         found = laplace_within(target, limits, execution)
     if found is None:  # not asked for, or no time for it
         return starting_params(problem, target, resources, evaluate_at, call.budget)
@@ -366,8 +367,13 @@ def _judged(
     return unjudged
 
 
-def _verdict(call: _Call, grown: Grown, first: FirstRun) -> tuple[Outcome, str, Evaluation]:
-    """Evaluate the bound on fresh draws, and let a bad one overrule the method's own verdict."""
+def _verdict(
+    call: _Call, grown: Grown, first: FirstRun, *, many_steps: int = 100
+) -> tuple[Outcome, str, Evaluation]:
+    """Evaluate the bound on fresh draws, and let a bad one overrule the method's own verdict.
+
+    ``many_steps``: in which any width that a proper posterior has is reached.
+    """
     ended, problem, target, outcome = grown.ended, grown.problem, call.target, grown.ended.outcome
     message = grown.message or first.message or outcome.sentence
     if outcome is Outcome.NON_FINITE and not ended.trace["accepted"].any():
@@ -385,7 +391,7 @@ def _verdict(call: _Call, grown: Grown, first: FirstRun) -> tuple[Outcome, str, 
             other = "" if isinstance(call.method, TrustRegion) else "method=TrustRegion(), "
             advice = outcome.sentence.replace("method=TrustRegion(), ", other)
             message = f"Diverged: {fall}. {advice}"
-    if outcome.is_failure or (outcome is Outcome.BUDGET and ended.steps >= _MANY_STEPS):
+    if outcome.is_failure or (outcome is Outcome.BUDGET and ended.steps >= many_steps):
         why = improper_sentence(target, problem.family, ended.params, first.start)
         message = why or message
     return outcome, message, found

@@ -9,7 +9,7 @@ from curvi._core.errors import InputError
 from curvi.diagnostics import FitResult
 from curvi.families import Family, SparsePrecision
 from curvi.inference.ladder._first import climbs
-from curvi.inference.ladder._sparsity import SPARSE_DRAWS
+from curvi.inference.ladder._sparsity import SIZES
 from curvi.io import Stream
 from curvi.objective import Draws, plan_draws
 from curvi.solvers import Method, NaturalGradient
@@ -43,7 +43,7 @@ def planned_draws(
     """Fixed draws where they pay; fresh ones where the method or the batches are stochastic."""
     if isinstance(family, SparsePrecision) and isinstance(method, NaturalGradient):
         if draws == "auto" and batch_size is None:  # exact Hessians need few draws
-            return Draws("normalised", SPARSE_DRAWS if num_draws is None else num_draws)
+            return Draws("normalised", SIZES.sparse_draws if num_draws is None else num_draws)
         if isinstance(draws, Draws):
             return draws
     stochastic = method.needs_fresh_draws or batch_size is not None

@@ -21,8 +21,6 @@ from curvi.interop._pymc_standardise import StandardSites, standard_sites
 from curvi.interop._standardise import SUFFIX
 from curvi.targets import Centring, Degrees, Labels, Target
 
-_MAX_ATTEMPTS = 20  # positions tried around an initial point where the log density is not finite
-
 
 def from_pymc(model: Any) -> Target:
     r"""The posterior of a PyMC model.
@@ -193,13 +191,17 @@ def _constrain(
 
 
 def _feasible(
-    log_density: Callable[..., Any], position: dict[str, Array], pymc: ModuleType
-) -> dict[str, Array]:
-    """The initial point, or a position near it where the log density is finite."""
+    log_density: Callable[..., Any], position: dict[str, Array], pymc: ModuleType, *,
+    attempts: int = 20,
+) -> dict[str, Array]:  # fmt: skip
+    """The initial point, or a position near it where the log density is finite.
+
+    ``attempts``: positions tried around an initial point where the log density is not finite.
+    """
     value = run_checked(partial(log_density, position), pymc)
     compiled = jax.jit(log_density)
     trial = position
-    for attempt in range(_MAX_ATTEMPTS):
+    for attempt in range(attempts):
         if np.isfinite(value if trial is position else compiled(trial)):
             return trial
         rng = np.random.default_rng(attempt)

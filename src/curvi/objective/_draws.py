@@ -37,11 +37,32 @@ from curvi.families import Base, Family, Normal
 KINDS = ("iid", "antithetic", "normalised", "whitened", "sobol")
 AnyArray = TypeVar("AnyArray", Array, np.ndarray)
 _TINY = float(np.finfo(np.float64).eps)  # keeps quantiles finite
-_DEFAULT_DRAWS = 32
-_DENSE_DRAWS = 128  # a full covariance overfits fewer: sds off by 6 % and more with 32
-_WORTH_WHITENING = 256  # draws: up to here d + 1 whitened draws beat 32 normalised ones
-_LARGEST_WHITENED = 1000  # above this dimension d + 1 fixed draws of full rank no longer fit
 _LARGEST_SOBOL = 21_201  # SciPy's table of direction numbers
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many draws a fit takes where none are asked for.
+
+    Parameters
+    ----------
+    usual : int
+        Of most families.
+    dense : int
+        Of a full covariance, which overfits fewer: sds off by 6 % and more with 32.
+    worth_whitening : int
+        Up to here d + 1 whitened draws beat 32 normalised ones.
+    largest_whitened : int
+        Dimension above which d + 1 fixed draws of full rank no longer fit.
+    """
+
+    usual: int = 32
+    dense: int = 128
+    worth_whitening: int = 256
+    largest_whitened: int = 1000
+
+
+COUNTS = Counts()
 
 
 @dataclass(frozen=True)
@@ -68,7 +89,7 @@ class Draws:
     """
 
     kind: str = "normalised"
-    num_draws: int = _DEFAULT_DRAWS
+    num_draws: int = COUNTS.usual
     fresh: bool = False
     per_row: bool = False
 
@@ -359,7 +380,7 @@ def _default_count(family: Family, dimension: int, kind: str) -> int:
     if kind == "whitened":
         needed = max(needed, family.num_noise(dimension) + 1)
     dense = family.min_fixed_draws(dimension) > dimension
-    needed = max(_DENSE_DRAWS if dense else _DEFAULT_DRAWS, needed)
+    needed = max(COUNTS.dense if dense else COUNTS.usual, needed)
     return needed + needed % 2
 
 
@@ -372,10 +393,12 @@ def _fewest(family: Family, dimension: int, kind: str) -> int:
 def _automatic(family: Family, dimension: int, num_draws: int | None) -> Draws:
     whitened_count = family.num_noise(dimension) + 1
     dense = family.min_fixed_draws(dimension) > dimension
-    if dense and dimension > _LARGEST_WHITENED:
+    if dense and dimension > COUNTS.largest_whitened:
         return Draws("antithetic" if (num_draws or 2) % 2 == 0 else "iid", num_draws or 32, True)
     kind = (
-        "whitened" if dense or whitened_count <= (num_draws or _WORTH_WHITENING) else "normalised"
+        "whitened"
+        if dense or whitened_count <= (num_draws or COUNTS.worth_whitening)
+        else "normalised"
     )
     count = _default_count(family, dimension, kind) if num_draws is None else num_draws
     if count == 1:

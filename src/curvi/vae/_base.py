@@ -26,11 +26,8 @@ from curvi.likelihoods import PIXELS, GaussianPixels, Pixels, pixels_for
 from curvi.vae._mapped import on_disk, refuse_blocks
 from curvi.vae._networks import ACTIVATIONS
 from curvi.vae._report import Reported
-from curvi.vae._training import MOST_EVALUATED_ROWS, Schedule, Trained, default_epochs
+from curvi.vae._training import EVALUATIONS, Schedule, Trained, default_epochs
 from curvi.vae._use import dtype_of
-
-_COPIES = 5  # of the weights: gradient, momentum, average, and the first draws in float64
-_FACTORS = 4  # of curvature between layers, with their roots
 
 
 class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
@@ -176,14 +173,21 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
     def _seed(self) -> int:
         return int(validation.random_source(self.random_state).randint(2**31 - 1))
 
-    def _require_memory(self, X: np.ndarray, networks: Sequence[Sequence[int]], draws: int) -> None:
-        """Refuse networks (sizes of their layers) or batches that would not fit into memory."""
+    def _require_memory(
+        self, X: np.ndarray, networks: Sequence[Sequence[int]], draws: int, *, copies: int = 5,
+        factors: int = 4,
+    ) -> None:  # fmt: skip
+        """Refuse networks (sizes of their layers) or batches that would not fit into memory.
+
+        ``copies``: of the weights: gradient, momentum, average, and the first draws in float64.
+        ``factors``: matrices of curvature between layers, with their roots.
+        """
         weights = sum((a + 1.0) * b for sizes in networks for a, b in pairwise(sizes))
         inner = sum(float(b) ** 2 for sizes in networks for b in sizes[1:-1])
-        size = X.itemsize * (_COPIES * weights + _FACTORS * inner)
+        size = X.itemsize * (copies * weights + factors * inner)
         what = f"training networks of hidden={tuple(self.hidden)} and latent={self.latent}"
         require_memory(size, what, "choose smaller layers")
-        rows = min(len(X), max(self.batch_size or 0, MOST_EVALUATED_ROWS))
+        rows = min(len(X), max(self.batch_size or 0, EVALUATIONS.most_rows))
         size = 2.0 * X.itemsize * draws * rows * sum(sum(sizes) for sizes in networks)
         what = f"an evaluation of {rows} rows, {draws} times each,"
         require_memory(size, what, "lower batch_size, num_draws or the number of classes")

@@ -27,8 +27,6 @@ from curvi.vae._objective import Rows, split
 from curvi.vae._training import Trained, num_held_out, train, with_measured_draws
 from curvi.vae._variance import ReconstructionVariance, reconstruction_variance
 
-_FIRST_SIGNAL = 0.1  # size of the first decoded images around their mean, in sds of the data
-
 Model = TypeVar("Model", bound="VAE")
 
 
@@ -296,8 +294,13 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
         trivial = objective.likelihood.trivial_elbo(some.x)
         return trained.judged(trivial, abs(trivial) + rows.x.shape[1])
 
-    def _first_params(self, likelihood: Pixels, rows: Any, seed: int) -> VAEParams:
-        """First weights; without ``init_scale`` the output biases explain the mean image."""
+    def _first_params(
+        self, likelihood: Pixels, rows: Any, seed: int, *, first_signal: float = 0.1
+    ) -> VAEParams:
+        """First weights; without ``init_scale`` the output biases explain the mean image.
+
+        ``first_signal``: size of the first decoded images around their mean, in sds of the data.
+        """
         learned, X = likelihood.variances, split(rows).features
         params = initial_params(
             np.random.default_rng([seed, 2]),
@@ -314,7 +317,7 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
         *hidden, last = params.decoder
         if isinstance(likelihood, GaussianPixels):
             # Random weights of unit size would decode to noise far above the data's own spread.
-            last = np.asarray(last) * np.asarray(_FIRST_SIGNAL * likelihood.scale, last.dtype)
+            last = np.asarray(last) * np.asarray(first_signal * likelihood.scale, last.dtype)
         bias = likelihood.outputs_for(X.mean(axis=0))
         return params._replace(decoder=with_output_bias((*hidden, last), bias))
 

@@ -6,10 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Moments still move where both are exceeded.
-_DRIFT_ERRORS, _DRIFT_SDS = 4.5, 0.05
-_ROUNDING = 1e-12  # relative range of draws that do not differ
-
 
 class Convergence(NamedTuple):
     """What the kept draws of all chains say about themselves.
@@ -33,8 +29,11 @@ class Convergence(NamedTuple):
         return bool((self.drift == 0).all())
 
 
-def convergence_of(kept: np.ndarray) -> Convergence:
-    """Effective numbers and drifts of draws, shape (times, chains, dimension)."""
+def convergence_of(kept: np.ndarray, *, rounding: float = 1e-12) -> Convergence:
+    """Effective numbers and drifts of draws, shape (times, chains, dimension).
+
+    ``rounding``: relative range of draws that do not differ.
+    """
     times, chains, _ = kept.shape
     # Around a value of their own, so that squares keep their digits.
     centre = kept[0].mean(axis=0, dtype=np.float64)
@@ -43,7 +42,7 @@ def convergence_of(kept: np.ndarray) -> Convergence:
     mean = sums.first.sum(axis=0) / (times * chains)
     total = sums.around(mean).sum(axis=0) / (times * chains)
     # Rounding alone moves what is constant, such as the corner of a Cholesky factor.
-    constant = total <= (_ROUNDING * np.maximum(np.abs(centre), np.abs(mean + centre))) ** 2
+    constant = total <= (rounding * np.maximum(np.abs(centre), np.abs(mean + centre))) ** 2
     total = np.where(constant, 1.0, total)
     between = np.where(constant, 0.0, (sums.first / times).var(axis=0))
     most = float(chains * times)
@@ -87,9 +86,12 @@ class _Sums(NamedTuple):
         return self.second - 2 * mean * self.first + self.times * mean**2
 
 
-def _drift(change: np.ndarray) -> np.ndarray:
-    """Mean over the chains of a change between two halves, zero within its error."""
+def _drift(change: np.ndarray, *, errors: float = 4.5, sds: float = 0.05) -> np.ndarray:
+    """Mean over the chains of a change between two halves, zero within its error.
+
+    A mean still moves where both are exceeded: so many standard ``errors``, and posterior ``sds``.
+    """
     drift = change.mean(axis=0)
     error = change.std(axis=0) / np.sqrt(len(change))
-    moving = (np.abs(drift) > _DRIFT_ERRORS * error) & (np.abs(drift) > _DRIFT_SDS)
+    moving = (np.abs(drift) > errors * error) & (np.abs(drift) > sds)
     return np.where(moving, drift, 0.0)

@@ -19,14 +19,11 @@ from scipy import linalg
 
 from curvi.families._host import HostMap
 
-_FARTHEST = 20.0  # products of standardised numbers beyond this are outliers
-_LEAST, _NOISES = 0.3, 3.0  # total of squares over all j, beside its noise, that makes a global
-_MOST_GLOBALS = 12
-
 
 def find_globals(
-    place: HostMap, positions: np.ndarray, gradients: np.ndarray
-) -> tuple[tuple[int, ...], np.ndarray]:
+    place: HostMap, positions: np.ndarray, gradients: np.ndarray, *, farthest: float = 20.0,
+    least: float = 0.3, noises: float = 3.0, most: int = 12,
+) -> tuple[tuple[int, ...], np.ndarray]:  # fmt: skip
     """The coordinates that govern the spread of others, strongest first, and the score of each.
 
     Parameters
@@ -35,6 +32,12 @@ def find_globals(
         A Gaussian q, without globals of its own.
     positions, gradients : array, shape (draws, dimension)
         Independent draws of q, and the gradients of log p there.
+    farthest : float
+        Products of standardised numbers beyond it are outliers.
+    least, noises : float
+        A global has a total of squares over all j above ``least`` and so many times its noise.
+    most : int
+        Number of globals.
     """
     good = np.isfinite(gradients).all(axis=1)
     centred, pulled = positions[good] - place.mean, gradients[good]
@@ -42,7 +45,7 @@ def find_globals(
     inverse = linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
     own = np.sqrt(np.sum(inverse**2, axis=0))  # root of the conditional precision
     standardised = centred @ inverse.T @ inverse / own
-    product = np.clip(pulled / own * standardised, -_FARTHEST, _FARTHEST)
+    product = np.clip(pulled / own * standardised, -farthest, farthest)
     product -= product.mean(axis=0)
     marginal = centred / np.sqrt(np.sum(factor**2, axis=1))
     change = product.T @ marginal / count
@@ -50,8 +53,8 @@ def find_globals(
     noise = float(np.sum(np.mean(product**2, axis=0))) / count
     score = np.sum(change**2, axis=0) - noise
     # The total of d squared errors has a spread of about sqrt(2 / d) of itself.
-    limit = _LEAST + _NOISES * noise * np.sqrt(2 / len(score))
-    order = np.argsort(-score)[:_MOST_GLOBALS]
+    limit = least + noises * noise * np.sqrt(2 / len(score))
+    order = np.argsort(-score)[:most]
     return tuple(int(k) for k in order if score[k] > limit), score
 
 

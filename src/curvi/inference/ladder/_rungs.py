@@ -14,15 +14,16 @@ from curvi.families._host import HostMap
 from curvi.families._sparse_host import SparseMap
 from curvi.inference._initial import around
 from curvi.inference.ladder._corrections import (
-    effort_of,
+    SPENDING,
+    Spending,
     moved,
-    number_to_weight,
     weighted,
     with_own_moments,
 )
-from curvi.inference.ladder._dense_rows import Following
+from curvi.inference.ladder._dense_rows import FOLLOWING, Following, FollowingSteps
 from curvi.inference.ladder._first import number_of_draws
 from curvi.inference.ladder._globals import conditional_start, find_globals
+from curvi.inference.ladder._hamiltonian import TRAJECTORIES, Trajectories
 from curvi.inference.ladder._recentre import Recentred
 from curvi.inference.ladder._sparsity import sparse_family, structure_holds
 from curvi.inference.ladder._state import Candidate, State
@@ -152,9 +153,12 @@ class FollowDenseRows:
     ----------
     gain : float
         Nats that make a richer family worth its name.
+    steps : FollowingSteps
+        Of the fit.
     """
 
     gain: float = 0.2
+    steps: FollowingSteps = FOLLOWING
 
     def applies(self, state: State) -> bool:
         """Whether a sparse q with a dense block does not fit."""
@@ -168,7 +172,8 @@ class FollowDenseRows:
         assert isinstance(place, SparseMap)  # noqa: S101  for the type checker
         curvature = Curvature(target.density, target.rows, place.structure)
         family = replace(state.candidate.family, follows=True)  # type: ignore[type-var]
-        following, gained = Following(state.density, curvature, place, state.generator(7)).run()
+        rng = state.generator(7)
+        following, gained = Following(state.density, curvature, place, rng, self.steps).run()
         fitted = state.judged(family, following.params(target.dtype))
         better = fitted is not None and (gained > self.gain or (gained > 0 and fitted.close))
         return _with_better(state, "scales that follow dense rows", fitted, better=better)
@@ -176,7 +181,22 @@ class FollowDenseRows:
 
 @dataclass(frozen=True)
 class ImportanceWeights:
-    """Weights for draws of q, where q is close and no tail of the target is heavier."""
+    """Weights for draws of q, where q is close and no tail of the target is heavier.
+
+    Parameters
+    ----------
+    fewest, most : int
+        Draws, unless mc_tolerance asks for more.
+    most_for_tolerance : int
+        Draws, whatever it asks for.
+    numbers : float
+        That the log density at these draws computes.
+    """
+
+    fewest: int = 1024
+    most: int = 4096
+    most_for_tolerance: int = 2**16
+    numbers: float = 1e8
 
     def applies(self, state: State) -> bool:
         """Whether q is close, and nothing corrects it yet."""
@@ -188,20 +208,39 @@ class ImportanceWeights:
 
     def climb(self, state: State) -> State:
         """Weigh draws of q; a few that carry the rest are no answer."""
-        best, place = state.candidate, state.candidate.map
-        count = number_to_weight(state.target, best, state.mc_tolerance)
+        place, count = state.candidate.map, self._number(state)
         if isinstance(place, SparseMap):
             noise = with_own_moments(place, normalise(state.noise(count, 2)))
         else:
             noise = whiten(state.noise(max(count, number_of_draws(state.target.dimension)), 2))
-        correction = weighted(state.density, best, noise)
+        correction = weighted(state.density, state.candidate, noise)
         note = "a few carry the rest" if correction is None else "corrected"
         return replace(state, correction=correction).noted("importance weights", note)
+
+    def _number(self, state: State) -> int:
+        """How many draws are worth a weight."""
+        affordable = self.numbers / max(state.target.density.cost.numbers, 1.0)
+        needed = 0.0
+        if state.mc_tolerance is not None:
+            lost = 1 / state.candidate.relative_ess - 1
+            needed = min(lost / state.mc_tolerance**2, self.most_for_tolerance)
+        return int(np.clip(affordable, self.fewest, max(self.most, needed)))
 
 
 @dataclass(frozen=True)
 class HMC:
-    """Draws of the target by Hamiltonian Monte Carlo from draws of q, which it judges."""
+    """Draws of the target by Hamiltonian Monte Carlo from draws of q, which it judges.
+
+    Parameters
+    ----------
+    spending : Spending
+        What it may cost.
+    trajectories : Trajectories
+        How its chains move.
+    """
+
+    spending: Spending = SPENDING
+    trajectories: Trajectories = TRAJECTORIES
 
     def applies(self, state: State) -> bool:
         """Whether nothing corrects q yet."""
@@ -209,7 +248,8 @@ class HMC:
 
     def climb(self, state: State) -> State:
         """Move many chains until their moments have converged."""
-        effort = effort_of(state.target, state.mc_tolerance, state.budget.left)
+        effort = self.spending.effort(state.target, state.mc_tolerance, state.budget.left)
+        effort = replace(effort, trajectories=self.trajectories)
         rng = state.generator(3)
         correction, note = moved(state.target, state.density, state.candidate, rng, effort)
         return replace(state, correction=correction).noted("HMC", note)

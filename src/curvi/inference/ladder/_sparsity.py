@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,11 +12,6 @@ from curvi.families._sparse_host import SparseMap
 from curvi.objective._curvature import Curvature, find_curvature, work_of
 from curvi.targets import AbstractTarget
 
-SPARSE_DRAWS = 32
-MOST_FULL = 1000  # coordinates, up to which the ladder begins with a full covariance
-_MOST_DIMENSIONS = 100_000
-_MOST_WORK = 1e11  # numbers that looking for a structure may compute
-_CHECKED = 2  # draws of a fitted q
 _SEED = 0x5A  # of the positions and groups that show a structure
 _NOT_SPARSE = (
     "the Hessian of this log density is not sparse, or not the same everywhere; use LowRank(10), "
@@ -28,10 +23,52 @@ _OTHER_ENTRIES = (
 )
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Which family a ladder begins with, and on how many draws.
+
+    Parameters
+    ----------
+    most_full : int
+        Coordinates up to which it begins with a full covariance.
+    most_dense : int
+        Coordinates up to which a Hessian without zeros has a full covariance.
+    most_sparse : int
+        Coordinates up to which a sparse one is looked for.
+    work_of_search, work_of_fit : float
+        Numbers that looking for a structure, and the gradients of one fit, may compute.
+    steps : int
+        Of a run, by which its work is judged.
+    fewest_draws, draws_per_dimension
+        Of a full covariance; whole batches of the fewest.
+    sparse_draws : int
+        Of a sparse precision.
+    few : int
+        Coordinates up to which a run goes on to the end.
+    least_progress : float
+        Nats per step and root of a dimension that are worth going on for.
+    """
+
+    most_full: int = 1000
+    most_dense: int = 2000
+    most_sparse: int = 100_000
+    work_of_search: float = 1e11
+    work_of_fit: float = 1e12
+    steps: int = 30
+    fewest_draws: int = 128
+    draws_per_dimension: float = 1.15
+    sparse_draws: int = 32
+    few: int = 30
+    least_progress: float = 0.02
+
+
+SIZES = Sizes()
+
+
 def may_be_sparse(target: AbstractTarget) -> bool:
     """Whether a structure is worth looking for: it costs some hundred products."""
-    wide = MOST_FULL < target.dimension <= _MOST_DIMENSIONS
-    return wide and work_of(target) <= _MOST_WORK
+    wide = SIZES.most_full < target.dimension <= SIZES.most_sparse
+    return wide and work_of(target) <= SIZES.work_of_search
 
 
 def sparse_family(target: AbstractTarget) -> SparsePrecision | None:
@@ -40,13 +77,15 @@ def sparse_family(target: AbstractTarget) -> SparsePrecision | None:
     return None if found is None else SparsePrecision(elimination=found.structure)
 
 
-def structure_holds(target: AbstractTarget, place: SparseMap, rng: np.random.Generator) -> bool:
+def structure_holds(
+    target: AbstractTarget, place: SparseMap, rng: np.random.Generator, *, draws: int = 2
+) -> bool:
     """Whether the Hessian has no other entries at draws of a q that was fitted.
 
     Where a term is switched on by its coordinates, it may have entries that it had not at the
     start. Each draw costs one Hessian, and one product along a dense vector.
     """
-    noise = rng.normal(size=(_CHECKED, target.dimension))
+    noise = rng.normal(size=(draws, target.dimension))
     positions = place.forward(noise).positions
     return Curvature(target.density, target.rows, place.structure).verified(positions, rng)
 

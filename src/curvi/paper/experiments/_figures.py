@@ -8,11 +8,11 @@ import numpy as np
 
 from curvi.plots import house_style, new_figure
 
-_FURTHEST = 4.0  # times the distance of the starts from the best bound: what is drawn of a run
-
 
 @house_style
-def plot_convergence(histories: dict[str, list[dict[str, np.ndarray]]], *, title: str = "") -> Any:
+def plot_convergence(
+    histories: dict[str, list[dict[str, np.ndarray]]], *, title: str = "", furthest: float = 4.0
+) -> Any:
     """Draw how far the validation ELBO is below the best one of all runs, on a logarithmic scale.
 
     Parameters
@@ -21,6 +21,8 @@ def plot_convergence(histories: dict[str, list[dict[str, np.ndarray]]], *, title
         ``history_`` of trained models, a list of seeds by the name of the method.
     title : str
         Title of the figure.
+    furthest : float
+        What is drawn of a run, in units of the distance of the starts from the best bound.
 
     Returns
     -------
@@ -36,7 +38,7 @@ def plot_convergence(histories: dict[str, list[dict[str, np.ndarray]]], *, title
     smallest = max(1e-3 * (best - float(np.median(finite))) if len(finite) else 1.0, 1e-12)
     # A run that diverges goes along the upper edge, and is seen to.
     starts = [best - values[0] for values in elbos if np.isfinite(values[:1]).all()]
-    largest = max(_FURTHEST * max(starts, default=1.0), 10 * smallest)
+    largest = max(furthest * max(starts, default=1.0), 10 * smallest)
     for number, (name, several) in enumerate(histories.items()):
         for seed, history in enumerate(several):
             gap = np.nan_to_num(best - history["validation_elbo"], nan=largest, posinf=largest)

@@ -18,7 +18,6 @@ QUICK = (
     "Quick settings: runs of one or two seconds with one setting per method, which say nothing "
     "about the paper's claims."
 )
-_HUGE = 1e7
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four are wide
 
 
@@ -50,10 +49,13 @@ def as_markdown(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def median_and_range(values: list[int] | list[float], digits: int = 0) -> str:
-    """``median (lowest to highest)``, or the one value where all are equal."""
+def median_and_range(values: list[int] | list[float], digits: int = 0, *, huge: float = 1e7) -> str:
+    """``median (lowest to highest)``, or the one value where all are equal.
+
+    ``huge``: above which numbers are written as powers of ten.
+    """
     lowest, middle, highest = (
-        f"{value:.1e}" if abs(value) > _HUGE else f"{value:.{digits}f}"
+        f"{value:.1e}" if abs(value) > huge else f"{value:.{digits}f}"
         for value in (min(values), statistics.median(values), max(values))
     )
     return middle if lowest == highest else f"{middle} ({lowest} to {highest})"
