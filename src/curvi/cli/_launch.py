@@ -180,10 +180,7 @@ class Asked:
 
 
 def same_end(first: subprocess.Popen[bytes], code: int, *, agreed: float = 2.0) -> bool:
-    """Whether the first process, whose messages are shown, ends with the same code.
-
-    ``agreed``: seconds that the first process has to end like another one.
-    """
+    """Whether the first process, whose messages are shown, ends with the same code in time."""
     try:
         return first.wait(agreed) == code
     except subprocess.TimeoutExpired:
@@ -191,10 +188,7 @@ def same_end(first: subprocess.Popen[bytes], code: int, *, agreed: float = 2.0) 
 
 
 def said(path: Path, *, most_lines: int = 20) -> None:
-    """Show the last lines that a worker has written, as far as it is another than the first.
-
-    ``most_lines``: lines that are shown.
-    """
+    """Show the last lines that a worker has written, as far as it is another than the first."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     if text:
         pass_on("\n".join(text.splitlines()[-most_lines:]))
@@ -228,10 +222,7 @@ def is_stopped(number: int) -> bool:
 
 
 def end(workers: list[subprocess.Popen[bytes]], number: int, *, patience: float = 5.0) -> None:
-    """Ask workers to end, and end those that do not.
-
-    ``patience``: seconds between SIGTERM and SIGKILL.
-    """
+    """Ask workers to end, and end those that do not within the seconds of patience."""
     alive = [found for found in workers if found.poll() is None]
     for found in alive:
         found.send_signal(number)

@@ -19,7 +19,7 @@ _KINDS = ("fit", "forest", "pair", "convergence")
 
 
 @dataclass(frozen=True)
-class Pictures:
+class PictureSizes:
     """How much of a posterior a picture shows."""
 
     forest_rows: int = 60
@@ -33,7 +33,7 @@ class Pictures:
     most_drawn: int = 20_000  # numbers from which intervals are those of normal distributions
 
 
-PICTURES = Pictures()
+PICTURES = PictureSizes()
 _PLUS, _MINUS = COLOURS[:2]
 
 
@@ -116,7 +116,7 @@ class Shown:
         return notebook_html("FitResult", facts, verdict=verdict, table=table)
 
 
-def flat_draws(result: Any, *, policy: Pictures = PICTURES) -> np.ndarray:
+def flat_draws(result: Any, *, policy: PictureSizes = PICTURES) -> np.ndarray:
     """Draws of all numbers of a result, (draws, numbers); fewer where there are many numbers."""
     count = int(
         min(
@@ -139,14 +139,14 @@ def estimates_for(result: Any, labels: list[str], draws: np.ndarray | None) -> l
     return estimates_of(labels, draws[:, :count], means=means, sds=sds)
 
 
-def drawn(result: Any, *, policy: Pictures = PICTURES) -> np.ndarray | None:
+def drawn(result: Any, *, policy: PictureSizes = PICTURES) -> np.ndarray | None:
     """Draws of all numbers of a result; None where there are too many numbers."""
     return (
         flat_draws(result, policy=policy) if result.target.dimension <= policy.most_drawn else None
     )
 
 
-def _correlated(draws: np.ndarray, *, policy: Pictures = PICTURES) -> list[int]:
+def _correlated(draws: np.ndarray, *, policy: PictureSizes = PICTURES) -> list[int]:
     """The few coordinates that are most correlated with another, in their own order."""
     count = draws.shape[1]
     if count <= policy.pairs or not np.all(draws.std(axis=0) > 0):

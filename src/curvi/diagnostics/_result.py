@@ -27,7 +27,7 @@ from curvi.diagnostics._evaluation import (
     smoothed_weights,
 )
 from curvi.diagnostics._evidence import Evidence, evidence_of
-from curvi.diagnostics._exports import Exports
+from curvi.diagnostics._exports import Exports, Portable
 from curvi.diagnostics._modes import Mode, modes_sentence
 from curvi.diagnostics._moments import (
     UserMoments,
@@ -41,7 +41,6 @@ from curvi.diagnostics._moments import (
 )
 from curvi.diagnostics._monte_carlo import Replicates, replicate_spread, replicates
 from curvi.diagnostics._pictures import Shown
-from curvi.diagnostics._record import Portable
 from curvi.diagnostics._stored import StoredResult, stored_draws
 from curvi.diagnostics._summary import EARLY, summary_of
 from curvi.diagnostics._tails import tail_orders, tail_sentence

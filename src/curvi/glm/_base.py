@@ -22,12 +22,11 @@ from curvi.glm._choices import Choices
 from curvi.glm._design import Columns, is_selected
 from curvi.glm._fit import LIMITS
 from curvi.glm._narrowness import TOO_NARROW
-from curvi.glm._output import Shown, feature_names
+from curvi.glm._output import Shown, StoredRegression, feature_names
 from curvi.glm._posterior import Posterior
 from curvi.glm._rows import DTYPES, Block, Observations, Streaming, UserBlocks, canonical, in_chunks
 from curvi.glm._sparse_rows import stored_by_density
 from curvi.glm._starts import GLMFit
-from curvi.glm._stored import StoredRegression
 
 Model = TypeVar("Model", bound="BayesianLinearModel")
 # scikit-learn reads parameters from the signature of the constructor, which stores them unchanged:

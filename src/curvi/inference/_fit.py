@@ -36,7 +36,7 @@ from curvi.families import Family, MeanField, Params
 from curvi.inference._broken_start import broken_gradient
 from curvi.inference._growth import Accuracy, Grown, run_growing
 from curvi.inference._initial import (
-    SEARCH,
+    STARTS,
     FirstRun,
     around,
     continued,
@@ -55,13 +55,13 @@ from curvi.inference._inputs import (
     default_tolerance,
     in_precision_of_target,
     instance_of,
+    is_automatic,
     optional_count,
+    planned_draws,
 )
 from curvi.inference._laplace import laplace_params, laplace_within
-from curvi.inference._plan import is_automatic, planned_draws
 from curvi.inference.ladder._climb import LADDER, check_ladder, climb
-from curvi.inference.ladder._first import first_rung, has_more_draws
-from curvi.inference.ladder._sparsity import SIZES, with_found_structure
+from curvi.inference.ladder._first import SIZES, first_rung, has_more_draws, with_found_structure
 from curvi.inference.ladder._state import Rung
 from curvi.objective import Draws, Stream
 from curvi.solvers import Method, TrustRegion
@@ -226,7 +226,7 @@ def fit(
         starts = optional_count(num_starts, "num_starts")
         if not isinstance(init, FitResult):
             validation.one_of(init, ("position", "laplace"), "init")
-        family.require_memory(target.dimension, target.dtype, copies=SEARCH.copies)
+        family.require_memory(target.dimension, target.dtype, copies=STARTS.copies)
         plan = planned_draws(family, method, target, draws, num_draws, batch_size)
         problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
         key = validation.random_key(seed)

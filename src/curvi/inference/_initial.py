@@ -50,23 +50,17 @@ _NO_SEARCH = (
 
 
 @dataclass(frozen=True)
-class Search:
+class Starts:
     """Where a fit begins, and when it looks for other places.
 
     Parameters
     ----------
-    widths : tuple of float
-        Of q, in units of the coordinates, of which the best finite one is taken.
-    few_draws : int
-        That tell a good width from a bad one.
-    others : int
-        Further starts, where weights of q keep less than ``doubtful_ess`` of its draws.
-    doubtful_ess : float
-        Fraction of effective draws.
-    better : float
-        Nats beyond five standard errors: below that two optima are the same.
-    products : float
-        Of a search, by which it is judged to be cheap.
+    widths, few_draws
+        Of q, in units of the coordinates, of which the best one is taken; draws that tell.
+    others, doubtful_ess
+        Further starts, where weights of q keep less than this fraction of its draws.
+    better, products : float
+        Nats, beyond five errors, that tell two optima apart; products of a search that is cheap.
     copies : int
         Of the parameters in a run: they, gradients, and the vectors of a Newton system.
     """
@@ -80,7 +74,7 @@ class Search:
     copies: int = 8
 
 
-SEARCH = Search()
+STARTS = Starts()
 
 
 Evaluator = Callable[[Params], float]
@@ -130,7 +124,7 @@ def evaluator_of(
     if not execution.runs_eagerly(problem, method, params, resources):
         return None
     if method.host_only:
-        noise = None if resources.noise is None else resources.noise[: SEARCH.few_draws]
+        noise = None if resources.noise is None else resources.noise[: STARTS.few_draws]
         few = resources._replace(noise=noise)
         return lambda at: float(method.stepper(problem, at, few).value)  # type: ignore
     objective = problem.flat(params, resources)
@@ -160,7 +154,7 @@ def starting_params(
     best = best_width(problem, target.start, resources, evaluate_at, budget)
     if best is None:
         target.check_start()
-        raise NumericalError(no_width(problem, target, resources, SEARCH.widths[-1]))
+        raise NumericalError(no_width(problem, target, resources, STARTS.widths[-1]))
     return around(problem.family, target.start, best)
 
 
@@ -200,8 +194,8 @@ def best_width(
 
     Where the time ends, those that are left are not tried.
     """
-    values = np.full(len(SEARCH.widths), np.nan)
-    for index, width in enumerate(SEARCH.widths):
+    values = np.full(len(STARTS.widths), np.nan)
+    for index, width in enumerate(STARTS.widths):
         if budget.left() <= 0 and np.isfinite(values).any():
             break
         if evaluate_at is None:
@@ -211,7 +205,7 @@ def best_width(
             values[index] = evaluate_at(around(problem.family, position, width))
     if not np.isfinite(values).any():
         return None
-    return SEARCH.widths[int(np.nanargmin(np.where(np.isfinite(values), values, np.inf)))]
+    return STARTS.widths[int(np.nanargmin(np.where(np.isfinite(values), values, np.inf)))]
 
 
 def starting_points(
@@ -236,7 +230,7 @@ def starting_points(
         apart = rng.normal(size=target.dimension)
         moved = on_device(np.asarray(target.start) + apart, target.dtype)
         width = best_width(problem, moved, resources, evaluate_at, budget)
-        points.append(around(problem.family, moved, SEARCH.widths[-1] if width is None else width))
+        points.append(around(problem.family, moved, STARTS.widths[-1] if width is None else width))
     return points
 
 
@@ -260,7 +254,7 @@ def first_run(
     ``num_starts="auto"`` make others. A run that does not converge is made again by ``fallback``.
     """
     if isinstance(num_starts, int) and num_starts > 1:
-        numbers = SEARCH.copies * num_starts * size(start)
+        numbers = STARTS.copies * num_starts * size(start)
         require_memory(
             numbers * target.dtype.itemsize, f"{num_starts} starts", "ask for fewer num_starts"
         )
@@ -281,7 +275,7 @@ def first_run(
     first = FirstRun(ended, start, used)
     with Phase("searching"):
         try:
-            cheap = execution.is_cheap(problem.cost(start, resources), SEARCH.products)
+            cheap = execution.is_cheap(problem.cost(start, resources), STARTS.products)
             if num_starts == 1 or not cheap or ended.outcome is not Outcome.CONVERGED:
                 return first
             evaluator = partial(evaluator_of, problem, method, start, resources, execution)
@@ -341,7 +335,7 @@ def _best_of(
             elbos = np.asarray([_elbo(target, problem, one, key, budget) for one in runs])
         interrupted = comparing.left
     unfinished = np.asarray([one.outcome is not Outcome.CONVERGED for one in runs])
-    merits = elbos - SEARCH.better * unfinished
+    merits = elbos - STARTS.better * unfinished
     best = 0 if np.isnan(merits).all() else int(np.nanargmax(merits))
     if not interrupted:
         modes = _modes(problem, target, runs, elbos)
@@ -373,10 +367,10 @@ def _second_opinion(
     """The best of the first run and of runs from elsewhere, where its q looks wrong."""
     key = resources.key
     elbo, error, log_ratio = evaluate(target, problem.family, first.ended.params, key, budget.left)
-    if not np.isfinite(elbo) or raw_relative_ess(log_ratio) >= SEARCH.doubtful_ess:
+    if not np.isfinite(elbo) or raw_relative_ess(log_ratio) >= STARTS.doubtful_ess:
         return first
     points = starting_points(
-        problem, target, first.start, resources, 1 + SEARCH.others, evaluator(), budget
+        problem, target, first.start, resources, 1 + STARTS.others, evaluator(), budget
     )
     runs, elbos, spent = [first.ended], [elbo], first.ended.steps
     methods = [first.method]
@@ -391,7 +385,7 @@ def _second_opinion(
         spent += ended.steps
     modes = _modes(problem, target, runs, np.asarray(elbos))
     best = int(np.nanargmax(elbos))
-    if elbos[best] > elbo + 5 * error + SEARCH.better:
+    if elbos[best] > elbo + 5 * error + STARTS.better:
         return FirstRun(runs[best], points[best], methods[best], np.asarray(elbos), modes)
     return first._replace(elbos=np.asarray(elbos), modes=modes)
 

@@ -41,31 +41,6 @@ _LARGEST_SOBOL = 21_201  # SciPy's table of direction numbers
 
 
 @dataclass(frozen=True)
-class Counts:
-    """How many draws a fit takes where none are asked for.
-
-    Parameters
-    ----------
-    usual : int
-        Of most families.
-    dense : int
-        Of a full covariance, which overfits fewer: sds off by 6 % and more with 32.
-    worth_whitening : int
-        Up to here d + 1 whitened draws beat 32 normalised ones.
-    largest_whitened : int
-        Dimension above which d + 1 fixed draws of full rank no longer fit.
-    """
-
-    usual: int = 32
-    dense: int = 128
-    worth_whitening: int = 256
-    largest_whitened: int = 1000
-
-
-COUNTS = Counts()
-
-
-@dataclass(frozen=True)
 class Draws:
     """A plan of draws: how many, of which kind, fixed or fresh, shared or one set per row.
 
@@ -89,7 +64,7 @@ class Draws:
     """
 
     kind: str = "normalised"
-    num_draws: int = COUNTS.usual
+    num_draws: int = 32
     fresh: bool = False
     per_row: bool = False
 
@@ -375,12 +350,14 @@ def plan_draws(
     return plan
 
 
-def _default_count(family: Family, dimension: int, kind: str) -> int:
+def _default_count(
+    family: Family, dimension: int, kind: str, *, usual: int = 32, dense: int = 128
+) -> int:
+    """Draws where none are asked for; on fewer ``dense`` ones sds are off by 6 % and more."""
     needed = _fewest(family, dimension, kind)
     if kind == "whitened":
         needed = max(needed, family.num_noise(dimension) + 1)
-    dense = family.min_fixed_draws(dimension) > dimension
-    needed = max(COUNTS.dense if dense else COUNTS.usual, needed)
+    needed = max(dense if family.min_fixed_draws(dimension) > dimension else usual, needed)
     return needed + needed % 2
 
 
@@ -390,16 +367,16 @@ def _fewest(family: Family, dimension: int, kind: str) -> int:
     return 2 * (needed - 1) if kind == "antithetic" else needed
 
 
-def _automatic(family: Family, dimension: int, num_draws: int | None) -> Draws:
+def _automatic(
+    family: Family, dimension: int, num_draws: int | None, *, largest_whitened: int = 1000,
+    worth_whitening: int = 256,
+) -> Draws:  # fmt: skip
+    """Whitened draws where they fit (dimension) and beat 32 normalised ones (number of draws)."""
     whitened_count = family.num_noise(dimension) + 1
     dense = family.min_fixed_draws(dimension) > dimension
-    if dense and dimension > COUNTS.largest_whitened:
+    if dense and dimension > largest_whitened:
         return Draws("antithetic" if (num_draws or 2) % 2 == 0 else "iid", num_draws or 32, True)
-    kind = (
-        "whitened"
-        if dense or whitened_count <= (num_draws or COUNTS.worth_whitening)
-        else "normalised"
-    )
+    kind = "whitened" if dense or whitened_count <= (num_draws or worth_whitening) else "normalised"
     count = _default_count(family, dimension, kind) if num_draws is None else num_draws
     if count == 1:
         return Draws("iid", 1, fresh=True)  # one draw says nothing when fixed

@@ -14,7 +14,6 @@ from curvi.report._blocks import (
 )
 from curvi.report._build import AMOUNTS, READ, READ_PLAIN, Page, bound_chart, bound_tile, given
 from curvi.report._chart import Chart, Layer, Rule
-from curvi.report._notebook import notebook_html
 from curvi.report._numbers import percent, plain, rounded
 from curvi.report._page import Report, Tab, Tile, Verdict, write_report
 from curvi.report._predictive import (
@@ -26,7 +25,7 @@ from curvi.report._predictive import (
     few_classes,
     predictive,
 )
-from curvi.report._text import text_of
+from curvi.report._text import notebook_html, text_of
 
 __all__ = [
     "AMOUNTS", "LEVEL", "READ", "READ_PLAIN", "Chart", "Code", "Estimate", "Facts", "Forest",

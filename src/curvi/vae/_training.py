@@ -24,49 +24,20 @@ from curvi.engine._recording import belongs
 from curvi.objective import Stream
 from curvi.solvers import Method
 from curvi.vae._epochs import EpochProblem, ShuffledRows, shuffling_multipliers, stored_rows
-from curvi.vae._mapped import in_memory
-from curvi.vae._networks import MLPObjective, principal_rotation
-from curvi.vae._objective import VAEObjective
-from curvi.vae._stopping import EarlyStopping, Evaluator
-from curvi.vae._storage import (
+from curvi.vae._mapped import (
     columns_of,
     device_count,
     encoder_input,
+    in_memory,
     read_rows,
     rotated_rows,
     stored,
 )
+from curvi.vae._networks import MLPObjective, principal_rotation
+from curvi.vae._objective import VAEObjective
+from curvi.vae._stopping import EVALUATIONS, EarlyStopping, Evaluator
 from curvi.vae._use import evaluation_work
 from curvi.vae._variance import best_num_draws
-
-
-@dataclass(frozen=True)
-class Evaluations:
-    """When the bound is looked at during a training, and on how many rows.
-
-    Parameters
-    ----------
-    rows_between : int
-        Least number of rows between two looks: on small data an epoch is only a few steps.
-    first_epoch : tuple of int
-        Parts of the first epoch after which it is looked at, too.
-    least_early : int
-        Steps before the first look.
-    slightly_worse : float
-        Share of the first bound that training may lose, and a nat.
-    most_rows, most_training_rows : int
-        Held-out rows, and rows of the training, that are evaluated.
-    """
-
-    rows_between: int = 5000
-    first_epoch: tuple[int, ...] = (8, 4, 2)
-    least_early: int = 10
-    slightly_worse: float = 0.1
-    most_rows: int = 10_000
-    most_training_rows: int = 5_000
-
-
-EVALUATIONS = Evaluations()
 
 
 @dataclass(frozen=True)

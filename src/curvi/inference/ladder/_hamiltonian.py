@@ -19,97 +19,16 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from curvi._core.threads import one_blas_thread
-from curvi.families._host import HostMap
+from curvi.families._host import HostMap, Moved
 from curvi.families._sparse_host import SparseMap
-from curvi.families._warp import Moved
-from curvi.inference.ladder._convergence import Convergence, convergence_of
+from curvi.inference.ladder._convergence import (
+    TRAJECTORIES,
+    Convergence,
+    Effort,
+    Trajectories,
+    convergence_of,
+)
 from curvi.objective._batch import BatchedDensity
-
-
-@dataclass(frozen=True)
-class Trajectories:
-    """How chains move, and what they are trusted for.
-
-    Parameters
-    ----------
-    block : int
-        Trajectories between two looks at the moments, or this share of those before.
-    warm : int
-        Trajectories that choose the step size.
-    length, jitter : float
-        Of a trajectory, and its relative spread.
-    acceptance : float
-        Rate that the step size aims at.
-    shortest, longest : float
-        Step sizes.
-    most_leaps : int
-        Steps of one trajectory.
-    mismatch : float
-        Variance in the noise, or its inverse, from which the map is matched to the chains.
-    least_acceptance, most_divergences : float
-        Rates of trusted chains.
-    divergent : float
-        Nats of energy that a divergent trajectory has lost.
-    least_per_chain : float
-        Effective draws: a chain that never leaves its start is worth one.
-    few_divergences, shorter, shortest_again : float
-        Rate from which chains begin again with a step size that is smaller by this factor, down to
-        the last of the three.
-    most_ways : int
-        Ways of jumps that are tried after a trajectory.
-    short : float
-        Fraction of chains whose next steps are shorter.
-    """
-
-    block: int = 8
-    warm: int = 8
-    length: float = np.pi / 2
-    jitter: float = 0.3
-    acceptance: float = 0.8
-    shortest: float = 0.01
-    longest: float = 1.0
-    most_leaps: int = 64
-    mismatch: float = 1.4
-    least_acceptance: float = 0.3
-    divergent: float = 50.0
-    most_divergences: float = 0.01
-    least_per_chain: float = 3.0
-    few_divergences: float = 0.002
-    shorter: float = 0.7
-    shortest_again: float = 0.05
-    most_ways: int = 4
-    short: float = 0.15
-
-
-TRAJECTORIES = Trajectories()
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How long HMC goes on.
-
-    Parameters
-    ----------
-    wanted_ess : float
-        Effective draws of the worst coordinate at which it ends.
-    most_evaluations : int
-        Gradients that it may take.
-    patience : int
-        Gradients from which on it continues only where what is left promises to be enough.
-    chains : int
-        Number of chains.
-    time_left : callable
-        Seconds that are left.
-    trajectories : Trajectories
-        How the chains move.
-    """
-
-    wanted_ess: float = 1000.0
-    most_evaluations: int = 200_000
-    patience: int = 200_000
-    chains: int = 256
-    time_left: Callable[[], float] = lambda: float("inf")
-    trajectories: Trajectories = TRAJECTORIES
 
 
 @dataclass(frozen=True, eq=False)

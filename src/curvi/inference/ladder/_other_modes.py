@@ -12,8 +12,8 @@ from curvi.families import FullRank
 from curvi.families._host import HostMap
 from curvi.inference._initial import around
 from curvi.inference.ladder._corrections import SPENDING, moved
+from curvi.inference.ladder._first import SIZES
 from curvi.inference.ladder._search import End, Mixture, Search
-from curvi.inference.ladder._sparsity import SIZES
 from curvi.inference.ladder._state import Candidate, Rung, State
 
 

@@ -13,21 +13,20 @@ from curvi.families import Conditional, FullRank
 from curvi.families._host import HostMap
 from curvi.families._sparse_host import SparseMap
 from curvi.inference._initial import around
+from curvi.inference.ladder._convergence import TRAJECTORIES, Trajectories
 from curvi.inference.ladder._corrections import (
     SPENDING,
     Spending,
+    has_light_tails,
     moved,
     weighted,
     with_own_moments,
 )
 from curvi.inference.ladder._dense_rows import FOLLOWING, Following, FollowingSteps
-from curvi.inference.ladder._first import number_of_draws
+from curvi.inference.ladder._first import number_of_draws, sparse_family, structure_holds
 from curvi.inference.ladder._globals import conditional_start, find_globals
-from curvi.inference.ladder._hamiltonian import TRAJECTORIES, Trajectories
 from curvi.inference.ladder._recentre import Recentred
-from curvi.inference.ladder._sparsity import sparse_family, structure_holds
 from curvi.inference.ladder._state import Candidate, State
-from curvi.inference.ladder._tails import has_light_tails
 from curvi.objective import normalise, whiten
 from curvi.objective._batch import BatchedDensity
 from curvi.objective._curvature import Curvature

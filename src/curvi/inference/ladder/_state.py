@@ -17,9 +17,8 @@ from curvi.engine import Budget, Execution, Resources, VariationalProblem, run
 from curvi.families import Family, Params, SparsePrecision
 from curvi.families._host import HostMap, host_map
 from curvi.families._sparse_host import SparseMap
-from curvi.inference.ladder._first import draws_for, method_for
+from curvi.inference.ladder._first import SIZES, draws_for, method_for
 from curvi.inference.ladder._recentre import Recentred
-from curvi.inference.ladder._sparsity import SIZES
 from curvi.objective import normalise, whiten
 from curvi.objective._batch import BatchedDensity
 from curvi.objective._draws import host_generator

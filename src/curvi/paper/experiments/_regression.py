@@ -9,6 +9,7 @@ import numpy as np
 
 from curvi import datasets
 from curvi.glm import is_selected
+from curvi.paper.experiments._figures import draw_coefficients, draw_convergence
 from curvi.paper.experiments._methods import (
     NEWTON,
     Comparison,
@@ -18,7 +19,6 @@ from curvi.paper.experiments._methods import (
     newton_run,
     newton_runs,
 )
-from curvi.paper.experiments._regression_figures import draw_coefficients, draw_convergence
 from curvi.paper.experiments._runs import errors, steps_to
 from curvi.paper.experiments._tables import QUICK, Row, as_markdown, median_and_range, write_files
 
