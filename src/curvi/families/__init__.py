@@ -14,13 +14,13 @@ from curvi.families._family import (
     StudentT,
 )
 from curvi.families._host import HostMap as HostMap
-from curvi.families._host import Moved as Moved
 from curvi.families._host import has_host_map as has_host_map
 from curvi.families._host import host_map as host_map
 from curvi.families._inverse_root import InverseRoot
 from curvi.families._scales import Diagonal, DiagonalPlusLowRank, LowerTriangular, Scale
 from curvi.families._sparse_host import SparseMap as SparseMap
 from curvi.families._sparse_precision import SparsePrecision
+from curvi.families._warp import Moved as Moved
 
 __all__ = [
     "Arrow", "Base", "BlockBidiagonal", "Chain", "Conditional", "Diagonal", "DiagonalPlusLowRank",

@@ -16,9 +16,9 @@ from scipy import linalg, sparse
 
 from curvi._core.trees import precision_of
 from curvi.families._family import Params
-from curvi.families._host import WarpedMap
 from curvi.families._scales import LowerTriangular
 from curvi.families._sparse_precision import SparsePrecision
+from curvi.families._warp import WarpedMap
 from curvi.linalg import Elimination, InverseFactor, SparseSymmetric
 
 

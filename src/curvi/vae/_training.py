@@ -24,18 +24,18 @@ from curvi.engine._recording import belongs
 from curvi.objective import Stream
 from curvi.solvers import Method
 from curvi.vae._epochs import EpochProblem, ShuffledRows, shuffling_multipliers, stored_rows
-from curvi.vae._mapped import (
+from curvi.vae._mapped import in_memory
+from curvi.vae._networks import MLPObjective, principal_rotation
+from curvi.vae._objective import VAEObjective
+from curvi.vae._stopping import EVALUATIONS, EarlyStopping, Evaluator
+from curvi.vae._storage import (
     columns_of,
     device_count,
     encoder_input,
-    in_memory,
     read_rows,
     rotated_rows,
     stored,
 )
-from curvi.vae._networks import MLPObjective, principal_rotation
-from curvi.vae._objective import VAEObjective
-from curvi.vae._stopping import EVALUATIONS, EarlyStopping, Evaluator
 from curvi.vae._use import evaluation_work
 from curvi.vae._variance import best_num_draws
 

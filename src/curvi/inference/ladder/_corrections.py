@@ -8,15 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from curvi._core.trees import coordinate_names, precision_of
-from curvi.diagnostics._correction import Correction
-from curvi.diagnostics._moments import user_columns, user_space
-from curvi.families._host import HostMap
-from curvi.families._sparse_host import SparseMap
+from curvi.diagnostics import Correction, user_columns, user_space
+from curvi.families import HostMap, SparseMap
 from curvi.inference.ladder._convergence import Effort
 from curvi.inference.ladder._hamiltonian import HMCDraws, run_hmc
 from curvi.inference.ladder._search import Mixture
 from curvi.inference.ladder._state import CLOSE, Candidate
-from curvi.objective._batch import BatchedDensity
+from curvi.objective import BatchedDensity
 from curvi.targets import AbstractTarget
 
 

@@ -21,11 +21,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import linalg
 
-from curvi.families._sparse_host import SparseMap
-from curvi.linalg._sparse_symmetric import inverse_root
-from curvi.objective import normalise
-from curvi.objective._batch import BatchedDensity
-from curvi.objective._curvature import Curvature
+from curvi.families import SparseMap
+from curvi.linalg import inverse_root
+from curvi.objective import BatchedDensity, Curvature, normalise
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,8 @@ import numpy as np
 
 from curvi._core.errors import InputError
 from curvi._core.run import OutOfTime, deadline
-from curvi.families import Family, FullRank, SparsePrecision
-from curvi.families._sparse_host import SparseMap
-from curvi.objective import Draws
-from curvi.objective._curvature import Curvature, find_curvature, work_of
+from curvi.families import Family, FullRank, SparseMap, SparsePrecision
+from curvi.objective import Curvature, Draws, find_curvature, work_of
 from curvi.solvers import NaturalGradient
 from curvi.targets import AbstractTarget
 

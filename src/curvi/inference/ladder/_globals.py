@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import linalg
 
-from curvi.families._host import HostMap
+from curvi.families import HostMap
 
 
 def find_globals(

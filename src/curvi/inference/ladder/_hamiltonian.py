@@ -19,8 +19,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from curvi._core.threads import one_blas_thread
-from curvi.families._host import HostMap, Moved
-from curvi.families._sparse_host import SparseMap
+from curvi.families import HostMap, Moved, SparseMap
 from curvi.inference.ladder._convergence import (
     TRAJECTORIES,
     Convergence,
@@ -28,7 +27,7 @@ from curvi.inference.ladder._convergence import (
     Trajectories,
     convergence_of,
 )
-from curvi.objective._batch import BatchedDensity
+from curvi.objective import BatchedDensity
 
 
 @dataclass(frozen=True, eq=False)

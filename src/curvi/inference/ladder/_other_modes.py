@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from curvi._core.trees import flat_numbers, on_device
-from curvi.diagnostics._modes import joined_modes, modes_of
-from curvi.families import FullRank
-from curvi.families._host import HostMap
+from curvi.diagnostics import joined_modes, modes_of
+from curvi.families import FullRank, HostMap
 from curvi.inference._initial import around
 from curvi.inference.ladder._corrections import SPENDING, moved
 from curvi.inference.ladder._first import SIZES

@@ -12,7 +12,7 @@ from scipy import linalg
 from curvi._core.compilation import SizedJit
 from curvi._core.programs import trace
 from curvi._core.trees import on_device, precision_of, ravel
-from curvi.families._host import HostMap
+from curvi.families import HostMap
 from curvi.targets import AbstractTarget
 
 

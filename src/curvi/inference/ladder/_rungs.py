@@ -9,9 +9,7 @@ import numpy as np
 
 from curvi._core.run import OutOfTime, deadline
 from curvi._core.trees import coordinate_names
-from curvi.families import Conditional, FullRank
-from curvi.families._host import HostMap
-from curvi.families._sparse_host import SparseMap
+from curvi.families import Conditional, FullRank, HostMap, SparseMap
 from curvi.inference._initial import around
 from curvi.inference.ladder._convergence import TRAJECTORIES, Trajectories
 from curvi.inference.ladder._corrections import (
@@ -27,9 +25,7 @@ from curvi.inference.ladder._first import number_of_draws, sparse_family, struct
 from curvi.inference.ladder._globals import conditional_start, find_globals
 from curvi.inference.ladder._recentre import Recentred
 from curvi.inference.ladder._state import Candidate, State
-from curvi.objective import normalise, whiten
-from curvi.objective._batch import BatchedDensity
-from curvi.objective._curvature import Curvature
+from curvi.objective import BatchedDensity, Curvature, normalise, whiten
 
 
 def _with_better(state: State, name: str, fitted: Candidate | None, *, better: bool) -> State:

@@ -9,19 +9,12 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from curvi._core.trees import on_device
-from curvi.diagnostics import FitResult
-from curvi.diagnostics._correction import Attempt, Correction
-from curvi.diagnostics._evaluation import evaluate, raw_relative_ess
-from curvi.diagnostics._modes import Mode
+from curvi.diagnostics import Attempt, Correction, FitResult, Mode, evaluate, raw_relative_ess
 from curvi.engine import Budget, Execution, Resources, VariationalProblem, run
-from curvi.families import Family, Params, SparsePrecision
-from curvi.families._host import HostMap, host_map
-from curvi.families._sparse_host import SparseMap
+from curvi.families import Family, HostMap, Params, SparseMap, SparsePrecision, host_map
 from curvi.inference.ladder._first import SIZES, draws_for, method_for
 from curvi.inference.ladder._recentre import Recentred
-from curvi.objective import normalise, whiten
-from curvi.objective._batch import BatchedDensity
-from curvi.objective._draws import host_generator
+from curvi.objective import BatchedDensity, host_generator, normalise, whiten
 from curvi.targets import AbstractTarget
 
 _STREAM = 0x1AD
