@@ -34,6 +34,7 @@ from curvi.engine import (
 )
 from curvi.families import Family, MeanField, Params
 from curvi.inference._broken_start import broken_gradient
+from curvi.inference._first import SIZES, first_rung, has_more_draws, with_found_structure
 from curvi.inference._growth import Accuracy, Grown, run_growing
 from curvi.inference._initial import (
     STARTS,
@@ -50,6 +51,7 @@ from curvi.inference._inputs import (
     as_method,
     as_target,
     check_batch,
+    check_ladder,
     check_options,
     cut_short_by,
     default_tolerance,
@@ -60,8 +62,7 @@ from curvi.inference._inputs import (
     planned_draws,
 )
 from curvi.inference._laplace import laplace_params, laplace_within
-from curvi.inference.ladder._climb import LADDER, check_ladder, climb
-from curvi.inference.ladder._first import SIZES, first_rung, has_more_draws, with_found_structure
+from curvi.inference.ladder._climb import LADDER, climb
 from curvi.inference.ladder._state import Rung
 from curvi.objective import Draws, Stream
 from curvi.solvers import Method, TrustRegion

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
@@ -20,7 +20,8 @@ from curvi._core.trees import precision_of
 from curvi.diagnostics import FitResult
 from curvi.engine import Execution
 from curvi.families import Family, SparsePrecision
-from curvi.inference.ladder._first import SIZES, climbs
+from curvi.inference._first import SIZES, climbs
+from curvi.inference.ladder._state import Rung
 from curvi.io import Stream
 from curvi.objective import Draws, plan_draws
 from curvi.solvers import FirstOrder, Method, NaturalGradient, TrustRegion
@@ -236,3 +237,9 @@ def planned_draws(
     if plan.per_row and batch_size is None and isinstance(target.rows, Stream):
         raise InputError("draws for each row of blocks would not fit into memory; set batch_size")
     return plan
+
+
+def check_ladder(ladder: Sequence[Rung]) -> None:
+    """Refuse what cannot be climbed."""
+    for rung in ladder:
+        instance_of(rung, Rung, "a rung of ladder", "curvi.inference.HMC()")

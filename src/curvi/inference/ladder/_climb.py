@@ -17,7 +17,6 @@ from curvi._core.run import Phase
 from curvi._core.threads import one_blas_thread
 from curvi.diagnostics import FitResult
 from curvi.engine import Budget, Execution, Resources
-from curvi.inference._inputs import instance_of
 from curvi.inference.ladder._other_modes import OtherModes, Restarts
 from curvi.inference.ladder._rungs import (
     HMC,
@@ -44,12 +43,6 @@ _OUT_OF_TIME = (
 )
 ANSWER: tuple[Rung, ...] = (ConditionalOnGlobals(), FollowDenseRows(), ImportanceWeights(), HMC())
 LADDER: tuple[Rung, ...] = (AllEntries(), Recentre(), *ANSWER, Restarts(ANSWER), OtherModes())
-
-
-def check_ladder(ladder: Sequence[Rung]) -> None:
-    """Refuse what cannot be climbed."""
-    for rung in ladder:
-        instance_of(rung, Rung, "a rung of ladder", "curvi.inference.HMC()")
 
 
 def climb(

@@ -9,9 +9,9 @@ import numpy as np
 from curvi._core.trees import flat_numbers, on_device
 from curvi.diagnostics import joined_modes, modes_of
 from curvi.families import FullRank, HostMap
+from curvi.inference._first import SIZES
 from curvi.inference._initial import around
 from curvi.inference.ladder._corrections import SPENDING, moved
-from curvi.inference.ladder._first import SIZES
 from curvi.inference.ladder._search import End, Mixture, Search
 from curvi.inference.ladder._state import Candidate, Rung, State
 

@@ -10,6 +10,7 @@ import numpy as np
 from curvi._core.run import OutOfTime, deadline
 from curvi._core.trees import coordinate_names
 from curvi.families import Conditional, FullRank, HostMap, SparseMap
+from curvi.inference._first import number_of_draws, sparse_family, structure_holds
 from curvi.inference._initial import around
 from curvi.inference.ladder._convergence import TRAJECTORIES, Trajectories
 from curvi.inference.ladder._corrections import (
@@ -21,7 +22,6 @@ from curvi.inference.ladder._corrections import (
     with_own_moments,
 )
 from curvi.inference.ladder._dense_rows import FOLLOWING, Following, FollowingSteps
-from curvi.inference.ladder._first import number_of_draws, sparse_family, structure_holds
 from curvi.inference.ladder._globals import conditional_start, find_globals
 from curvi.inference.ladder._recentre import Recentred
 from curvi.inference.ladder._state import Candidate, State

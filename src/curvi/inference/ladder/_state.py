@@ -12,7 +12,7 @@ from curvi._core.trees import on_device
 from curvi.diagnostics import Attempt, Correction, FitResult, Mode, evaluate, raw_relative_ess
 from curvi.engine import Budget, Execution, Resources, VariationalProblem, run
 from curvi.families import Family, HostMap, Params, SparseMap, SparsePrecision, host_map
-from curvi.inference.ladder._first import SIZES, draws_for, method_for
+from curvi.inference._first import SIZES, draws_for, method_for
 from curvi.inference.ladder._recentre import Recentred
 from curvi.objective import BatchedDensity, host_generator, normalise, whiten
 from curvi.targets import AbstractTarget
