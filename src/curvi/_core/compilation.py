@@ -18,7 +18,6 @@ from jax.extend import core as jaxpr_core
 
 QUICK = 3e5  # numbers that one run computes, up to which nothing is optimised
 BRISK = 3e7  # and up to which loops are fused the simple way
-_PASSES = 8  # a product costs about this many evaluations of its function
 _UNKNOWN = 100  # passes that a loop of unknown length is taken to make
 _FACTORISATIONS = {"cholesky", "triangular_solve", "lu", "qr", "geqrf", "eigh", "eig", "svd"}
 _SIMPLE_FUSION = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
@@ -107,9 +106,12 @@ class Cost(NamedTuple):
     numbers: float
     operations: float
 
-    def of_product(self) -> Cost:
-        """The cost of a Hessian-vector product, for that of one evaluation."""
-        return Cost(_PASSES * self.numbers, _PASSES * self.operations)
+    def of_product(self, *, passes: int = 8) -> Cost:
+        """The cost of a Hessian-vector product, for that of one evaluation.
+
+        ``passes``: evaluations of its function that a product costs.
+        """
+        return Cost(passes * self.numbers, passes * self.operations)
 
 
 def cost_of(fn: Callable[..., Any], *args: Any) -> Cost:

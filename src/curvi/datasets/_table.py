@@ -19,7 +19,6 @@ from curvi._core.text import printable, quoted
 from curvi.datasets._content import DataFormatError, format_error, read_content
 
 MAX_TABLE_BYTES = 512 * 2**20
-MAX_COLUMNS = 100_000
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _MISSING = ("nan", "inf", "infinity", "na", "n/a", "null", "none", "?")
 
@@ -125,12 +124,19 @@ def check_text(content: bytes, name: str) -> None:
         raise format_error(name, f"byte {at}", "is a zero byte; this is not a text file")
 
 
-def check_header(header: list[str], name: str, separator: str, least: int = 2) -> None:
-    """Refuse a header without names, with equal names, or with fewer than at least needed."""
+def check_header(
+    header: list[str], name: str, separator: str, least: int = 2, *, most_columns: int = 100_000
+) -> None:
+    """Refuse a header without names, with equal names, or with fewer than at least needed.
+
+    ``most_columns``: columns of a table.
+    """
     if not any(header):
         raise format_error(name, "line 1", "is empty", "start with a line that names the columns")
-    if len(header) > MAX_COLUMNS:
-        raise format_error(name, "line 1", f"has more than {MAX_COLUMNS} columns", "leave some out")
+    if len(header) > most_columns:
+        raise format_error(
+            name, "line 1", f"has more than {most_columns} columns", "leave some out"
+        )
     if all(_NUMBER.fullmatch(cell) for cell in header):
         raise format_error(
             name, "line 1", "holds numbers only", "start with a line that names the columns"

@@ -15,7 +15,6 @@ from curvi.diagnostics._evaluation import GRADES
 from curvi.families import Diagonal, DiagonalPlusLowRank, LowerTriangular
 
 LARGEST_MC_ERROR = 0.05
-_MOST_ROWS = 40
 _MOST_FULL = 1000  # coordinates, up to which a full covariance is advised
 _FIRST_RANK = 10
 
@@ -179,7 +178,7 @@ def summary_table(
     facts: dict[str, str],
     names: list[str],
     columns: dict[str, np.ndarray],
-    most_rows: int = _MOST_ROWS,
+    most_rows: int = 40,
 ) -> str:
     """Format a verdict, some facts and one row per name."""
     head, text = verdict

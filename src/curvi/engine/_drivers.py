@@ -27,7 +27,6 @@ from curvi.linalg import namespace
 from curvi.solvers import Info, Method, Problem, Stepper
 
 CAPACITY = 500  # steps of one chunk at most, and rows of its trace on device
-PATIENCE = 40  # rejected steps in a row after which a run gives up
 _ONCE = 0.0  # work of code that runs once, and is not worth any optimisation
 
 
@@ -65,13 +64,16 @@ class Rejections(NamedTuple):
     rejected: Any
     broken: Any
 
-    def after(self, info: Info) -> tuple[Rejections, Any]:
-        """Count a step; the outcome of the run, which gives up when its patience is at an end."""
+    def after(self, info: Info, *, patience: int = 40) -> tuple[Rejections, Any]:
+        """Count a step; the outcome of the run, which gives up when its patience is at an end.
+
+        ``patience``: rejected steps in a row after which a run gives up.
+        """
         xp = np if isinstance(info.accepted, bool) else namespace(info.accepted)
         rejected = xp.where(info.accepted, 0, self.rejected + 1)
         broken = xp.where(info.accepted, 0, self.broken + xp.where(info.finite, 0, 1))
         gave_up = xp.where(2 * broken >= rejected, Outcome.NON_FINITE.value, Outcome.STALLED.value)
-        impatient = xp.where(rejected >= PATIENCE, gave_up, Outcome.RUNNING.value)
+        impatient = xp.where(rejected >= patience, gave_up, Outcome.RUNNING.value)
         ended = info.outcome != Outcome.RUNNING.value
         return Rejections(rejected, broken), xp.where(ended, info.outcome, impatient)
 

@@ -16,11 +16,11 @@ from curvi.io import _streams as streams
 from curvi.vae._mapped import LazyRows
 from curvi.vae._objective import Rows
 
-_STEPS = 64  # whose rows are announced at once
-
 
 class Announcer:
     """Tells the system, in a thread, which rows of a long map will be read."""
+
+    steps = 64  # whose rows are announced at once
 
     def __init__(self, source: np.ndarray) -> None:
         self.source, self.until = source, 0
@@ -33,11 +33,11 @@ class Announcer:
 
         ``chunks``: chunks of steps that are announced: the next one, and the one behind it.
         """
-        self.until = max(self.until, first // _STEPS * _STEPS)
+        self.until = max(self.until, first // self.steps * self.steps)
         while self.until < first + chunks * count:
-            steps = self.until + np.arange(_STEPS, dtype=np.int32)
+            steps = self.until + np.arange(self.steps, dtype=np.int32)
             self._thread.submit(streams.announce, self.source, np.asarray(numbers(steps)))
-            self.until += _STEPS
+            self.until += self.steps
 
 
 @jax.tree_util.register_pytree_node_class
