@@ -272,6 +272,19 @@ def test_the_report_of_a_fit_has_its_numbers_and_a_good_verdict(result, tmp_path
     parsed(page.read_text())
 
 
+def test_the_summary_its_table_and_the_page_hold_the_same_estimates(result, tmp_path):
+    names = ["p", "q", "r", "wide"]
+    summary = result.summary(names)
+    result.report(tmp_path / "r.html", names=names)
+    found = json.loads((tmp_path / "r.json").read_text())
+    for rows in found["parts"]["estimates"].values():
+        for row in rows:
+            for column in ("mean", "sd"):
+                number = summary.frame.loc[row["name"], column]
+                assert number == row[column]
+                assert f"{number:.4g}" in summary
+
+
 def test_a_fit_that_was_cut_short_is_not_called_good(tmp_path):
     def banana(x):
         return -jnp.sum(x**2) - 10 * (x[1] - x[0] ** 2) ** 2

@@ -26,6 +26,7 @@ from curvi.diagnostics._monte_carlo import draws_of as draws_of
 from curvi.diagnostics._monte_carlo import replicates as replicates
 from curvi.diagnostics._report import FitPage as FitPage
 from curvi.diagnostics._result import FitResult
+from curvi.diagnostics._verdict import Summary as Summary
 from curvi.diagnostics._verdict import not_finite_sentence as not_finite_sentence
 from curvi.diagnostics._verdict import summary_table as summary_table
 

@@ -172,6 +172,20 @@ def headline(outcome: Outcome, warnings: tuple[str, ...]) -> str:
     return "converged, with warnings" if warnings else "converged"
 
 
+class Summary(str):
+    """A summary as text, with its table as a DataFrame."""
+
+    names: list[str]
+    columns: dict[str, np.ndarray]
+
+    @property
+    def frame(self) -> Any:
+        """The table: a row for every name, numbers in full precision."""
+        import pandas as pd
+
+        return pd.DataFrame(self.columns, index=self.names)
+
+
 def summary_table(
     *,
     verdict: tuple[str, str | list[str]],
@@ -179,7 +193,7 @@ def summary_table(
     names: list[str],
     columns: dict[str, np.ndarray],
     most_rows: int = 40,
-) -> str:
+) -> Summary:
     """Format a verdict, some facts and one row per name."""
     head, text = verdict
     lines = [head]
@@ -191,6 +205,7 @@ def summary_table(
     for name, fact in facts.items():
         entry = printable(f"{name:<{width}}  {fact}", keep="\n")
         lines += textwrap.wrap(entry, 110, subsequent_indent=hanging)
+    whole = names
     names = [printable(name) for name in names]
     shown = list(range(len(names)))
     if len(names) > most_rows:
@@ -204,4 +219,6 @@ def summary_table(
             lines.append(f"... {len(names) - len(shown)} more ...")
         cells = "".join(f"{column[i]:>12.4g}" for column in columns.values())
         lines.append(f"{names[i]:<{stub}}{cells}")
-    return "\n".join(lines)
+    summary = Summary("\n".join(lines))
+    summary.names, summary.columns = whole, columns
+    return summary

@@ -36,7 +36,7 @@ from curvi._core.errors import (
 from curvi._core.memory import require_memory
 from curvi._core.run import OutOfTime, Phase, current_run
 from curvi._core.trees import coordinate_names, leaf_names
-from curvi.diagnostics import summary_table
+from curvi.diagnostics import Summary, summary_table
 from curvi.engine import hooks_for, opened
 from curvi.inference._fit import fit
 from curvi.targets import AbstractTarget
@@ -90,7 +90,7 @@ class Calibration:
             return "NOT TESTED"
         return "calibrated" if self.calibrated else "NOT CALIBRATED"
 
-    def summary(self) -> str:
+    def summary(self) -> Summary:
         """The verdict and a table of the tests."""
         count = len(self.probabilities)
         sentence = (
