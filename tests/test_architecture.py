@@ -37,7 +37,7 @@ NOT_AT_IMPORT = (
 MAX_LINES = 400
 FACADE = "the facade"
 # Names that more than one class has. A name that is said twice needs its room to be understood.
-MOST_REPEATED_CLASS_NAMES = 35
+MOST_REPEATED_CLASS_NAMES = 34
 # Pages whose paths must exist, where a path without a root is below src/curvi.
 PAGES_WITH_PATHS = ("ARCHITECTURE.md", "CONTRIBUTING.md", "docs/decisions/*.md")
 
