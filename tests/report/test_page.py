@@ -29,9 +29,8 @@ from curvi.report import (
     Verdict,
     write_report,
 )
-from curvi.report._blocks import estimates_of, normal_estimate
+from curvi.report._blocks import estimates_of, normal_estimate, plain, rounded, tick_labels, ticks
 from curvi.report._build import Page
-from curvi.report._numbers import plain, rounded, tick_labels, ticks
 from curvi.report._predictive import calibration, central, coverage, predictive, with_misses
 from curvi.report._text import text_of
 from curvi.vae._report import _picture

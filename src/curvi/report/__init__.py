@@ -11,10 +11,12 @@ from curvi.report._blocks import (
     Prose,
     estimates_of,
     normal_estimate,
+    percent,
+    plain,
+    rounded,
 )
 from curvi.report._build import AMOUNTS, READ, READ_PLAIN, Page, bound_chart, bound_tile, given
 from curvi.report._chart import Chart, Layer, Rule
-from curvi.report._numbers import percent, plain, rounded
 from curvi.report._page import Report, Tab, Tile, Verdict, write_report
 from curvi.report._predictive import (
     calibration,

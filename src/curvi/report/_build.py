@@ -11,9 +11,8 @@ import numpy as np
 
 from curvi._core.errors import InputError
 from curvi.io import versions
-from curvi.report._blocks import Code, Estimate, Facts, Forest
+from curvi.report._blocks import Code, Estimate, Facts, Forest, plain
 from curvi.report._chart import Chart, Layer
-from curvi.report._numbers import plain
 from curvi.report._page import Report, Tab, Tile, Verdict
 from curvi.report._predictive import with_misses
 

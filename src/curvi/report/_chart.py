@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from curvi.report._blocks import number
-from curvi.report._numbers import plain, tick_labels, ticks
+from curvi.report._blocks import number, plain, tick_labels, ticks
 
 
 @dataclass(frozen=True)

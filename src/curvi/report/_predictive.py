@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from curvi.report._blocks import LEVEL, Grid, Prose
+from curvi.report._blocks import LEVEL, Grid, Prose, percent, plain, rounded
 from curvi.report._chart import Chart, Layer, Rule, histogram_bins
-from curvi.report._numbers import percent, plain, rounded
 from curvi.report._page import Verdict
 
 

@@ -201,7 +201,17 @@ class _SparseDirection(NamedTuple):
 
 
 class SparseSteps(HostSteps):
-    """A run on a sparse precision."""
+    r"""A run on a sparse precision.
+
+    With fixed draws :math:`z_m = \mu + R \epsilon_m`, the theorems of Bonnet and Price give the
+    steps of equations (1) to (3) from exact derivatives at the draws,
+
+    .. math:: P \leftarrow (1 - \rho) P - \frac{\rho}{M} \sum_m \nabla^2 \log p(z_m), \qquad
+        \mu \leftarrow \mu + \rho\,P^{-1} \frac1M \sum_m \nabla \log p(z_m),
+
+    in which P keeps the zeros of the Hessian. Few draws are enough: a Hessian has no noise that
+    grows with the number of coordinates.
+    """
 
     def __init__(self, problem: Any, params: Any, resources: Any, least: float) -> None:
         family = problem.family

@@ -4,7 +4,7 @@
 ladder begins with a first run of full rank or, where there are many coordinates, with a sparse
 precision. TrustRegion with growing draws, replicates and linear response is the machine for every
 other family: it serves minibatches, meshes and families that a user has chosen, where draws of q
-alone cannot be corrected. `inference/_plan.py` decides which of the two runs.
+alone cannot be corrected. `inference/_inputs.py` decides which of the two runs.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from curvi.paper.concentration import loose_variance_bound, tail_bound, variance_bound
-from curvi.paper.experiments._tables import Row, as_markdown, write_files
+from curvi.paper.experiments._figures import Row, as_markdown, write_files
 from curvi.plots import house_style, new_figure
 from curvi.vae import reconstruction_variance, relative_gradient_error
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from curvi.paper.experiments._figures import QUICK, Row, as_markdown, median_and_range, write_files
 from curvi.paper.experiments._methods import (
     LARGE,
     SMALL,
@@ -20,7 +21,6 @@ from curvi.paper.experiments._methods import (
 )
 from curvi.paper.experiments._regression import DATA, NEAR
 from curvi.paper.experiments._runs import MethodRun, Setting, errors, run_setting
-from curvi.paper.experiments._tables import QUICK, Row, as_markdown, median_and_range, write_files
 
 Rows = tuple[np.ndarray, np.ndarray]
 COUNTS = (3, 10, 30, 50)

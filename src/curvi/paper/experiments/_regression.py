@@ -9,7 +9,15 @@ import numpy as np
 
 from curvi import datasets
 from curvi.glm import is_selected
-from curvi.paper.experiments._figures import draw_coefficients, draw_convergence
+from curvi.paper.experiments._figures import (
+    QUICK,
+    Row,
+    as_markdown,
+    draw_coefficients,
+    draw_convergence,
+    median_and_range,
+    write_files,
+)
 from curvi.paper.experiments._methods import (
     NEWTON,
     Comparison,
@@ -20,7 +28,6 @@ from curvi.paper.experiments._methods import (
     newton_runs,
 )
 from curvi.paper.experiments._runs import errors, steps_to
-from curvi.paper.experiments._tables import QUICK, Row, as_markdown, median_and_range, write_files
 
 Report = Callable[[str], None]
 Errors = dict[tuple[str, str], list[list[int]]]  # training and test errors of every seed

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from curvi.paper.experiments._figures import plot_convergence
-from curvi.paper.experiments._tables import Row, as_markdown, write_files
+from curvi.paper.experiments._figures import Row, as_markdown, plot_convergence, write_files
 from curvi.paper.experiments._vae_runs import (
     CANDIDATES,
     CASES,
