@@ -22,7 +22,7 @@ import optax
 from benchmarks.common import verdict
 from curvi.engine import _drivers as drivers
 from curvi.vae import MLPObjective, initial_params
-from curvi.vae._methods import method_named
+from curvi.vae._base import method_named
 from curvi.vae._training import Schedule, train
 
 ROWS, PIXELS, BATCH, EPOCHS, ROUNDS = 20_000, 784, 100, 2, 5

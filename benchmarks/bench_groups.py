@@ -22,9 +22,8 @@ import numpy as np
 import curvi
 from benchmarks.common import log_log_slope, recorded
 from curvi.engine import Resources, VariationalProblem
+from curvi.inference._first import draws_for, method_for, sparse_family
 from curvi.inference._initial import around
-from curvi.inference.ladder._first import draws_for, method_for
-from curvi.inference.ladder._sparsity import sparse_family
 from curvi.objective import fixed_draws
 
 ROWS = 3  # of every group

@@ -37,7 +37,7 @@ NOT_AT_IMPORT = (
 MAX_LINES = 400
 FACADE = "the facade"
 # Names that more than one class has. A name that is said twice needs its room to be understood.
-MOST_REPEATED_CLASS_NAMES = 35
+MOST_REPEATED_CLASS_NAMES = 34
 # Pages whose paths must exist, where a path without a root is below src/curvi.
 PAGES_WITH_PATHS = ("ARCHITECTURE.md", "CONTRIBUTING.md", "docs/decisions/*.md")
 
@@ -235,8 +235,7 @@ def test_the_page_of_the_architecture_shows_the_rooms_as_they_are():
 
 def test_the_page_of_the_architecture_is_two_screens():
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    written = re.sub(r"<!-- begin rooms -->.*<!-- end rooms -->", "", page, flags=re.DOTALL)
-    assert len(written.split()) <= 1500
+    assert len(page.split()) <= 1500
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from curvi._core.errors import CurviError
 from curvi._core.text import printable
 from curvi.datasets._table import parse_table
-from curvi.paper.experiments._tables import as_csv
+from curvi.paper.experiments._figures import as_csv
 from tests.adversarial import strategies
 from tests.adversarial.fuzz import FORMATS, INPUTS, Found, attempt, fuzz
 from tests.conftest import SEED

@@ -14,7 +14,7 @@ from curvi.cli._table import fit_table, responses
 from curvi.datasets import DataFormatError, Table
 from curvi.datasets._content import inflate
 from curvi.datasets._table import parse_table
-from curvi.paper.experiments._tables import as_csv
+from curvi.paper.experiments._figures import as_csv
 from tests.adversarial.commands import Refusal, command
 from tests.adversarial.outcomes import handled, refused
 

@@ -7,8 +7,8 @@ import pytest
 import curvi
 from curvi.families import FullRank
 from curvi.families._host import HostMap
-from curvi.inference.ladder._convergence import convergence_of
-from curvi.inference.ladder._hamiltonian import Effort, run_hmc
+from curvi.inference.ladder._convergence import Effort, convergence_of
+from curvi.inference.ladder._hamiltonian import run_hmc
 from curvi.objective._batch import BatchedDensity
 from curvi.objective._draws import host_generator
 

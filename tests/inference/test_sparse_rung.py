@@ -8,9 +8,9 @@ import pytest
 
 import curvi
 from curvi.families._sparse_host import SparseMap
+from curvi.inference._first import sparse_family, structure_holds
 from curvi.inference.ladder._corrections import with_own_moments
 from curvi.inference.ladder._dense_rows import Following
-from curvi.inference.ladder._sparsity import sparse_family, structure_holds
 from curvi.objective import normalise
 from curvi.objective._batch import BatchedDensity
 from curvi.objective._curvature import Curvature

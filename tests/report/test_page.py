@@ -29,9 +29,8 @@ from curvi.report import (
     Verdict,
     write_report,
 )
-from curvi.report._blocks import estimates_of, normal_estimate
-from curvi.report._common import repeat_tab
-from curvi.report._numbers import plain, rounded, tick_labels, ticks
+from curvi.report._blocks import estimates_of, normal_estimate, plain, rounded, tick_labels, ticks
+from curvi.report._build import Page
 from curvi.report._predictive import calibration, central, coverage, predictive, with_misses
 from curvi.report._text import text_of
 from curvi.vae._report import _picture
@@ -174,8 +173,25 @@ def test_estimates_of_normal_draws_agree_with_the_normal_distribution(key):
     assert sampled.direction == pytest.approx(exact.direction, abs=0.01)
 
 
+class Plain(Page):
+    """A page without parts."""
+
+    def heading(self):
+        return "plain", ""
+
+    def verdict(self):
+        return Verdict("good", "fine")
+
+    def tiles(self):
+        return []
+
+    def repeat(self):
+        return "", {}
+
+
 def test_the_configuration_is_shown_in_the_letters_of_the_user():
-    assert "Fläche" in repeat_tab("call", {"target": "Fläche"}).blocks[1].text
+    page = Plain(None, call="call", configuration={"target": "Fläche"})
+    assert "Fläche" in page.report().tabs[-1].blocks[1].text
 
 
 def test_a_constant_has_no_direction(key):
@@ -264,6 +280,19 @@ def test_the_report_of_a_fit_has_its_numbers_and_a_good_verdict(result, tmp_path
     assert estimates["q"]["direction"] > 0.99
     assert 0.5 <= estimates["r"]["direction"] < 0.7
     parsed(page.read_text())
+
+
+def test_the_summary_its_table_and_the_page_hold_the_same_estimates(result, tmp_path):
+    names = ["p", "q", "r", "wide"]
+    summary = result.summary(names)
+    result.report(tmp_path / "r.html", names=names)
+    found = json.loads((tmp_path / "r.json").read_text())
+    for rows in found["parts"]["estimates"].values():
+        for row in rows:
+            for column in ("mean", "sd"):
+                number = summary.frame.loc[row["name"], column]
+                assert number == row[column]
+                assert f"{number:.4g}" in summary
 
 
 def test_a_fit_that_was_cut_short_is_not_called_good(tmp_path):

@@ -9,10 +9,10 @@ import curvi
 from curvi.engine import ObjectiveProblem, Resources
 from curvi.linalg import CGPath, DenseMap
 from curvi.linalg._arithmetic import vdot
-from curvi.solvers._factors import layer_factors
 from curvi.solvers._kronecker import (
     first_sides,
     kronecker_metric,
+    layer_factors,
     mean_curvature,
     renewed_sides,
 )

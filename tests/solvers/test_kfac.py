@@ -8,9 +8,14 @@ import pytest
 
 import curvi
 from curvi.engine import Resources
-from curvi.solvers._factors import backward, layer_factors
 from curvi.solvers._kfac import _inverse_root
-from curvi.solvers._kronecker import first_sides, kronecker_metric, renewed_sides
+from curvi.solvers._kronecker import (
+    backward,
+    first_sides,
+    kronecker_metric,
+    layer_factors,
+    renewed_sides,
+)
 from curvi.solvers._method import Layer
 from curvi.vae import Bernoulli, Gaussian, MLPObjective, initial_params
 from curvi.vae._training import EpochProblem, ShuffledRows

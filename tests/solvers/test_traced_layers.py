@@ -7,7 +7,7 @@ import pytest
 from scipy import special
 
 import curvi
-from curvi.solvers._factors import backward, layer_factors
+from curvi.solvers._kronecker import backward, layer_factors
 from curvi.solvers._traced_layers import with_layers
 from curvi.vae import VAEObjective
 from tests.solvers.problems import generator

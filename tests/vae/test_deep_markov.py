@@ -7,7 +7,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import curvi
-from curvi.solvers._factors import _forward, layer_factors
+from curvi.solvers._kronecker import _forward, layer_factors
 from curvi.solvers._traced_layers import with_layers
 from curvi.vae._markov import Batch, MarkovObjective
 from curvi.vae._markov_training import (

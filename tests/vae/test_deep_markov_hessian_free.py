@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 import curvi
 from curvi.engine import Resources
 from curvi.solvers import KFAC, HessianFree
-from curvi.solvers._factors import layer_factors
+from curvi.solvers._kronecker import layer_factors
 from curvi.solvers._method import Layered
 from curvi.solvers._traced_layers import with_layers
 from curvi.vae._markov import Batch, MarkovObjective

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 import curvi
 from curvi.engine import Progress
 from curvi.vae import _stopping
-from curvi.vae._methods import METHODS, method_named
+from curvi.vae._base import METHODS, method_named
 from curvi.vae._networks import principal_rotation
 from curvi.vae._stopping import EarlyStopping
 from tests.compilations import num_compiled

@@ -18,7 +18,6 @@ from jax.extend import core as jaxpr_core
 
 QUICK = 3e5  # numbers that one run computes, up to which nothing is optimised
 BRISK = 3e7  # and up to which loops are fused the simple way
-_PASSES = 8  # a product costs about this many evaluations of its function
 _UNKNOWN = 100  # passes that a loop of unknown length is taken to make
 _FACTORISATIONS = {"cholesky", "triangular_solve", "lu", "qr", "geqrf", "eigh", "eig", "svd"}
 _SIMPLE_FUSION = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
@@ -31,7 +30,6 @@ _UNOPTIMISED = {
 
 _compiled: list[Any] = []  # every function of curvi that JAX compiles
 _forgotten: list[Callable[[], None]] = []  # what else is dropped with their code
-_KEPT = 64  # users' functions and methods whose compiled code is kept
 _used: set[int] = set()  # hashes of them, since the caches were cleared
 
 
@@ -66,12 +64,15 @@ def clear_caches() -> None:
         forget()
 
 
-def count_use(*key: Any) -> None:
-    """Count what code is compiled for, if it is new, and make room once there is too much."""
+def count_use(*key: Any, most: int = 64) -> None:
+    """Count what code is compiled for, if it is new, and make room once there is too much.
+
+    ``most``: functions and methods whose compiled code is kept.
+    """
     mark = hash(key)
     if mark in _used:
         return
-    if len(_used) >= _KEPT:
+    if len(_used) >= most:
         clear_caches()
     _used.add(mark)
 
@@ -113,9 +114,12 @@ class Cost(NamedTuple):
     numbers: float
     operations: float
 
-    def of_product(self) -> Cost:
-        """The cost of a Hessian-vector product, for that of one evaluation."""
-        return Cost(_PASSES * self.numbers, _PASSES * self.operations)
+    def of_product(self, *, passes: int = 8) -> Cost:
+        """The cost of a Hessian-vector product, for that of one evaluation.
+
+        ``passes``: evaluations of its function that a product costs.
+        """
+        return Cost(passes * self.numbers, passes * self.operations)
 
 
 def cost_of(fn: Callable[..., Any], *args: Any) -> Cost:

@@ -12,7 +12,6 @@ import numpy as np
 from curvi._core.errors import InputError, MemoryBudgetError
 from curvi._core.run import current_run, within
 
-_ROWS_AT_ONCE = 2048  # whose factors or quadrature nodes stay in the cache
 _UNITS = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
@@ -115,6 +114,6 @@ def require_draws(count: int, width: int) -> None:
     require_memory(4 * 8 * count * width, f"{count} draws of {width} numbers", "ask for fewer")
 
 
-def row_slices(count: int, size: int = _ROWS_AT_ONCE) -> Iterator[slice]:
-    """Consecutive rows, a few at a time."""
+def row_slices(count: int, size: int = 2048) -> Iterator[slice]:
+    """Consecutive rows, so many at a time that factors or quadrature nodes stay in the cache."""
     return (slice(start, start + size) for start in range(0, count, size))

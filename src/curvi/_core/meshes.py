@@ -19,9 +19,9 @@ from jaxtyping import PyTree
 from curvi._core.errors import InputError
 from curvi._core.processes import of_all_processes
 from curvi._core.run import current_run
+from curvi._core.trees import BLOCK
 
 AXIS = "data"
-_BLOCK = 64  # rows of the innermost sum, which no shard cuts through
 
 
 def data_mesh(num_devices: int | None = None) -> Mesh:
@@ -82,7 +82,7 @@ def layout() -> str:
 
 def padded_count(count: int, mesh: Mesh) -> int:
     """Rows that fill every shard with whole blocks."""
-    unit = _BLOCK * mesh.shape[AXIS]
+    unit = BLOCK * mesh.shape[AXIS]
     return -(-count // unit) * unit
 
 

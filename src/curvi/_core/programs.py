@@ -33,7 +33,6 @@ _LIBRARIES = str(Path(jax.__file__).parents[1])
 _CONTEXT = ("compute_type", "threefry_partitionable", "xla_metadata", "cur_abstract_mesh")
 _fresh = jax.make_user_context(0) if hasattr(jax, "make_user_context") else None
 _count = itertools.count(1)
-_SIMPLIFIED = (0.0, 0.5, 1.0, 2.0)
 _PLAIN = (bool, int, str, bytes, complex, type(None))
 
 
@@ -156,10 +155,14 @@ def _file_of(debug_info: Any) -> str:
     return str(getattr(debug_info, "func_src_info", "")).rpartition(" at ")[2]
 
 
-def _with_numbers_as_arrays(closed: Any) -> Any:
+def _with_numbers_as_arrays(
+    closed: Any, *, simplified: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0)
+) -> Any:
     """A program that takes its numbers as arrays, so that it stays the same when they change.
 
     Numbers that XLA simplifies stay: zeros, ones and twos, halves, and exponents.
+
+    ``simplified``: numbers that XLA simplifies, and that therefore stay in the code.
     """
     variables, values = [], []
 
@@ -171,7 +174,7 @@ def _with_numbers_as_arrays(closed: Any) -> Any:
             or aval.weak_type
             or aval.shape
             or name == "pow"
-            or abs(float(atom.val)) in _SIMPLIFIED
+            or abs(float(atom.val)) in simplified
             or not np.isfinite(atom.val)
         ):
             return atom

@@ -21,9 +21,6 @@ from curvi._core.errors import Outcome
 from curvi._core.processes import agreed
 
 Result = TypeVar("Result")
-_LOOK = 0.2  # seconds between two looks at the time that the threads have computed
-_BUSY = 0.01  # share of a core from which they are not idle
-_LONGEST = 600.0  # seconds; threads of others may never be idle
 
 
 class OutOfTime(Exception):  # noqa: N818  it is no error
@@ -221,11 +218,16 @@ def _idle_at_exit() -> None:
     atexit.register(_wait_until_idle)
 
 
-def _wait_until_idle() -> None:
-    """Wait until the threads of this process are idle; Ctrl-C ends this wait too."""
-    end = time.perf_counter() + _LONGEST
+def _wait_until_idle(*, look: float = 0.2, busy: float = 0.01, longest: float = 600.0) -> None:
+    """Wait until the threads of this process are idle; Ctrl-C ends this wait too.
+
+    ``look``: seconds between two looks at the time that the threads have computed.
+    ``busy``: share of a core from which they are not idle.
+    ``longest``: seconds; threads of others may never be idle.
+    """
+    end = time.perf_counter() + longest
     while time.perf_counter() < end:
         spent = time.process_time()
-        time.sleep(_LOOK)
-        if time.process_time() - spent < _BUSY * _LOOK:
+        time.sleep(look)
+        if time.process_time() - spent < busy * look:
             return

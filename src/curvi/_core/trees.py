@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PyTree
 
 from curvi._core.errors import InputError
 
-_BLOCK = 64
+BLOCK = 64  # rows of the innermost sum, which no shard cuts through
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ def stable_sum(values: Float[Array, " n"]) -> Float[Array, ""]:
     In float32 a plain running sum over 10^7 rows loses most of its digits; blocks of 64
     added level by level keep the error near ``eps log64(n)`` at the price of one pass.
     """
-    while values.shape[0] > _BLOCK:
-        padding = -values.shape[0] % _BLOCK
-        values = jnp.pad(values, (0, padding)).reshape(-1, _BLOCK).sum(axis=1)
+    while values.shape[0] > BLOCK:
+        padding = -values.shape[0] % BLOCK
+        values = jnp.pad(values, (0, padding)).reshape(-1, BLOCK).sum(axis=1)
     return values.sum()
 
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from curvi.report import Report
     from curvi.targets import DataTarget
 
-_DRAWS = 400  # of the posterior predictive distribution
-
 
 @dataclass(frozen=True)
 class Bundled:
@@ -73,20 +71,14 @@ def fit_bundled(prior_scale: float, family: str, rank: int, **options: Any) -> t
 
 
 def bundled_report(
-    result: Any, data: Bundled, *, call: str, configuration: dict[str, Any]
+    result: Any, data: Bundled, *, call: str, configuration: dict[str, Any], draws: int = 400
 ) -> Report:
     """The page about the example, with its predictions beside what was observed."""
-    from curvi.diagnostics._report import report_of
+    from curvi.diagnostics import FitPage
 
-    beta = np.asarray(result.sample(_DRAWS), float)
+    beta = np.asarray(result.sample(draws), float)
     chance = 1 / (1 + np.exp(-(beta @ data.x.T)))
     drawn = np.random.default_rng(0).random(chance.shape) < chance
-    return report_of(
-        result,
-        names=data.names,
-        title="Which measurements of a tumour say that it is benign?",
-        observed=data.benign.astype(float),
-        replicated=drawn.astype(float),
-        call=call,
-        configuration=configuration,
-    )
+    seen = (data.benign.astype(float), drawn.astype(float))
+    page = FitPage(result, data.names, seen, call=call, configuration=configuration)
+    return page.report("Which measurements of a tumour say that it is benign?")

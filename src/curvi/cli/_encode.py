@@ -26,7 +26,6 @@ from curvi.datasets import (
     separator_of,
 )
 
-_MOST_LEVELS = 30  # of a column of text that becomes indicators
 _ID_NAME = re.compile(r"(^|[_ .-])(id|nr|no|index|key|uuid|row)$|^(id|index)[_ .-]", re.IGNORECASE)
 
 
@@ -92,7 +91,7 @@ def _of_cells(
     return Prepared(table, recipe, (*notes, *_identifiers(table)), written | facts)
 
 
-def _kind(cells: list[str]) -> str:
+def _kind(cells: list[str], *, most_levels: int = 30) -> str:
     known = [cell for cell in cells if not is_missing(cell)]
     if not known:
         return "empty"
@@ -104,7 +103,7 @@ def _kind(cells: list[str]) -> str:
     if numbers:
         return "mixed"
     levels = len(set(known))
-    return "text" if levels <= _MOST_LEVELS and levels <= max(2, len(known) // 2) else "identifier"
+    return "text" if levels <= most_levels and levels <= max(2, len(known) // 2) else "identifier"
 
 
 def _column(name: str, cells: list[str]) -> dict[str, Any]:

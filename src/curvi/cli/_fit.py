@@ -267,7 +267,7 @@ class FitCommand:
 
     def _write(self, done: _Done) -> None:
         """Write the report, and with --out everything else; say where it is."""
-        from curvi.paper.experiments._tables import write_files
+        from curvi.paper.experiments._figures import write_files
         from curvi.report import write_report
 
         if self.out is not None:

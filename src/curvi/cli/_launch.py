@@ -32,12 +32,7 @@ from curvi._core.errors import InputError
 from curvi._core.processes import beat, join, launched
 from curvi.cli._terminal import complain, pass_on
 
-_LOOK = 0.1  # seconds between two looks at the workers
 _LOOK_UP = 1.0  # seconds between two looks of a worker at its launcher
-_PATIENCE = 5.0  # seconds between SIGTERM and SIGKILL
-_AGREED = 2.0  # seconds that the first process has to end like another one
-_LINES = 20  # that are shown of what another worker has said
-_HEARTBEAT = 10  # seconds after which JAX misses a worker that died
 _CRASHED = 70  # code of a worker that an exception has ended
 _BAD_INPUT = 2  # code of a command that could not do its work
 _GOES_ON = "With --checkpoint the same command goes on from the last one"
@@ -104,7 +99,10 @@ class LaunchCommand:
                 )
         return started
 
-    def _watched(self, workers: list[subprocess.Popen[bytes]], folder: Path, asked: Asked) -> int:
+    def _watched(
+        self, workers: list[subprocess.Popen[bytes]], folder: Path, asked: Asked, *,
+        look: float = 0.1,
+    ) -> int:  # fmt: skip
         began = time.time()
         while True:
             codes = [worker.poll() for worker in workers]
@@ -124,7 +122,7 @@ class LaunchCommand:
                     f"{late[1]:.0f} s; the run is ended. {_GOES_ON}"
                 )
                 return 1
-            time.sleep(_LOOK)
+            time.sleep(look)
 
     def _ended(
         self, rank: int, code: int, workers: list[subprocess.Popen[bytes]], folder: Path
@@ -182,19 +180,19 @@ class Asked:
                 found.send_signal(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
 
-def same_end(first: subprocess.Popen[bytes], code: int) -> bool:
-    """Whether the first process, whose messages are shown, ends with the same code."""
+def same_end(first: subprocess.Popen[bytes], code: int, *, agreed: float = 2.0) -> bool:
+    """Whether the first process, whose messages are shown, ends with the same code in time."""
     try:
-        return first.wait(_AGREED) == code
+        return first.wait(agreed) == code
     except subprocess.TimeoutExpired:
         return False
 
 
-def said(path: Path) -> None:
+def said(path: Path, *, most_lines: int = 20) -> None:
     """Show the last lines that a worker has written, as far as it is another than the first."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     if text:
-        pass_on("\n".join(text.splitlines()[-_LINES:]))
+        pass_on("\n".join(text.splitlines()[-most_lines:]))
 
 
 def slowest(
@@ -224,12 +222,12 @@ def is_stopped(number: int) -> bool:
     return text.rpartition(")")[2].split()[0] in ("T", "t")
 
 
-def end(workers: list[subprocess.Popen[bytes]], number: int) -> None:
-    """Ask workers to end, and end those that do not."""
+def end(workers: list[subprocess.Popen[bytes]], number: int, *, patience: float = 5.0) -> None:
+    """Ask workers to end, and end those that do not within the seconds of patience."""
     alive = [found for found in workers if found.poll() is None]
     for found in alive:
         found.send_signal(number)
-    limit = time.monotonic() + _PATIENCE
+    limit = time.monotonic() + patience
     for found in alive:
         try:
             found.wait(max(0.0, limit - time.monotonic()))
@@ -279,8 +277,11 @@ def worker(command: list[str]) -> int:
     return main(command)
 
 
-def meet(rank: int, count: int, host: str, port: int) -> None:
-    """Connect the processes, at an address that only they need to reach."""
+def meet(rank: int, count: int, host: str, port: int, *, heartbeat: int = 10) -> None:
+    """Connect the processes, at an address that only they need to reach.
+
+    ``heartbeat``: seconds after which JAX misses a worker that died.
+    """
     import jax
     from jax.experimental import multihost_utils
 
@@ -292,7 +293,7 @@ def meet(rank: int, count: int, host: str, port: int) -> None:
             count,
             rank,
             cluster_detection_method="deactivate",  # it would fill in what belongs to another job
-            heartbeat_timeout_seconds=_HEARTBEAT,
+            heartbeat_timeout_seconds=heartbeat,
             coordinator_bind_address=place,  # JAX would listen to the whole network
         )
         signal.signal(signal.SIGTERM, handler)  # JAX has taken it, and does nothing with it

@@ -16,8 +16,6 @@ from curvi.datasets import read_cells, separator_of
 from curvi.plots import png_bytes
 from curvi.report import Report
 
-_MOST_FACTORS = 6  # whose levels are drawn
-
 
 @dataclass(frozen=True)
 class FittedMixed:
@@ -57,16 +55,19 @@ class FittedMixed:
 
     def report(self, *, title: str, call: str, configuration: dict[str, Any]) -> Report:
         """The page about it."""
-        from curvi.mixed._page import report_of
+        from curvi.mixed import MixedPage
 
-        return report_of(
-            self.model, title=title, call=call, configuration=configuration, notes=self.said,
-            seconds=self.seconds, facts=self.facts,
-        )  # fmt: skip
+        return MixedPage(
+            self.model, self.seconds, call=call, configuration=configuration, notes=self.said,
+            more_facts=self.facts,
+        ).report(title)  # fmt: skip
 
-    def files(self) -> dict[str, Any]:
-        """Tables and figures."""
-        names = [grouping.name for grouping in self.model.posterior_.groupings[:_MOST_FACTORS]]
+    def files(self, *, most_factors: int = 6) -> dict[str, Any]:
+        """Tables and figures.
+
+        ``most_factors``: groups whose levels are drawn.
+        """
+        names = [grouping.name for grouping in self.model.posterior_.groupings[:most_factors]]
         return {
             "estimates.csv": self.rows(),
             "groups.csv": self.effects(),

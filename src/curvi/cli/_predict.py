@@ -47,7 +47,7 @@ class PredictCommand:
         """Predict, print or write."""
         from curvi.cli._stream import as_text
         from curvi.io import load
-        from curvi.paper.experiments._tables import as_csv
+        from curvi.paper.experiments._figures import as_csv
 
         if self.out is not None:
             inputs = (self.model, self.table)

@@ -17,8 +17,6 @@ from curvi.plots import plot_effects
 from curvi.report import Report
 
 _INTEGER = re.compile(r"[+-]?\d{1,15}(\.0*)?", re.ASCII)
-_MOST_INTEGER_CLASSES = 10
-_MOST_CLASSES = 100
 
 
 @dataclass(frozen=True)
@@ -97,13 +95,12 @@ def table_report(
     notes: tuple[str, ...] = (),
 ) -> Report:  # fmt: skip
     """The page about a fitted table; without its rows where these were read in blocks."""
-    from curvi.glm._report import report_of
+    from curvi.glm import RegressionPage
 
-    return report_of(
-        fitted.estimator, fitted.X, fitted.y, title=title, target=fitted.target,
-        names=fitted.names, labels=fitted.classes, notes=notes, facts=fitted.facts(), call=call,
-        configuration=configuration,
-    )  # fmt: skip
+    return RegressionPage(
+        fitted.estimator, fitted.X, fitted.y, fitted.target, fitted.names, fitted.classes,
+        notes=notes, more_facts=fitted.facts(), call=call, configuration=configuration,
+    ).report(title)  # fmt: skip
 
 
 def fit_table(
@@ -175,11 +172,15 @@ def _check_varies(labels: tuple[str, ...], target: str) -> None:
         )
 
 
-def choose_model(labels: tuple[str, ...], target: str) -> tuple[str, str]:
+def choose_model(
+    labels: tuple[str, ...], target: str, *, most_integer_classes: int = 10
+) -> tuple[str, str]:
     """The model that the target's values suggest, and why.
 
     Two values, text, and few different integers are classes; other real numbers are regressed
     on. Many different integers could be counts, measurements or names: the user has to say.
+
+    ``most_integer_classes``: different whole numbers that are still taken for classes.
     """
     distinct = set(labels)
     if len(distinct) == 2:
@@ -188,7 +189,7 @@ def choose_model(labels: tuple[str, ...], target: str) -> tuple[str, str]:
         return "logistic", f"the target has {len(distinct)} classes"
     if not all(_INTEGER.fullmatch(label) for label in distinct):
         return "linear", "the target holds real numbers"
-    if len(distinct) <= _MOST_INTEGER_CLASSES:
+    if len(distinct) <= most_integer_classes:
         return "logistic", f"the target has {len(distinct)} different integers"
     raise InputError(
         f"target {quoted(target)} has {len(distinct)} different integers; say what they are with "
@@ -215,12 +216,15 @@ def responses(
     return np.array(values), ()
 
 
-def _ordered(distinct: set[str], target: str) -> list[str]:
-    """Classes by value if all are numbers, otherwise by text; a number has one spelling."""
-    if len(distinct) > _MOST_CLASSES:
+def _ordered(distinct: set[str], target: str, *, most_classes: int = 100) -> list[str]:
+    """Classes by value if all are numbers, otherwise by text; a number has one spelling.
+
+    ``most_classes``: classes that a target may have.
+    """
+    if len(distinct) > most_classes:
         raise InputError(
             f"target {quoted(target)} has {len(distinct)} different values, at most "
-            f"{_MOST_CLASSES} can be classes; choose another target or model"
+            f"{most_classes} can be classes; choose another target or model"
         )
     if not all(_is_number(label) for label in distinct):
         return sorted(distinct)

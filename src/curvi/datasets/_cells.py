@@ -16,9 +16,7 @@ from curvi.datasets._content import format_error, read_content
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t"}
 MAX_TABLE_BYTES = 512 * 2**20
-_TEXT_GROWTH = 40  # memory of cells that are kept as text over the bytes of the file
 _MISSING = ("", "nan", "na", "n/a", "null", "none", "?")
-_LOOKED_AT = 20  # lines
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(
@@ -75,9 +73,12 @@ def is_date(cell: str) -> bool:
     return _DATE.fullmatch(cell) is not None
 
 
-def find_separator(content: bytes) -> str:
-    """The separator that cuts the first lines into the most cells, each line into as many."""
-    head = content[: 2**20].decode("utf-8-sig", errors="replace").splitlines()[:_LOOKED_AT]
+def find_separator(content: bytes, *, looked_at: int = 20) -> str:
+    """The separator that cuts the first lines into the most cells, each line into as many.
+
+    ``looked_at``: lines from which the separator is told.
+    """
+    head = content[: 2**20].decode("utf-8-sig", errors="replace").splitlines()[:looked_at]
     best, most = ",", 1
     for separator in SEPARATORS.values():
         try:
@@ -97,7 +98,7 @@ def separator_of(path: Path, chosen: str) -> str:
     return find_separator(read_content(path, str(path), max_bytes=MAX_TABLE_BYTES))
 
 
-def read_cells(path: Path, *, separator: str, least: int = 2) -> Cells:
+def read_cells(path: Path, *, separator: str, least: int = 2, text_growth: int = 40) -> Cells:
     """Read every cell of a table as text, within the limits of `curvi.datasets.read_table`.
 
     It has at least two columns, or one where ``least`` is 1.
@@ -108,13 +109,15 @@ def read_cells(path: Path, *, separator: str, least: int = 2) -> Cells:
         Numbers are written with commas and with points.
     DataFormatError
         The file is not such a table.
+
+    ``text_growth``: memory of cells that are kept as text over the bytes of the file.
     """
     from curvi.datasets._table import check_header, check_text
 
     name = str(path)
     content = read_content(path, name, max_bytes=MAX_TABLE_BYTES)
     check_text(content, name)
-    require_memory(_TEXT_GROWTH * len(content), f"the table in {printable(name)}", "leave out rows")
+    require_memory(text_growth * len(content), f"the table in {printable(name)}", "leave out rows")
     text = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
     reader = csv.reader(text, delimiter=separator, strict=True)
     lines: list[int] = []

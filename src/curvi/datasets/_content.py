@@ -21,7 +21,6 @@ REPLACE = "replace the file with an intact copy"
 MAX_BYTES = 64 * 2**20
 # Parallel compressors write one stream per block. Each further stream copies the rest of the
 # file, so their number is bounded as well.
-MAX_STREAMS = 64
 _GZIP_WINDOW = 31  # zlib's code for "a gzip header and checksum around the data"
 _GZIP, _BZIP2 = b"\x1f\x8b", b"BZh"
 _NOT_READ = {
@@ -98,12 +97,15 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def inflate(
-    raw: bytes, name: str, *, max_bytes: int = MAX_BYTES, ratio: int = 200, small: int = 2**22
-) -> bytes:
+    raw: bytes, name: str, *, max_bytes: int = MAX_BYTES, ratio: int = 200, small: int = 2**22,
+    most_streams: int = 64,
+) -> bytes:  # fmt: skip
     """Decompress gzip or bzip2 bytes into at most `max_bytes`; return others as they are.
 
     What is not `small` and expands more than `ratio` times repeats a few lines: a small file would
     keep a fit busy for many minutes.
+
+    ``most_streams``: compressed streams that one file may hold.
     """
     for magic, kind in _NOT_READ.items():
         if raw.startswith(magic):
@@ -118,13 +120,13 @@ def inflate(
         max_bytes = most
         remedy = f"it grows more than {ratio} times: unpack it if it really repeats itself so"
     room, rest = max_bytes, raw
-    for _ in range(MAX_STREAMS):
+    for _ in range(most_streams):
         part, rest = _one_stream(rest, name, len(raw) - len(rest), room, max_bytes, remedy)
         parts.append(part)
         room -= len(part)
         if not rest:
             return b"".join(parts)
-    raise format_error(name, "", f"consists of more than {MAX_STREAMS} compressed streams")
+    raise format_error(name, "", f"consists of more than {most_streams} compressed streams")
 
 
 def _one_stream(

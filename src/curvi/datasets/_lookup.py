@@ -19,7 +19,6 @@ from curvi.datasets._registry import ENTRIES, Arrays, DataFile, Dataset
 
 VARIABLE = "CURVI_DATA"
 _SUFFIXES = ("", ".bz2", ".gz")
-_TIMEOUT = 30  # seconds without a byte until a download is given up
 
 
 class Listing(NamedTuple):
@@ -244,8 +243,11 @@ class BoundedWriter:
         """Leave flushing to the buffer: the file is flushed once, before it is verified."""
 
 
-def transfer(url: str, output: BoundedWriter) -> None:
-    """Copy the bytes behind an address to the writer. The only function that uses the network."""
+def transfer(url: str, output: BoundedWriter, *, timeout: int = 30) -> None:
+    """Copy the bytes behind an address to the writer. The only function that uses the network.
+
+    ``timeout``: seconds without a byte until a download is given up.
+    """
     import pooch
 
-    pooch.HTTPDownloader(chunk_size=2**16, timeout=_TIMEOUT)(url, output, None)
+    pooch.HTTPDownloader(chunk_size=2**16, timeout=timeout)(url, output, None)

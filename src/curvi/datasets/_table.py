@@ -19,9 +19,6 @@ from curvi._core.text import printable, quoted
 from curvi.datasets._content import DataFormatError, format_error, read_content
 
 MAX_TABLE_BYTES = 512 * 2**20
-MAX_COLUMNS = 100_000
-_GROWTH = 12  # memory of a parsed table over the bytes of its text, for the shortest cells
-_CLASSES = 10_000  # labels that share one text over all rows
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _MISSING = ("nan", "inf", "infinity", "na", "n/a", "null", "none", "?")
 
@@ -84,17 +81,20 @@ def read_table(
 
 
 def parse_table(
-    content: bytes, name: str, target: str, *, ignore: Sequence[str] = (), separator: str = ","
-) -> Table:
+    content: bytes, name: str, target: str, *, ignore: Sequence[str] = (), separator: str = ",",
+    growth: int = 12,
+) -> Table:  # fmt: skip
     """Parse the bytes of a table; see `read_table`.
 
     The first line names the columns. Every other line has one cell per column: finite decimal
     numbers, but for the target, which may be text. Cells are stripped of blanks; empty lines are
     allowed at the end only.
+
+    ``growth``: memory of a parsed table over the bytes of its text, for the shortest cells.
     """
     check_text(content, name)
     what = f"the table in {printable(name)}"
-    require_memory(_GROWTH * len(content), what, "leave out rows or columns")
+    require_memory(growth * len(content), what, "leave out rows or columns")
     text = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
     reader = csv.reader(text, delimiter=separator, strict=True)
     try:
@@ -124,12 +124,19 @@ def check_text(content: bytes, name: str) -> None:
         raise format_error(name, f"byte {at}", "is a zero byte; this is not a text file")
 
 
-def check_header(header: list[str], name: str, separator: str, least: int = 2) -> None:
-    """Refuse a header without names, with equal names, or with fewer than at least needed."""
+def check_header(
+    header: list[str], name: str, separator: str, least: int = 2, *, most_columns: int = 100_000
+) -> None:
+    """Refuse a header without names, with equal names, or with fewer than at least needed.
+
+    ``most_columns``: columns of a table.
+    """
     if not any(header):
         raise format_error(name, "line 1", "is empty", "start with a line that names the columns")
-    if len(header) > MAX_COLUMNS:
-        raise format_error(name, "line 1", f"has more than {MAX_COLUMNS} columns", "leave some out")
+    if len(header) > most_columns:
+        raise format_error(
+            name, "line 1", f"has more than {most_columns} columns", "leave some out"
+        )
     if all(_NUMBER.fullmatch(cell) for cell in header):
         raise format_error(
             name, "line 1", "holds numbers only", "start with a line that names the columns"
@@ -168,12 +175,9 @@ def chosen_columns(
 
 
 def _rows(
-    reader: Any,
-    name: str,
-    header: list[str],
-    wanted: list[int],
-    at: int,
-) -> tuple[array[float], list[str]]:
+    reader: Any, name: str, header: list[str], wanted: list[int], at: int, *,
+    most_shared: int = 10_000,
+) -> tuple[array[float], list[str]]:  # fmt: skip
     values: array[float] = array("d")  # eight bytes a number, and not an object a row
     labels: list[str] = []
     known: dict[str, str] = {}  # one text for all rows of a class
@@ -191,7 +195,7 @@ def _rows(
         label = cells[at].strip()
         if not label or label.lower().lstrip("+-") in _MISSING:
             raise _bad_cell(name, line, header[at], label)
-        labels.append(known.setdefault(label, label) if len(known) < _CLASSES else label)
+        labels.append(known.setdefault(label, label) if len(known) < most_shared else label)
         values.extend(_numbers(cells, name, line, header, wanted))
     return values, labels
 

@@ -7,6 +7,7 @@ from curvi.diagnostics._evaluation import ImportanceWeights, Moments, evaluate, 
 from curvi.diagnostics._evaluation import evaluate_all as evaluate_all
 from curvi.diagnostics._evaluation import raw_relative_ess as raw_relative_ess
 from curvi.diagnostics._evaluation import smoothed_weights as smoothed_weights
+from curvi.diagnostics._exports import FitRecord
 from curvi.diagnostics._flat_directions import improper_sentence as improper_sentence
 from curvi.diagnostics._modes import Mode
 from curvi.diagnostics._modes import joined_modes as joined_modes
@@ -23,8 +24,9 @@ from curvi.diagnostics._monte_carlo import Replicates
 from curvi.diagnostics._monte_carlo import descend_from_saddle as descend_from_saddle
 from curvi.diagnostics._monte_carlo import draws_of as draws_of
 from curvi.diagnostics._monte_carlo import replicates as replicates
-from curvi.diagnostics._record import FitRecord
+from curvi.diagnostics._report import FitPage as FitPage
 from curvi.diagnostics._result import FitResult
+from curvi.diagnostics._verdict import Summary as Summary
 from curvi.diagnostics._verdict import not_finite_sentence as not_finite_sentence
 from curvi.diagnostics._verdict import summary_table as summary_table
 

@@ -38,7 +38,7 @@ from curvi.linalg import (
     eager_conjugate_gradient,
     projected,
 )
-from curvi.objective import plan_draws
+from curvi.objective import Stream, host_generator, plan_draws
 from curvi.solvers import FlatObjective
 from curvi.targets import AbstractTarget
 
@@ -285,7 +285,7 @@ def _most_steps(params: Params, *, policy: Solving = SOLVING) -> int:
 
 def _probe(optimum: Optimum) -> Params:
     leaves, structure = jax.tree.flatten(optimum.params)
-    rng = np.random.default_rng(0)
+    rng = host_generator(optimum.resources.key, Stream.PROBES)
     noise = [np.asarray(rng.normal(size=leaf.shape), leaf.dtype) for leaf in leaves]
     return _covector(optimum.problem, optimum.params, jax.tree.unflatten(structure, noise))
 

@@ -13,14 +13,13 @@ from curvi._core.text import printable
 from curvi._core.trees import flat_numbers
 from curvi.diagnostics._summary import names_of
 from curvi.plots import COLOURS, QUIET, RULE, draw_run, house_style, literal, new_figure, plot_fit
-from curvi.report import notebook_html
-from curvi.report._blocks import Estimate, Forest, estimates_of, normal_estimate
+from curvi.report import Estimate, estimates_of, normal_estimate, notebook_html
 
 _KINDS = ("fit", "forest", "pair", "convergence")
 
 
 @dataclass(frozen=True)
-class Pictures:
+class PictureSizes:
     """How much of a posterior a picture shows."""
 
     forest_rows: int = 60
@@ -34,7 +33,7 @@ class Pictures:
     most_drawn: int = 20_000  # numbers from which intervals are those of normal distributions
 
 
-PICTURES = Pictures()
+PICTURES = PictureSizes()
 _PLUS, _MINUS = COLOURS[:2]
 
 
@@ -117,7 +116,7 @@ class Shown:
         return notebook_html("FitResult", facts, verdict=verdict, table=table)
 
 
-def flat_draws(result: Any, *, policy: Pictures = PICTURES) -> np.ndarray:
+def flat_draws(result: Any, *, policy: PictureSizes = PICTURES) -> np.ndarray:
     """Draws of all numbers of a result, (draws, numbers); fewer where there are many numbers."""
     count = int(
         min(
@@ -140,14 +139,14 @@ def estimates_for(result: Any, labels: list[str], draws: np.ndarray | None) -> l
     return estimates_of(labels, draws[:, :count], means=means, sds=sds)
 
 
-def drawn(result: Any, *, policy: Pictures = PICTURES) -> np.ndarray | None:
+def drawn(result: Any, *, policy: PictureSizes = PICTURES) -> np.ndarray | None:
     """Draws of all numbers of a result; None where there are too many numbers."""
     return (
         flat_draws(result, policy=policy) if result.target.dimension <= policy.most_drawn else None
     )
 
 
-def _correlated(draws: np.ndarray, *, policy: Pictures = PICTURES) -> list[int]:
+def _correlated(draws: np.ndarray, *, policy: PictureSizes = PICTURES) -> list[int]:
     """The few coordinates that are most correlated with another, in their own order."""
     count = draws.shape[1]
     if count <= policy.pairs or not np.all(draws.std(axis=0) > 0):
@@ -159,7 +158,7 @@ def _correlated(draws: np.ndarray, *, policy: Pictures = PICTURES) -> list[int]:
 @house_style
 def plot_forest(draws: np.ndarray, names: list[str]) -> Any:
     """Means with 50 % and 90 % intervals, hollow where zero is inside the latter."""
-    estimates = Forest("", tuple(estimates_of(names, draws))).estimates
+    estimates = estimates_of(names, draws)
     inner = np.quantile(draws, [0.25, 0.75], axis=0)
     figure = new_figure(7, 1.1 + 0.3 * max(len(names), 3))
     axis = figure.subplots()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -12,54 +14,102 @@ from curvi._core.errors import InputError, Outcome
 from curvi.diagnostics._evaluation import GRADES
 from curvi.diagnostics._pictures import drawn, estimates_for
 from curvi.diagnostics._summary import names_of
-from curvi.report import Facts, Forest, Grid, Prose, Report, Tab, Tile, Verdict
-from curvi.report._common import READ, bound_chart, bound_tile, checked_title, repeat_tab
-from curvi.report._numbers import percent, plain, rounded
-from curvi.report._predictive import (
+from curvi.report import (
+    READ,
+    Facts,
+    Forest,
+    Grid,
+    Page,
+    Prose,
+    Tile,
+    Verdict,
+    bound_chart,
+    bound_tile,
     calibration,
-    coverage,
-    few_rows,
-    predictive,
-    residuals,
-    with_misses,
+    central,
+    described,
+    percent,
+    plain,
+    rounded,
 )
 
-_MOST_ESTIMATES = 500  # of one array
-_MOST_CORRELATED = 400  # parameters whose correlations are looked through
-_STRONG = 0.6  # correlation from which two parameters are hard to tell apart
-_PAIRS = 8
-_COMPARABLE = 30.0  # ratio of sizes up to which numbers share an axis
 
-
-def report_of(
-    result: Any, *, names: list[str] | None = None, title: str | None = None,
-    observed: Any = None, replicated: Any = None, call: str | None = None,
-    configuration: dict[str, Any] | None = None,
-) -> Report:  # fmt: skip
+@dataclass
+class FitPage(Page):
     """What a page says about a result; see :meth:`curvi.FitResult.report`."""
-    labels = names_of(result.mean, names, result.target.labels)
-    draws = drawn(result)
-    forests = _forests(result, labels, draws)
-    tabs = [Tab("estimates", "Estimates", (Prose(READ), *forests))]
-    verdict = verdict_of(result)
-    if observed is not None or replicated is not None:
-        blocks = predictive_blocks(observed, replicated)
-        tabs.append(Tab("fit", "Fit to the data", blocks))
-        verdict = with_misses(verdict, blocks)
-    tabs += [
-        Tab("checks", "Checks", _checks(result, labels, draws)),
-        Tab("convergence", "Convergence", _convergence(result)),
-        Tab("model", "Model and data", (_model(result),)),
-        repeat_tab(call or _call(result), configuration or _configuration(result)),
-    ]
-    return Report(
-        title=checked_title(title, "Posterior of a fit"),
-        subtitle=f"{len(labels)} parameters, {type(result.family).__name__} family, "
-        f"{plain(result.seconds, 2)} s",
-        verdict=verdict,
-        tiles=_tiles(result, forests),
-        tabs=tuple(tabs),
-    )
+
+    parts: ClassVar = {
+        "estimates": "Estimates", "replicated": "Fit to the data", "checks": "Checks",
+        "history": "Convergence", "facts": "Model and data",
+    }  # fmt: skip
+    names: list[str] | None = None
+    data: tuple[Any, Any] = (None, None)  # observed, and draws of the predictive distribution
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """A name for every number."""
+        return names_of(self.model.mean, self.names, self.model.target.labels)
+
+    @cached_property
+    def draws(self) -> np.ndarray | None:
+        """Draws of all numbers, unless these are too many."""
+        return drawn(self.model)
+
+    def heading(self) -> tuple[str, str]:
+        """What was fitted, in how long."""
+        family, seconds = type(self.model.family).__name__, plain(self.model.seconds, 2)
+        what = f"{len(self.labels)} parameters, {family} family, {seconds} s"
+        return "Posterior of a fit", what
+
+    def verdict(self) -> Verdict:
+        """Whether to trust the numbers, in words, and what to do."""
+        return verdict_of(self.model)
+
+    def tiles(self) -> list[Tile]:
+        """Signs, the bound, how well q matches, the time."""
+        result = self.model
+        return [
+            *self.clear_tile(),
+            bound_tile(result.elbo, f"nats, standard error {result.elbo_se:.2g}"),
+            Tile(
+                "Match of the family",
+                percent(result.relative_ess),
+                "of its draws are effective",
+            ),
+            Tile("Time", f"{plain(result.seconds, 2)} s", f"{result.steps} steps"),
+        ]
+
+    def estimates(self) -> tuple[Any, ...]:
+        """One forest for every array."""
+        return (Prose(READ), *_forests(self.model, self.labels, self.draws))
+
+    def replicated(self) -> tuple[Any, ...]:
+        """Charts of observations, where they are given."""
+        return predictive_blocks(*self.data)
+
+    def checks(self) -> tuple[Any, ...]:
+        """How far to trust it, what was tried, what is hard to tell apart."""
+        return _checks(self.model, self.labels, self.draws)
+
+    def history(self) -> tuple[Any, ...]:
+        """The bound along the run."""
+        trace = self.model.trace
+        if not len(trace["elbo"]):
+            return (Prose("No step was taken."),)
+        return (bound_chart(trace["step"], trace["elbo"], "step"),)
+
+    def facts(self) -> tuple[Any, ...]:
+        """Target, family, method and draws."""
+        return (_model(self.model),)
+
+    def repeat(self) -> tuple[str, dict[str, Any]]:
+        """The call of ``fit``."""
+        result = self.model
+        options = ("family", "method", "draws", "batch_size", "mc_tolerance")
+        configuration = {name: getattr(result, name) for name in options}
+        family = '"auto"' if result.rungs else repr(result.family)
+        key = np.asarray(result.key_data).tolist()
+        return f"curvi.fit(target, family={family})", {**configuration, "random key": key}
 
 
 def verdict_of(result: Any) -> Verdict:
@@ -100,6 +150,8 @@ def predictive_blocks(observed: Any, replicated: Any) -> tuple[Any, ...]:
     InputError
         If one of the two is missing, or their shapes do not fit.
     """
+    if observed is None and replicated is None:
+        return ()
     if observed is None or replicated is None:
         raise InputError("observed and replicated belong together; give both, or none")
     y, drawn = np.asarray(observed, float), np.asarray(replicated, float)
@@ -113,18 +165,8 @@ def predictive_blocks(observed: Any, replicated: Any) -> tuple[Any, ...]:
     expected = drawn.mean(axis=0)
     if set(np.unique(y)) <= {0.0, 1.0}:
         return (calibration(y > 0, expected, "a one"),)
-    lower, upper = np.quantile(drawn, [0.05, 0.95], axis=0)
-    inside = coverage(y, lower, upper)
-    said = Prose(
-        f"{percent(inside)} of the rows are inside their 90 % interval. Far fewer would mean "
-        "predictions that are too sure of themselves."
-    )
-    return (
-        said,
-        predictive(y, drawn, "response"),
-        residuals(y, expected, "response"),
-        few_rows(y, expected, lower, upper, "response"),
-    )
+    said = "Far fewer would mean predictions that are too sure of themselves."
+    return described(y, expected, central(drawn), "response", said, drawn)
 
 
 def _forests(result: Any, labels: list[str], draws: np.ndarray | None) -> list[Forest]:
@@ -150,13 +192,18 @@ def _forests(result: Any, labels: list[str], draws: np.ndarray | None) -> list[F
     return first + found
 
 
-def _by_size(alone: list[int], estimates: Any) -> list[tuple[int, int]]:
-    """Numbers in order of size, each with the number of its group."""
+def _by_size(
+    alone: list[int], estimates: Any, *, comparable: float = 30.0
+) -> list[tuple[int, int]]:
+    """Numbers in order of size, each with the number of its group.
+
+    ``comparable``: ratio of sizes up to which numbers share an axis.
+    """
     size = {i: max(abs(estimates[i].lower), abs(estimates[i].upper), 1e-300) for i in alone}
     out: list[tuple[int, int]] = []
     group, least = 0, float("inf")
     for i in sorted(alone, key=lambda i: size[i]):
-        if size[i] > _COMPARABLE * least:
+        if size[i] > comparable * least:
             group, least = group + 1, size[i]
         least = min(least, size[i])
         out.append((group, i))
@@ -167,27 +214,9 @@ def _forest(
     title: str, here: list[int], estimates: Any, draws: np.ndarray | None, free: bool
 ) -> Forest:
     rows = [estimates[i] for i in here]
-    if len(rows) > _MOST_ESTIMATES:
-        rows = sorted(rows, key=lambda e: -abs(e.mean))[:_MOST_ESTIMATES]
     # What a constraint keeps above zero has no direction that the data could decide.
     lowest = min(e.lower for e in rows) if draws is None else np.min(draws[:, here])
-    signs = free or bool(lowest <= 0)
-    return Forest(title, tuple(rows), signs=signs, total=len(here))
-
-
-def _tiles(result: Any, forests: list[Forest]) -> tuple[Tile, ...]:
-    shown = [e for forest in forests if forest.signs for e in forest.estimates]
-    signed = [e for e in shown if np.isfinite(e.direction)]  # without constants
-    tiles = []
-    if signed:
-        clear = sum(e.tone != "open" for e in signed)
-        note = "90 % intervals on one side of zero"
-        tiles.append(Tile("Clear direction", f"{clear} of {len(signed)}", note))
-    tiles.append(bound_tile(result.elbo, f"nats, standard error {result.elbo_se:.2g}"))
-    ess = result.relative_ess
-    tiles.append(Tile("Match of the family", percent(ess), "of its draws are effective"))
-    tiles.append(Tile("Time", f"{plain(result.seconds, 2)} s", f"{result.steps} steps"))
-    return tuple(tiles)
+    return Forest.largest(title, rows, signs=free or bool(lowest <= 0))
 
 
 def _checks(result: Any, labels: list[str], draws: np.ndarray | None) -> tuple[Any, ...]:
@@ -231,29 +260,25 @@ def _of_k(k: float) -> str:
     return "fine below 0.7" if k <= GRADES.worst_k else "above 0.7, q misses part of the posterior"
 
 
-def _correlated(labels: list[str], draws: np.ndarray | None) -> tuple[tuple[str, ...], ...]:
-    """Pairs of parameters with strong correlations, the strongest first."""
+def _correlated(
+    labels: list[str], draws: np.ndarray | None, *, strong: float = 0.6, pairs: int = 8,
+    most: int = 400,
+) -> tuple[tuple[str, ...], ...]:  # fmt: skip
+    """Pairs of parameters with strong correlations, the strongest first; of at most ``most``."""
     if draws is None:
         return ()
     spread = draws.std(axis=0)
-    if not 2 <= draws.shape[1] <= _MOST_CORRELATED or not np.all(spread > 0):
+    if not 2 <= draws.shape[1] <= most or not np.all(spread > 0):
         return ()
     matrix = np.corrcoef(draws, rowvar=False)
     above = np.triu(np.abs(matrix), 1)
-    order = np.argsort(-above, axis=None)[:_PAIRS]
+    order = np.argsort(-above, axis=None)[:pairs]
     places = [np.unravel_index(flat, above.shape) for flat in order]
     return tuple(
         (labels[i], labels[j], rounded(float(matrix[i, j]), 0.1))
         for i, j in places
-        if above[i, j] > _STRONG
+        if above[i, j] > strong
     )
-
-
-def _convergence(result: Any) -> tuple[Any, ...]:
-    trace = result.trace
-    if not len(trace["elbo"]):
-        return (Prose("No step was taken."),)
-    return (bound_chart(trace["step"], trace["elbo"], "step"),)
 
 
 def _model(result: Any) -> Facts:
@@ -271,19 +296,3 @@ def _model(result: Any) -> Facts:
     if result.batch_size is not None:
         facts["rows per step"] = f"{result.batch_size:,}"
     return Facts("What was inferred, and how", facts)
-
-
-def _call(result: Any) -> str:
-    automatic = '"auto"' if result.rungs else repr(result.family)
-    return f"curvi.fit(target, family={automatic})"
-
-
-def _configuration(result: Any) -> dict[str, Any]:
-    return {
-        "family": repr(result.family),
-        "method": repr(result.method),
-        "draws": repr(result.draws),
-        "batch_size": result.batch_size,
-        "mc_tolerance": result.mc_tolerance,
-        "random key": np.asarray(result.key_data).tolist(),
-    }

@@ -27,7 +27,7 @@ from curvi.diagnostics._evaluation import (
     smoothed_weights,
 )
 from curvi.diagnostics._evidence import Evidence, evidence_of
-from curvi.diagnostics._exports import Exports
+from curvi.diagnostics._exports import Exports, Portable
 from curvi.diagnostics._modes import Mode, modes_sentence
 from curvi.diagnostics._moments import (
     UserMoments,
@@ -41,10 +41,10 @@ from curvi.diagnostics._moments import (
 )
 from curvi.diagnostics._monte_carlo import Replicates, replicate_spread, replicates
 from curvi.diagnostics._pictures import Shown
-from curvi.diagnostics._record import Portable
 from curvi.diagnostics._stored import StoredResult, stored_draws
 from curvi.diagnostics._summary import EARLY, summary_of
 from curvi.diagnostics._tails import tail_orders, tail_sentence
+from curvi.diagnostics._verdict import Summary
 from curvi.engine import Execution, Resources, VariationalProblem
 from curvi.families import Family, Params
 from curvi.objective import Draws
@@ -373,12 +373,12 @@ class FitResult(Shown, Exports, StoredResult, Portable):
     def _unsolved(self) -> str:
         return "" if self._replicates is None else self._replicates.unsolved
 
-    def summary(self, names: list[str] | None = None) -> str:
+    def summary(self, names: list[str] | None = None) -> Summary:
         """The verdict, the facts behind it, and a table of parameters, labelled by ``names``.
 
         The table has means, sds, linear-response sds (up to 100 parameters), and the Monte-Carlo
         error of each mean in posterior sds (at an optimum on fixed draws). Above 40 parameters it
-        shows the first and last 20 and the number of those between.
+        shows the first and last 20; ``summary().frame`` has all as a DataFrame.
 
         Raises
         ------

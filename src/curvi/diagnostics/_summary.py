@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from curvi._core.errors import InputError, NumericalError
 from curvi._core.trees import coordinate_names, flat_numbers
-from curvi.diagnostics._verdict import headline, summary_table
+from curvi.diagnostics._verdict import Summary, headline, summary_table
 from curvi.targets import Labels, NoLogDensityError
 
 EARLY = "the fit ended early; reading mc_error computes it"
@@ -48,7 +48,7 @@ def _labelled(name: str, labels: Labels) -> str:
 
 def summary_of(
     result: Any, names: list[str] | None, *, errors: np.ndarray | None, unsolved: str
-) -> str:
+) -> Summary:
     """What ``FitResult.summary`` returns, with the Monte-Carlo errors of all means."""
     labels = names_of(result.mean, names, result.target.labels)
     columns = {"mean": flat_numbers(result.mean), "sd": flat_numbers(result.sd)}

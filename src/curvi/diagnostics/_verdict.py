@@ -15,11 +15,6 @@ from curvi.diagnostics._evaluation import GRADES
 from curvi.families import Diagonal, DiagonalPlusLowRank, LowerTriangular
 
 LARGEST_MC_ERROR = 0.05
-_FALL, _RELATIVE_FALL, _FALL_SES = 5.0, 0.1, 10.0  # nats, of the bound, and standard errors
-_SAME_OPTIMUM = 1.0  # nats between starts that ended in the same optimum
-_COARSE = 0.5  # sds between two neighbouring numbers: at one a skewed density was 0.3 sds off
-_MOST_ROWS = 40
-_MOST_NAMES = 4
 _MOST_FULL = 1000  # coordinates, up to which a full covariance is advised
 _FIRST_RANK = 10
 
@@ -49,14 +44,17 @@ def cautions(
     return tuple(dict.fromkeys(sentence for sentence in found if sentence))
 
 
-def not_finite_sentence(mean: PyTree, sd: PyTree) -> str:
-    """Name what has a mean or sd that is not finite in the user's space; empty if nothing has."""
+def not_finite_sentence(mean: PyTree, sd: PyTree, *, most_names: int = 4) -> str:
+    """Name what has a mean or sd that is not finite in the user's space; empty if nothing has.
+
+    ``most_names``: names that are listed.
+    """
     bad = ~(np.isfinite(flat_numbers(mean)) & np.isfinite(flat_numbers(sd)))
     if not bad.any():
         return ""
     names = [name for name, worst in zip(coordinate_names(mean), bad, strict=True) if worst]
-    listed = ", ".join(names[:_MOST_NAMES])
-    more = "" if len(names) <= _MOST_NAMES else f" and {len(names) - _MOST_NAMES} more"
+    listed = ", ".join(names[:most_names])
+    more = "" if len(names) <= most_names else f" and {len(names) - most_names} more"
     return (
         f"The answer is not finite: constrain gives nan or inf for {listed}{more} at draws of q, "
         "where the log density is finite; make constrain finite wherever the log density is, or "
@@ -64,13 +62,16 @@ def not_finite_sentence(mean: PyTree, sd: PyTree) -> str:
     )
 
 
-def resolution_sentence(mean: PyTree, sd: PyTree, dtype: Any) -> str:
-    """Name what lies so far from zero that numbers of its precision hardly resolve its sd."""
+def resolution_sentence(mean: PyTree, sd: PyTree, dtype: Any, *, coarse: float = 0.5) -> str:
+    """Name what lies so far from zero that numbers of its precision hardly resolve its sd.
+
+    ``coarse``: sds between two neighbouring numbers: at one a skewed density was 0.3 sds off.
+    """
     with np.errstate(all="ignore"):
         step = np.spacing(np.abs(flat_numbers(mean)).astype(dtype)).astype(np.float64)
         share = step / flat_numbers(sd).astype(np.float64)
     share = np.where(np.isfinite(share), share, 0.0)
-    if not share.size or share.max() <= _COARSE:
+    if not share.size or share.max() <= coarse:
         return ""
     worst = int(np.argmax(share))
     return (
@@ -121,12 +122,16 @@ def _richer(dimension: int, scale: Any) -> str:
 
 
 def cliff_sentence(
-    trace: np.ndarray, elbo: float, log_ratio: np.ndarray | None, noise: Array | None
-) -> str:
+    trace: np.ndarray, elbo: float, log_ratio: np.ndarray | None, noise: Array | None, *,
+    fall: float = 5.0, relative_fall: float = 0.1, fall_ses: float = 10.0,
+) -> str:  # fmt: skip
     """Say that the bound on fresh draws is far below that on the fixed ones; empty if it is not.
 
     The spread of log p over draws of q is taken from quartiles: one draw beyond the edge of a
     cliff would explain its own fall.
+
+    ``fall``, ``relative_fall``, ``fall_ses``: nats, a share of the bound, and standard errors, by
+    whose sum it must be lower.
     """
     if not len(trace) or log_ratio is None or noise is None:
         return ""
@@ -134,7 +139,7 @@ def cliff_sentence(
     low, high = np.quantile(log_ratio, [0.25, 0.75])
     spread = (high - low) / 1.35 + (dimension / 2) ** 0.5  # of the log ratios, and of log q
     error = spread * (1 / num_draws + 1 / len(log_ratio)) ** 0.5
-    if not fitted - elbo > _FALL + _RELATIVE_FALL * abs(fitted) + _FALL_SES * error:
+    if not fitted - elbo > fall + relative_fall * abs(fitted) + fall_ses * error:
         return ""
     return (
         f"The bound on fresh draws ({elbo:.4g}) is far below the one that was fitted "
@@ -143,10 +148,13 @@ def cliff_sentence(
     )
 
 
-def _of_starts(elbos: np.ndarray) -> list[str]:
-    """The spread of the bounds that several starts reached; one that failed is NaN."""
+def _of_starts(elbos: np.ndarray, *, same_optimum: float = 1.0) -> list[str]:
+    """The spread of the bounds that several starts reached; one that failed is NaN.
+
+    ``same_optimum``: nats between starts that ended in the same optimum.
+    """
     found, good = [], elbos[np.isfinite(elbos)]
-    if len(good) and np.ptp(good) > _SAME_OPTIMUM:
+    if len(good) and np.ptp(good) > same_optimum:
         found.append(
             f"The starts ended at bounds from {good.min():.4g} to {good.max():.4g}: there are "
             "several optima, and the best one found is returned; more starts may find a better one."
@@ -164,14 +172,28 @@ def headline(outcome: Outcome, warnings: tuple[str, ...]) -> str:
     return "converged, with warnings" if warnings else "converged"
 
 
+class Summary(str):
+    """A summary as text, with its table as a DataFrame."""
+
+    names: list[str]
+    columns: dict[str, np.ndarray]
+
+    @property
+    def frame(self) -> Any:
+        """The table: a row for every name, numbers in full precision."""
+        import pandas as pd
+
+        return pd.DataFrame(self.columns, index=self.names)
+
+
 def summary_table(
     *,
     verdict: tuple[str, str | list[str]],
     facts: dict[str, str],
     names: list[str],
     columns: dict[str, np.ndarray],
-    most_rows: int = _MOST_ROWS,
-) -> str:
+    most_rows: int = 40,
+) -> Summary:
     """Format a verdict, some facts and one row per name."""
     head, text = verdict
     lines = [head]
@@ -183,6 +205,7 @@ def summary_table(
     for name, fact in facts.items():
         entry = printable(f"{name:<{width}}  {fact}", keep="\n")
         lines += textwrap.wrap(entry, 110, subsequent_indent=hanging)
+    whole = names
     names = [printable(name) for name in names]
     shown = list(range(len(names)))
     if len(names) > most_rows:
@@ -196,4 +219,6 @@ def summary_table(
             lines.append(f"... {len(names) - len(shown)} more ...")
         cells = "".join(f"{column[i]:>12.4g}" for column in columns.values())
         lines.append(f"{names[i]:<{stub}}{cells}")
-    return "\n".join(lines)
+    summary = Summary("\n".join(lines))
+    summary.names, summary.columns = whole, columns
+    return summary

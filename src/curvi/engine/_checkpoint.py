@@ -40,7 +40,6 @@ _FREE = {
     "max_steps", "time_budget", "progress", "on_failure", "on_step", "verbose", "max_epochs",
     "max_iter", "patience", "checkpoint", "mesh", "self",
 }  # fmt: skip
-_MANY = 20  # arrays that are not described one by one
 _SAME_VERSIONS = ("curvi", "jax", "jaxlib", "numpy")
 
 
@@ -296,8 +295,11 @@ def _described_call(name: str, arguments: dict[str, Any]) -> dict[str, str]:
     return {"call": name, **words}
 
 
-def _words(value: Any) -> str:
-    """Arrays and targets by their shapes, functions not at all: the runs compare their programs."""
+def _words(value: Any, *, many: int = 20) -> str:
+    """Arrays and targets by their shapes, functions not at all: the runs compare their programs.
+
+    ``many``: arrays that are not described one by one.
+    """
     if hasattr(value, "dimension") and hasattr(value, "dtype"):
         return f"{type(value).__name__}, {value.dtype}[{value.dimension}], {value.num_rows} rows"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
@@ -306,7 +308,7 @@ def _words(value: Any) -> str:
         return "a function"
     leaves = jax.tree.leaves(value)
     texts = any(isinstance(leaf, np.ndarray) and leaf.dtype.kind in "OUSMm" for leaf in leaves)
-    if hasattr(value, "columns") or texts or len(leaves) > _MANY:
+    if hasattr(value, "columns") or texts or len(leaves) > many:
         return f"a table {np.shape(value)}" if len(leaves) == 1 else f"{len(leaves)} arrays"
     if leaves and all(hasattr(leaf, "shape") for leaf in leaves):
         return described(value)

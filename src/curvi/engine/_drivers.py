@@ -27,10 +27,7 @@ from curvi.linalg import namespace
 from curvi.solvers import Info, Method, Problem, Stepper
 
 CAPACITY = 500  # steps of one chunk at most, and rows of its trace on device
-PATIENCE = 40  # rejected steps in a row after which a run gives up
 _ONCE = 0.0  # work of code that runs once, and is not worth any optimisation
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 2e-5, 0.02  # seconds between two looks at a running chunk
-_PAUSE = 0.02  # and as a share of the time that it has run
 
 
 class Chunk(NamedTuple):
@@ -67,13 +64,16 @@ class Rejections(NamedTuple):
     rejected: Any
     broken: Any
 
-    def after(self, info: Info) -> tuple[Rejections, Any]:
-        """Count a step; the outcome of the run, which gives up when its patience is at an end."""
+    def after(self, info: Info, *, patience: int = 40) -> tuple[Rejections, Any]:
+        """Count a step; the outcome of the run, which gives up when its patience is at an end.
+
+        ``patience``: rejected steps in a row after which a run gives up.
+        """
         xp = np if isinstance(info.accepted, bool) else namespace(info.accepted)
         rejected = xp.where(info.accepted, 0, self.rejected + 1)
         broken = xp.where(info.accepted, 0, self.broken + xp.where(info.finite, 0, 1))
         gave_up = xp.where(2 * broken >= rejected, Outcome.NON_FINITE.value, Outcome.STALLED.value)
-        impatient = xp.where(rejected >= PATIENCE, gave_up, Outcome.RUNNING.value)
+        impatient = xp.where(rejected >= patience, gave_up, Outcome.RUNNING.value)
         ended = info.outcome != Outcome.RUNNING.value
         return Rejections(rejected, broken), xp.where(ended, info.outcome, impatient)
 
@@ -198,17 +198,23 @@ class CompiledDriver:
         return Chunk(rows, Outcome(int(carry.outcome)))
 
 
-def _wait(found: Any, seconds: float) -> None:
+def _wait(
+    found: Any, seconds: float, *, shortest: float = 2e-5, longest: float = 0.02,
+    share: float = 0.02,
+) -> None:  # fmt: skip
     """Wait for a value on device; Ctrl-C and the clock are seen, unlike in a blocking read.
 
     A computation cannot be stopped: one that is left goes on until it ends, and is forgotten.
+
+    ``shortest``, ``longest``, ``share``: seconds between two looks at a running chunk, which are
+    otherwise this share of the time that it has run.
     """
     began = time.perf_counter()
     while not found.is_ready():
         waited = time.perf_counter() - began
         if waited >= seconds:
             raise OutOfTime
-        pause = min(max(_PAUSE * waited, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+        pause = min(max(share * waited, shortest), longest)
         time.sleep(min(pause, seconds - waited))
     found.block_until_ready()  # raises what went wrong, before the state is replaced
 

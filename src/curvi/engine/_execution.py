@@ -12,7 +12,6 @@ from curvi._core.compilation import Cost
 from curvi.solvers import Method, Problem
 
 MODES = ("auto", "eager", "compiled")
-_PRODUCTS_OF_A_FIT = 100.0
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,14 @@ class Execution:
         fits = size <= self.most_parameters and jax.default_backend() == "cpu"
         return fits and self.is_cheap(cost, products)
 
-    def runs_eagerly(self, problem: Problem, method: Method, params: Any, resources: Any) -> bool:
-        """Whether a run of this method takes its steps on the host."""
+    def runs_eagerly(
+        self, problem: Problem, method: Method, params: Any, resources: Any, *,
+        products_of_a_fit: float = 100.0,
+    ) -> bool:  # fmt: skip
+        """Whether a run of this method takes its steps on the host.
+
+        ``products_of_a_fit``: products by which the work of a fit is judged.
+        """
         if method.host_only:
             return True
         if self.mode != "auto":
@@ -66,4 +71,4 @@ class Execution:
         if not method.has_host_steps(problem):
             return False
         size = sum(leaf.size for leaf in jax.tree.leaves(params))
-        return self.is_eager(problem.cost(params, resources), size, _PRODUCTS_OF_A_FIT)
+        return self.is_eager(problem.cost(params, resources), size, products_of_a_fit)

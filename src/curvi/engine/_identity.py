@@ -19,8 +19,6 @@ from curvi.io import Stream
 from curvi.solvers import Method, Problem
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
-_WHOLE = 2**30  # bytes up to which an array is read from end to end
-_PIECES, _PIECE = 1024, 2**16  # of a longer one, evenly spaced
 _SHORT = 16  # characters of a digest
 
 
@@ -145,10 +143,12 @@ def stream_digest(rows: Stream) -> str:
     return total.hexdigest()
 
 
-def _pieces(values: np.ndarray) -> Iterable[np.ndarray]:
-    if values.ndim == 0 or values.nbytes <= _WHOLE:
+def _pieces(
+    values: np.ndarray, *, whole: int = 2**30, pieces: int = 1024, piece: int = 2**16
+) -> Iterable[np.ndarray]:
+    if values.ndim == 0 or values.nbytes <= whole:
         yield values
         return
-    rows = max(1, _PIECE * values.shape[0] // values.nbytes)
-    for first in np.linspace(0, values.shape[0] - rows, _PIECES).astype(int):
+    rows = max(1, piece * values.shape[0] // values.nbytes)
+    for first in np.linspace(0, values.shape[0] - rows, pieces).astype(int):
         yield values[first : first + rows]

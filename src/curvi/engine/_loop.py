@@ -20,7 +20,6 @@ from curvi.engine._recording import NOT_RECORDED, Position, Recording
 from curvi.solvers import Info, Method, Problem
 
 _CHUNK_SECONDS = 0.2
-_FIRST_STEP_SECONDS = 0.5  # granted even where compilation has used up the budget
 _OPEN = (Outcome.RUNNING, Outcome.BUDGET)  # what the verdict of a hook may replace
 
 
@@ -294,11 +293,15 @@ def run_driver(
 
 
 def _advance(
-    driver: Driver, count: int, budget: Budget, outcomes: list[Outcome], *, is_first: bool
-) -> list[Chunk]:
-    """Ask for steps; a chunk that the clock overtakes has none."""
+    driver: Driver, count: int, budget: Budget, outcomes: list[Outcome], *, is_first: bool,
+    first_step_seconds: float = 0.5,
+) -> list[Chunk]:  # fmt: skip
+    """Ask for steps; a chunk that the clock overtakes has none.
+
+    ``first_step_seconds``: granted even where compilation has used up the budget.
+    """
     beat()
-    limit = max(budget.left(), _FIRST_STEP_SECONDS if is_first else 0.0)
+    limit = max(budget.left(), first_step_seconds if is_first else 0.0)
     if jax.process_count() > 1:
         limit = float("inf")  # a chunk that one process leaves is waited for by the others
     try:

@@ -9,9 +9,8 @@ import numpy as np
 from scipy import sparse
 
 from curvi._core.errors import InputError
-from curvi.families._conditional import Warped, WarpedGaussian
+from curvi.families._conditional import Warped, WarpedGaussian, coordinates_of, leaf_coordinates
 from curvi.families._inverse_root import InverseRoot
-from curvi.families._structure import coordinates_of, leaf_coordinates
 from curvi.linalg import Elimination, eliminate
 
 _UNKNOWN = (

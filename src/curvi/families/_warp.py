@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-_LARGEST_LOG = 30.0  # of a scale: a draw further out is as good as infinitely far
-
 
 class Moved(NamedTuple):
     """Noise on its way: v, the scales of the locals, positions, ``log |det dz / d epsilon|``."""
@@ -52,10 +50,13 @@ class WarpedMap(abc.ABC):
         """Coordinates of the noise that scales follow."""
         return int(self.warp.shape[1])
 
-    def forward(self, noise: np.ndarray) -> Moved:
-        """Move draws, one per row."""
+    def forward(self, noise: np.ndarray, *, largest_log: float = 30.0) -> Moved:
+        """Move draws, one per row.
+
+        ``largest_log``: of a scale: a draw further out is as good as infinitely far.
+        """
         logs = self._log_scales(noise)
-        scales = np.exp(np.minimum(logs, _LARGEST_LOG))
+        scales = np.exp(np.minimum(logs, largest_log))
         v = noise.copy()
         v[:, self.num_globals :] *= scales
         with np.errstate(over="ignore", invalid="ignore"):  # q of an improper posterior

@@ -9,6 +9,7 @@ from curvi.glm._design import is_selected as is_selected
 from curvi.glm._fit import neg_elbo as neg_elbo
 from curvi.glm._logistic import BayesianLogisticRegression
 from curvi.glm._regressors import BayesianLinearRegression, BayesianPoissonRegression
+from curvi.glm._report import RegressionPage as RegressionPage
 
 __all__ = [
     "BayesianLinearRegression",

@@ -22,12 +22,11 @@ from curvi.glm._choices import Choices
 from curvi.glm._design import Columns, is_selected
 from curvi.glm._fit import LIMITS
 from curvi.glm._narrowness import TOO_NARROW
-from curvi.glm._output import Shown, feature_names
+from curvi.glm._output import Shown, StoredRegression, feature_names
 from curvi.glm._posterior import Posterior
 from curvi.glm._rows import DTYPES, Block, Observations, Streaming, UserBlocks, canonical, in_chunks
 from curvi.glm._sparse_rows import stored_by_density
 from curvi.glm._starts import GLMFit
-from curvi.glm._stored import StoredRegression
 
 Model = TypeVar("Model", bound="BayesianLinearModel")
 # scikit-learn reads parameters from the signature of the constructor, which stores them unchanged:
@@ -48,6 +47,9 @@ class BayesianLinearModel(Choices, Shown, StoredRegression, BaseEstimator, abc.A
 
     _streaming = Streaming()
     _has_classes = False  # of attributes: regressors leave out the axis of blocks
+    _kind = "regression"  # in reports, as the next two
+    _effects = "changes of the expected response"
+    _scored = "Variance"
 
     prior: str = "normal"
     prior_scale: float = 1.0

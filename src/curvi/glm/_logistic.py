@@ -108,6 +108,8 @@ class BayesianLogisticRegression(ClassifierMixin, BayesianLinearModel):
     """
 
     _has_classes = True
+    _kind = "logistic regression"
+    _effects = "changes of the log odds"
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row."""

@@ -18,7 +18,7 @@ from curvi.families import MeanField
 from curvi.glm._base import BayesianLinearModel, estimator
 from curvi.glm._design import Columns
 from curvi.glm._fit import fit_glm
-from curvi.glm._rows import Observations
+from curvi.glm._rows import Observations, as_numbers
 from curvi.glm._starts import GLMFit
 from curvi.likelihoods import Gaussian, Poisson
 
@@ -114,6 +114,7 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
     """
 
     _claims = BayesianLinearModel._claims | {"noise_sd_": "positive"}
+    _kind = "linear regression"
 
     noise_scale: float | None = None
 
@@ -145,6 +146,9 @@ class BayesianLinearRegression(RegressorMixin, BayesianLinearModel):
                  for w, noise, mean, sd in self._predictors(X)]  # fmt: skip
         weight, means, sds = map(np.array, zip(*parts, strict=True))
         return weight, means, sds
+
+    def _simulated(self, predictor: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return predictor + self.noise_sd_ * rng.standard_normal(predictor.shape)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -287,6 +291,10 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
     (True, True)
     """
 
+    _kind = "Poisson regression of counts"
+    _effects = "changes of the logarithm of the expected count"
+    _scored = "Deviance"
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
@@ -313,6 +321,9 @@ class BayesianPoissonRegression(RegressorMixin, BayesianLinearModel):
         rates, weights = self._rates(X)
         low, high = (_quantile(rates, weights, 0.5 + sign * half) for sign in (-1, 1))
         return low, _counts(high)
+
+    def _simulated(self, predictor: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return rng.poisson(np.exp(np.minimum(predictor, 40.0))).astype(float)
 
     def _rates(self, X: Any, *, num_nodes: int = 40) -> tuple[np.ndarray, np.ndarray]:
         """Rates of every row at the nodes of a quadrature rule over the posterior, and weights."""
@@ -387,13 +398,3 @@ def _quantile(rates: np.ndarray, weights: np.ndarray, level: float) -> np.ndarra
         reached = special.pdtr(middle[:, None], rates) @ weights >= level
         low, high = np.where(reached, low, middle), np.where(reached, middle, high)
     return np.where(high > 0.99 * largest, np.inf, high)
-
-
-def as_numbers(y: np.ndarray, dtype: Any) -> np.ndarray:
-    """Responses in a floating dtype; dates would become numbers of days without a word."""
-    if y.dtype.kind in "mM":
-        raise InputError(f"y has dtype {y.dtype}; give numbers, in a unit of your choice")
-    try:
-        return y.astype(dtype)
-    except (TypeError, ValueError) as wrong:
-        raise InputError(f"y must hold numbers ({wrong})") from wrong

@@ -346,3 +346,13 @@ def in_chunks(
         return moments(X)
     parts = [moments(X[part]) for part in row_slices(X.shape[0], size)]
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+
+
+def as_numbers(y: np.ndarray, dtype: Any) -> np.ndarray:
+    """Responses in a floating dtype; dates would become numbers of days without a word."""
+    if y.dtype.kind in "mM":
+        raise InputError(f"y has dtype {y.dtype}; give numbers, in a unit of your choice")
+    try:
+        return y.astype(dtype)
+    except (TypeError, ValueError) as wrong:
+        raise InputError(f"y must hold numbers ({wrong})") from wrong

@@ -14,20 +14,21 @@ from curvi.engine import Resources, VariationalProblem
 from curvi.families import Params
 from curvi.targets import AbstractTarget
 
-_TRIED = 8  # draws at which a broken gradient is looked for
-
 
 def broken_gradient(
-    problem: VariationalProblem, target: AbstractTarget, params: Params, resources: Resources
-) -> str:
+    problem: VariationalProblem, target: AbstractTarget, params: Params, resources: Resources, *,
+    tried: int = 8,
+) -> str:  # fmt: skip
     """Name the coordinate whose gradient is not finite where the log density is; or nothing.
 
     That is what a run which could not take a single step suffers from most often: the square
     root or the norm of a zero, and ``jnp.where`` around a branch that is not finite.
+
+    ``tried``: draws at which a broken gradient is looked for.
     """
     noise = problem.sample(resources, jnp.asarray(0, jnp.int32)).noise
     noise = noise.reshape(-1, noise.shape[-1])
-    points = [params.mean, *(problem.family.transform(params, e) for e in noise[:_TRIED])]
+    points = [params.mean, *(problem.family.transform(params, e) for e in noise[:tried])]
     for z in points:
         value, gradient = jax.value_and_grad(target.log_prob)(z)
         bad = np.flatnonzero(~np.isfinite(np.asarray(gradient)))

@@ -36,14 +36,11 @@ from curvi._core.errors import (
 from curvi._core.memory import require_memory
 from curvi._core.run import OutOfTime, Phase, current_run
 from curvi._core.trees import coordinate_names, leaf_names
-from curvi.diagnostics import summary_table
+from curvi.diagnostics import Summary, summary_table
 from curvi.engine import hooks_for, opened
 from curvi.inference._fit import fit
 from curvi.targets import AbstractTarget
 
-_FLIPS = 4999
-_SIGNS = 2_000_000  # held at once at most
-_POSTERIOR_DRAWS = 999
 _FEWEST_SIMULATIONS = 10
 _LEVEL = 0.05
 _TABLES = 3  # of one number per simulation and coordinate: as rows, stacked, folded
@@ -93,7 +90,7 @@ class Calibration:
             return "NOT TESTED"
         return "calibrated" if self.calibrated else "NOT CALIBRATED"
 
-    def summary(self) -> str:
+    def summary(self) -> Summary:
         """The verdict and a table of the tests."""
         count = len(self.probabilities)
         sentence = (
@@ -272,13 +269,13 @@ def _built(build: Callable[[PyTree], AbstractTarget], data: PyTree) -> AbstractT
 
 
 def _probabilities(
-    truth: PyTree,
-    target: AbstractTarget,
-    seed: int,
-    rng: np.random.Generator,
-    options: dict[str, Any],
-) -> np.ndarray | None:
-    """Rank of the truth among draws of q, made continuous by a uniform variable."""
+    truth: PyTree, target: AbstractTarget, seed: int, rng: np.random.Generator,
+    options: dict[str, Any], *, num_draws: int = 999,
+) -> np.ndarray | None:  # fmt: skip
+    """Rank of the truth among draws of q, made continuous by a uniform variable.
+
+    ``num_draws``: draws of a posterior, among which the truth has its rank.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
@@ -290,7 +287,7 @@ def _probabilities(
     current_run().check()  # a fit that the end of the time has cut short is no failure
     if not result.converged:
         return None
-    draws = result.sample(_POSTERIOR_DRAWS, seed=seed)
+    draws = result.sample(num_draws, seed=seed)
     if jax.tree.structure(draws) != jax.tree.structure(truth):
         raise InputError(
             f"simulate returns parameters of structure {jax.tree.structure(truth)}, the target has "
@@ -310,7 +307,7 @@ def _probabilities(
         for draw, true in zip(jax.tree.leaves(draws), jax.tree.leaves(truth), strict=True)
     ]
     rank = np.concatenate(below)
-    return (rank + rng.random(rank.shape)) / (_POSTERIOR_DRAWS + 1)
+    return (rank + rng.random(rank.shape)) / (num_draws + 1)
 
 
 def judge(
@@ -341,7 +338,10 @@ def untested(probabilities: np.ndarray, names: list[str], failures: int) -> Cali
     )
 
 
-def sign_flip_test(values: np.ndarray, rng: np.random.Generator, num_flips: int = _FLIPS) -> float:
+def sign_flip_test(
+    values: np.ndarray, rng: np.random.Generator, num_flips: int = 4999, *,
+    signs_at_once: int = 2_000_000,
+) -> float:  # fmt: skip
     r"""p-value of "the distribution is symmetric about zero", by random flips of signs.
 
     The statistic is the absolute mean. The observed pattern counts as one of the patterns, which
@@ -352,9 +352,11 @@ def sign_flip_test(values: np.ndarray, rng: np.random.Generator, num_flips: int 
 
     so that a plain bias is found among any number of coordinates. Below the smallest p-value of
     the flips only the bound can reject, and it is never too small: the test stays valid.
+
+    ``signs_at_once``: signs that are held at once, at most.
     """
     observed = abs(values.sum())
-    at_least, block = 0, max(1, _SIGNS // len(values))
+    at_least, block = 0, max(1, signs_at_once // len(values))
     for begin in range(0, num_flips, block):
         size = (min(block, num_flips - begin), len(values))
         flipped = np.abs(rng.choice(np.array([-1.0, 1.0]), size=size) @ values)

@@ -34,9 +34,10 @@ from curvi.engine import (
 )
 from curvi.families import Family, MeanField, Params
 from curvi.inference._broken_start import broken_gradient
+from curvi.inference._first import SIZES, first_rung, has_more_draws, with_found_structure
 from curvi.inference._growth import Accuracy, Grown, run_growing
 from curvi.inference._initial import (
-    COPIES,
+    STARTS,
     FirstRun,
     around,
     continued,
@@ -50,30 +51,28 @@ from curvi.inference._inputs import (
     as_method,
     as_target,
     check_batch,
+    check_ladder,
     check_options,
     cut_short_by,
     default_tolerance,
     in_precision_of_target,
     instance_of,
+    is_automatic,
     optional_count,
+    planned_draws,
 )
 from curvi.inference._laplace import laplace_params, laplace_within
-from curvi.inference._plan import is_automatic, planned_draws
-from curvi.inference.ladder._climb import LADDER, check_ladder, climb
-from curvi.inference.ladder._first import FEW_DIMENSIONS, first_rung, has_more_draws
-from curvi.inference.ladder._sparsity import with_found_structure
+from curvi.inference.ladder._climb import LADDER, climb
 from curvi.inference.ladder._state import Rung
 from curvi.objective import Draws, Stream
 from curvi.solvers import Method, TrustRegion
 from curvi.targets import AbstractTarget
 
-_LAPLACE_STEPS = 1000  # to the mode, at most
 _UNJUDGED = "Interrupted while the bound was evaluated: the last run is returned, unjudged."
 _OUTSIDE = (
     "The bound is not finite on fresh draws: q reaches outside the support of the target, or its "
     "log density overflows. "
 )
-_MANY_STEPS = 100  # in which any width that a proper posterior has is reached
 
 
 @in_precision_of_target
@@ -229,7 +228,7 @@ def fit(
         starts = optional_count(num_starts, "num_starts")
         if not isinstance(init, FitResult):
             validation.one_of(init, ("position", "laplace"), "init")
-        family.require_memory(target.dimension, target.dtype, copies=COPIES)
+        family.require_memory(target.dimension, target.dtype, copies=STARTS.copies)
         plan = planned_draws(family, method, target, draws, num_draws, batch_size)
         problem = VariationalProblem(target.density, family, plan, target.dimension, batch_size)
         key = validation.random_key(seed)
@@ -239,7 +238,7 @@ def fit(
         accuracy = tolerance or default_tolerance(target.dtype)
         noise = None if plan.fresh else draws_of(problem, key, Stream.FIXED_DRAWS)
         resources = Resources(key, target.rows, noise)
-        few = not automatic or target.dimension <= FEW_DIMENSIONS  # other starts are tried there
+        few = not automatic or target.dimension <= SIZES.few  # other starts are tried there
         again = not few and max_steps is None and has_more_draws(target)
         with hooks_for(progress, "ELBO", on_step, sign=-1.0) as hooks:
             budget = Budget(accuracy, steps, hooks)
@@ -270,7 +269,10 @@ def fit(
         return run.returned(result)
 
 
-def _start(init: Any, problem: VariationalProblem, call: _Call, resources: Resources) -> Params:
+def _start(
+    init: Any, problem: VariationalProblem, call: _Call, resources: Resources, *,
+    laplace_steps: int = 1000,
+) -> Params:  # fmt: skip
     target, execution = call.target, call.execution
     if isinstance(init, FitResult):
         return continued(problem.family, target, init)
@@ -279,7 +281,7 @@ def _start(init: Any, problem: VariationalProblem, call: _Call, resources: Resou
     found = None
     if init == "laplace":
         accuracy = default_tolerance(target.dtype)
-        limits = replace(call.budget, tolerance=accuracy, max_steps=_LAPLACE_STEPS, hooks=())
+        limits = replace(call.budget, tolerance=accuracy, max_steps=laplace_steps, hooks=())
         found = laplace_within(target, limits, execution)
     if found is None:  # not asked for, or no time for it
         return starting_params(problem, target, resources, evaluate_at, call.budget)
@@ -368,11 +370,13 @@ def _judged(
     return unjudged
 
 
-def _verdict(call: _Call, grown: Grown, first: FirstRun) -> tuple[Outcome, str, Evaluation, bool]:
+def _verdict(
+    call: _Call, grown: Grown, first: FirstRun, *, many_steps: int = 100
+) -> tuple[Outcome, str, Evaluation, bool]:
     """Evaluate the bound on fresh draws, and let a bad one overrule the method's own verdict.
 
-    The last entry is whether no other run would do better: the target is improper, or its gradient
-    is broken.
+    ``many_steps``: in which any width that a proper posterior has is reached. The last entry is
+    whether no other run would do better: the target is improper, or its gradient is broken.
     """
     ended, problem, target, outcome = grown.ended, grown.problem, call.target, grown.ended.outcome
     message = grown.message or first.message or outcome.sentence
@@ -392,7 +396,7 @@ def _verdict(call: _Call, grown: Grown, first: FirstRun) -> tuple[Outcome, str, 
             other = "" if isinstance(call.method, TrustRegion) else "method=TrustRegion(), "
             advice = outcome.sentence.replace("method=TrustRegion(), ", other)
             message = f"Diverged: {fall}. {advice}"
-    if outcome.is_failure or (outcome is Outcome.BUDGET and ended.steps >= _MANY_STEPS):
+    if outcome.is_failure or (outcome is Outcome.BUDGET and ended.steps >= many_steps):
         why = improper_sentence(target, problem.family, ended.params, first.start)
         message, hopeless = why or message, hopeless or bool(why)
     return outcome, message, found, hopeless

@@ -41,7 +41,6 @@ _NO_TIME = (
     "Converged on its draws, but the time budget ran out before the optimum was checked: whether "
     "it is a saddle point, and its Monte-Carlo error, are unknown. Raise time_budget to know them."
 )
-_FACTORS = (4, 16, 64)  # every number of draws is compiled anew, so there are few of them
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,8 @@ class Accuracy:
         Draws times rows times coordinates, at most: seconds for one pass.
     replicate_steps : int
         Newton steps towards the optimum on another set of draws, at most.
+    factors : tuple of int
+        By which draws grow; every number of draws is compiled anew, so there are few of them.
     """
 
     mc_tolerance: float | None = 0.05
@@ -67,6 +68,7 @@ class Accuracy:
     most_noise: float = 2e7
     most_work: float = 4e9
     replicate_steps: int = REPLICATES.most_steps
+    factors: tuple[int, ...] = (4, 16, 64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +153,7 @@ class _Growth:
         """
         first = self.ended, self.problem, self.resources
         self.budget = replace(self.budget, max_steps=self.spent + self.budget.max_steps)
-        self._use_draws(_FACTORS[0] * self.problem.plan.num_draws)
+        self._use_draws(self.accuracy.factors[0] * self.problem.plan.num_draws)
         self._run(start)
         outcome = self.ended.outcome
         if outcome is Outcome.INTERRUPTED or (
@@ -277,7 +279,9 @@ def _unknown(problem: VariationalProblem, found: Replicates) -> str:
 def next_count(problem: VariationalProblem, excess: float, accuracy: Accuracy) -> int | None:
     """The next number of draws when the error is ``excess`` times too large; None if none fits."""
     now = problem.plan.num_draws
-    wanted = min((f for f in _FACTORS if f >= 1.2 * excess**2), default=_FACTORS[-1])
+    wanted = min(
+        (f for f in accuracy.factors if f >= 1.2 * excess**2), default=accuracy.factors[-1]
+    )
     num_rows = max(problem.density.num_rows, 1)
     width = problem.family.num_noise(problem.dimension)
     most = min(
@@ -285,7 +289,7 @@ def next_count(problem: VariationalProblem, excess: float, accuracy: Accuracy) -
         int(accuracy.most_noise / width),
         int(accuracy.most_work / (num_rows * problem.dimension)),
     )
-    fitting = [f for f in _FACTORS if f <= wanted and f * now <= most]
+    fitting = [f for f in accuracy.factors if f <= wanted and f * now <= most]
     return fitting[-1] * now if fitting else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -41,19 +41,40 @@ from curvi.objective import Stream, host_generator
 from curvi.solvers import Method
 from curvi.targets import AbstractTarget
 
-_WIDTHS = (1.0, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-6)
-_OTHER_STARTS = 3
-_DOUBTFUL_ESS = 0.5
-_BETTER = 1.0  # nats beyond five standard errors: below that two optima are the same
-_PRODUCTS_OF_A_SEARCH = 20.0  # by which a second opinion is judged to be cheap
-COPIES = 8  # of the parameters in a run: they, gradients, and the vectors of a Newton system
-_FEW_DRAWS = 128  # that tell a good width from a bad one
 _ONE_OF = "Interrupted among {} starts: the best state that they have reached is returned."
 _NO_SEARCH = (
     "Interrupted in the search for other starts, which was made because q does not match the "
     "target: the run from the position converged and is returned, but there may be a better "
     "optimum."
 )
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Where a fit begins, and when it looks for other places.
+
+    Parameters
+    ----------
+    widths, few_draws
+        Of q, in units of the coordinates, of which the best one is taken; draws that tell.
+    others, doubtful_ess
+        Further starts, where weights of q keep less than this fraction of its draws.
+    better, products : float
+        Nats, beyond five errors, that tell two optima apart; products of a search that is cheap.
+    copies : int
+        Of the parameters in a run: they, gradients, and the vectors of a Newton system.
+    """
+
+    widths: tuple[float, ...] = (1.0, 0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-6)
+    few_draws: int = 128
+    others: int = 3
+    doubtful_ess: float = 0.5
+    better: float = 1.0
+    products: float = 20.0
+    copies: int = 8
+
+
+STARTS = Starts()
 
 
 Evaluator = Callable[[Params], float]
@@ -103,7 +124,7 @@ def evaluator_of(
     if not execution.runs_eagerly(problem, method, params, resources):
         return None
     if method.host_only:
-        noise = None if resources.noise is None else resources.noise[:_FEW_DRAWS]
+        noise = None if resources.noise is None else resources.noise[: STARTS.few_draws]
         few = resources._replace(noise=noise)
         return lambda at: float(method.stepper(problem, at, few).value)  # type: ignore
     objective = problem.flat(params, resources)
@@ -133,7 +154,7 @@ def starting_params(
     best = best_width(problem, target.start, resources, evaluate_at, budget)
     if best is None:
         target.check_start()
-        raise NumericalError(no_width(problem, target, resources, _WIDTHS[-1]))
+        raise NumericalError(no_width(problem, target, resources, STARTS.widths[-1]))
     return around(problem.family, target.start, best)
 
 
@@ -173,8 +194,8 @@ def best_width(
 
     Where the time ends, those that are left are not tried.
     """
-    values = np.full(len(_WIDTHS), np.nan)
-    for index, width in enumerate(_WIDTHS):
+    values = np.full(len(STARTS.widths), np.nan)
+    for index, width in enumerate(STARTS.widths):
         if budget.left() <= 0 and np.isfinite(values).any():
             break
         if evaluate_at is None:
@@ -184,7 +205,7 @@ def best_width(
             values[index] = evaluate_at(around(problem.family, position, width))
     if not np.isfinite(values).any():
         return None
-    return _WIDTHS[int(np.nanargmin(np.where(np.isfinite(values), values, np.inf)))]
+    return STARTS.widths[int(np.nanargmin(np.where(np.isfinite(values), values, np.inf)))]
 
 
 def starting_points(
@@ -209,7 +230,7 @@ def starting_points(
         apart = rng.normal(size=target.dimension)
         moved = on_device(np.asarray(target.start) + apart, target.dtype)
         width = best_width(problem, moved, resources, evaluate_at, budget)
-        points.append(around(problem.family, moved, _WIDTHS[-1] if width is None else width))
+        points.append(around(problem.family, moved, STARTS.widths[-1] if width is None else width))
     return points
 
 
@@ -233,7 +254,7 @@ def first_run(
     ``num_starts="auto"`` make others. A run that does not converge is made again by ``fallback``.
     """
     if isinstance(num_starts, int) and num_starts > 1:
-        numbers = COPIES * num_starts * size(start)
+        numbers = STARTS.copies * num_starts * size(start)
         require_memory(
             numbers * target.dtype.itemsize, f"{num_starts} starts", "ask for fewer num_starts"
         )
@@ -254,7 +275,7 @@ def first_run(
     first = FirstRun(ended, start, used)
     with Phase("searching"):
         try:
-            cheap = execution.is_cheap(problem.cost(start, resources), _PRODUCTS_OF_A_SEARCH)
+            cheap = execution.is_cheap(problem.cost(start, resources), STARTS.products)
             if num_starts == 1 or not cheap or ended.outcome is not Outcome.CONVERGED:
                 return first
             evaluator = partial(evaluator_of, problem, method, start, resources, execution)
@@ -314,7 +335,7 @@ def _best_of(
             elbos = np.asarray([_elbo(target, problem, one, key, budget) for one in runs])
         interrupted = comparing.left
     unfinished = np.asarray([one.outcome is not Outcome.CONVERGED for one in runs])
-    merits = elbos - _BETTER * unfinished
+    merits = elbos - STARTS.better * unfinished
     best = 0 if np.isnan(merits).all() else int(np.nanargmax(merits))
     if not interrupted:
         modes = _modes(problem, target, runs, elbos)
@@ -346,10 +367,10 @@ def _second_opinion(
     """The best of the first run and of runs from elsewhere, where its q looks wrong."""
     key = resources.key
     elbo, error, log_ratio = evaluate(target, problem.family, first.ended.params, key, budget.left)
-    if not np.isfinite(elbo) or raw_relative_ess(log_ratio) >= _DOUBTFUL_ESS:
+    if not np.isfinite(elbo) or raw_relative_ess(log_ratio) >= STARTS.doubtful_ess:
         return first
     points = starting_points(
-        problem, target, first.start, resources, 1 + _OTHER_STARTS, evaluator(), budget
+        problem, target, first.start, resources, 1 + STARTS.others, evaluator(), budget
     )
     runs, elbos, spent = [first.ended], [elbo], first.ended.steps
     methods = [first.method]
@@ -364,7 +385,7 @@ def _second_opinion(
         spent += ended.steps
     modes = _modes(problem, target, runs, np.asarray(elbos))
     best = int(np.nanargmax(elbos))
-    if elbos[best] > elbo + 5 * error + _BETTER:
+    if elbos[best] > elbo + 5 * error + STARTS.better:
         return FirstRun(runs[best], points[best], methods[best], np.asarray(elbos), modes)
     return first._replace(elbos=np.asarray(elbos), modes=modes)
 

@@ -50,9 +50,6 @@ from curvi.linalg import hessian
 from curvi.solvers import TrustRegion
 from curvi.targets import AbstractTarget, Density
 
-_LARGEST = 2000  # coordinates up to which a dense Hessian is formed
-_NAMED = 0.1  # share of a direction at which a coordinate is named
-
 
 @dataclass(frozen=True, eq=False)
 class LaplaceResult(ArrayState):
@@ -210,13 +207,16 @@ def laplace(
 
 
 def laplace_within(
-    target: AbstractTarget, budget: Budget, policy: Execution
+    target: AbstractTarget, budget: Budget, policy: Execution, *, largest: int = 2000
 ) -> LaplaceResult | None:
-    """:func:`laplace` within a budget; None where its time runs out."""
-    if target.dimension > _LARGEST:
+    """:func:`laplace` within a budget; None where its time runs out.
+
+    ``largest``: coordinates up to which a dense Hessian is formed.
+    """
+    if target.dimension > largest:
         raise InputError(
             f"the target has {target.dimension} coordinates; laplace() forms a dense Hessian and "
-            f"takes at most {_LARGEST}: use fit() with MeanField() and linear_response"
+            f"takes at most {largest}: use fit() with MeanField() and linear_response"
         )
     target.check_start()
     energy = _Energy(target.density)
@@ -235,8 +235,13 @@ def laplace_within(
     return LaplaceResult(target, ended.params, precision, covariance, evidence, ended.steps)
 
 
-def _inverse(precision: np.ndarray, target: AbstractTarget) -> tuple[np.ndarray, float]:
-    """The inverse and the log determinant, or a refusal that names what is flat."""
+def _inverse(
+    precision: np.ndarray, target: AbstractTarget, *, named: float = 0.1
+) -> tuple[np.ndarray, float]:
+    """The inverse and the log determinant, or a refusal that names what is flat.
+
+    ``named``: share of a direction at which a coordinate is named.
+    """
     size = np.sqrt(np.abs(np.diag(precision)))
     size = np.where(size > 0, size, 1.0)
     values, vectors = np.linalg.eigh(precision / np.outer(size, size))  # free of units
@@ -244,7 +249,7 @@ def _inverse(precision: np.ndarray, target: AbstractTarget) -> tuple[np.ndarray,
     if not values[0] > rounding * max(values[-1], 1.0):
         share = vectors[:, 0] ** 2
         names = coordinate_names(target.position)
-        flat = [names[i] for i in np.argsort(-share)[:4] if share[i] > _NAMED]
+        flat = [names[i] for i in np.argsort(-share)[:4] if share[i] > named]
         raise NumericalError(
             f"the Hessian at the mode is not positive definite along {' and '.join(flat)}: the "
             "posterior is flat or curves upwards there, and Laplace has no variance for it; give "

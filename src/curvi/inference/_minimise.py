@@ -43,11 +43,6 @@ from curvi.objective import Stream, host_generator
 from curvi.plots import plot_trace
 from curvi.solvers import Method, TrustRegion
 
-_PROBE_STEPS = 20  # from beside a stationary point, in which a way down must show itself
-_MOST_DESCENTS = 5  # from one stationary point to the next
-_JUDGED_SAMPLES = 32  # on which start and end of a stochastic run are compared
-_SLIGHTLY_WORSE = 1e-3  # share of the first value that a stochastic run may lose
-
 
 @dataclass(frozen=True, repr=False)
 class OptimiseResult(Saved):
@@ -285,57 +280,63 @@ def _result(ended: RunResult, message: str) -> OptimiseResult:
 
 
 def _judged(
-    problem: ObjectiveProblem, start: PyTree, ended: RunResult, resources: Resources
-) -> RunResult:
+    problem: ObjectiveProblem, start: PyTree, ended: RunResult, resources: Resources, *,
+    slightly_worse: float = 1e-3,
+) -> RunResult:  # fmt: skip
     """A run that ended above its start has diverged, whatever its method thinks.
 
     Start and end see the same samples, so that a difference of five standard errors is no chance.
+
+    ``slightly_worse``: share of the first value that a stochastic run may lose.
     """
     if problem.fixed or not ended.steps or ended.outcome not in (Outcome.CONVERGED, Outcome.BUDGET):
         return ended
     before, after = (np.asarray(v, float) for v in _values(problem, start, ended.params, resources))
     difference = after - before
     error = difference.std(ddof=1) / len(difference) ** 0.5
-    slack = 5 * error + _SLIGHTLY_WORSE * abs(before.mean())
+    slack = 5 * error + slightly_worse * abs(before.mean())
     worse = np.isfinite(before).all() and not difference.mean() <= slack
     return ended._replace(outcome=Outcome.DIVERGED) if worse else ended
 
 
 @compiled
 def _values(
-    problem: ObjectiveProblem, first: PyTree, second: PyTree, resources: Resources
-) -> tuple[Array, Array]:
-    """The objective at two points on the same samples, which no step has seen."""
+    problem: ObjectiveProblem, first: PyTree, second: PyTree, resources: Resources, *,
+    num_samples: int = 32,
+) -> tuple[Array, Array]:  # fmt: skip
+    """The objective at two points on the same samples, which no step has seen.
+
+    ``num_samples``: on which start and end of a stochastic run are compared.
+    """
 
     def both(number: Array) -> tuple[Array, Array]:
         sample = problem.sample(resources, number, stream=Stream.JUDGES)
         return problem.value(first, sample), problem.value(second, sample)
 
-    return jax.lax.map(both, jnp.arange(_JUDGED_SAMPLES, dtype=jnp.int32))
+    return jax.lax.map(both, jnp.arange(num_samples, dtype=jnp.int32))
 
 
 def _away_from_saddles(
-    problem: ObjectiveProblem,
-    method: Method,
-    ended: RunResult,
-    resources: Resources,
-    budget: Budget,
-    execution: Execution,
-) -> RunResult:
+    problem: ObjectiveProblem, method: Method, ended: RunResult, resources: Resources,
+    budget: Budget, execution: Execution, *, probe_steps: int = 20, most_descents: int = 5,
+) -> RunResult:  # fmt: skip
     """Go on from a maximum or a saddle point of a deterministic objective, until it is a minimum.
 
     Its gradient is zero and a Newton step from it goes nowhere. From beside it the gradient has a
     part in every direction, so that a few steps meet negative curvature and end lower; from
     beside a minimum they return.
+
+    ``probe_steps``: from beside a stationary point, in which a way down must show itself.
+    ``most_descents``: from one stationary point to the next.
     """
     traces, newton = [ended.trace], method if method.takes_newton_steps(problem) else TrustRegion()
-    for attempt in range(_MOST_DESCENTS):
+    for attempt in range(most_descents):
         spent = sum(len(trace["step"]) for trace in traces)
         over = spent >= budget.max_steps or budget.left() <= 0
         if ended.outcome is not Outcome.CONVERGED or not problem.fixed or over:
             break
         beside = _nudged(ended.params, resources.key, attempt)
-        limits = replace(budget, tolerance=0.0, max_steps=_PROBE_STEPS, hooks=())
+        limits = replace(budget, tolerance=0.0, max_steps=probe_steps, hooks=())
         probe = run(problem, newton, beside, resources, limits, execution=execution)
         if probe.outcome is Outcome.INTERRUPTED:
             ended = ended._replace(outcome=Outcome.INTERRUPTED)

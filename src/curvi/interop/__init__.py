@@ -5,12 +5,11 @@ Each file imports its library only when it is used; none of them is needed by th
 
 from curvi.interop._arviz import arviz_of_draws as arviz_of_draws
 from curvi.interop._arviz import to_arviz
-from curvi.interop._bambi import from_bambi
 from curvi.interop._blackjax import SamplerStart, to_blackjax
 from curvi.interop._numpyro import from_numpyro
 from curvi.interop._numpyro_svi import SVI, SVIRunResult
 from curvi.interop._optax import hessian_free
-from curvi.interop._pymc import from_pymc
+from curvi.interop._pymc import from_bambi, from_pymc
 
 __all__ = [
     "SVI", "SVIRunResult", "SamplerStart", "from_bambi", "from_numpyro", "from_pymc",

@@ -17,8 +17,6 @@ from curvi._core.trees import precision_of
 from curvi.diagnostics import FitResult, require_positions, user_space
 from curvi.targets import Labels, StoredTarget
 
-_BLOCK = 256  # draws whose densities are evaluated together
-
 
 def to_arviz(result: FitResult, num_draws: int = 1000, *, seed: int = 0) -> Any:
     r"""Draws from q with their densities, the data, and the course of the fit.
@@ -132,8 +130,13 @@ def _by_name(tree: PyTree) -> dict[str, np.ndarray]:
     return named
 
 
-def _densities(result: FitResult, num_draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """``log p`` and ``log q`` at the draws of ``result.sample``, in blocks to limit the memory."""
+def _densities(
+    result: FitResult, num_draws: int, seed: int, *, block: int = 256
+) -> tuple[np.ndarray, np.ndarray]:
+    """``log p`` and ``log q`` at the draws of ``result.sample``, in blocks to limit the memory.
+
+    ``block``: draws whose densities are evaluated together.
+    """
     target, family, params = result.target, result.family, result.params
 
     def both(z: Float[Array, " dimension"]) -> tuple[Array, Array]:
@@ -144,7 +147,7 @@ def _densities(result: FitResult, num_draws: int, seed: int) -> tuple[np.ndarray
             flat = family.sample(params, validation.random_key(seed), num_draws)
         else:
             flat = jnp.asarray(result.correction.draws[result.correction.chosen(num_draws, seed)])
-        log_p, log_q = jax.lax.map(both, flat, batch_size=min(_BLOCK, num_draws))
+        log_p, log_q = jax.lax.map(both, flat, batch_size=min(block, num_draws))
     return np.asarray(log_p), np.asarray(log_q)
 
 

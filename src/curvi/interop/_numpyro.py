@@ -19,14 +19,12 @@ from curvi.interop._numpyro_call import (
     Position,
     Trace,
     dtype_of,
-    log_probs,
-    quiet_numpyro,
-)
-from curvi.interop._numpyro_sites import (
     is_data,
     is_latent,
     labels_of,
     latent_sites,
+    log_probs,
+    quiet_numpyro,
     subsampled_plates,
 )
 from curvi.interop._numpyro_start import candidate_positions, started_at_best

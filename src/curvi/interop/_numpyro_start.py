@@ -12,9 +12,8 @@ from curvi._core.compilation import SizedJit
 from curvi._core.errors import InputError
 from curvi._core.programs import Remembered
 from curvi._core.trees import flat_numbers, on_device
-from curvi.inference.ladder._first import climbs
-from curvi.interop._numpyro_call import Call, Position
-from curvi.interop._numpyro_sites import is_latent
+from curvi.inference._first import climbs
+from curvi.interop._numpyro_call import Call, Position, is_latent
 from curvi.objective import BatchedDensity
 from curvi.targets import AbstractTarget
 

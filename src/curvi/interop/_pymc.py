@@ -1,4 +1,4 @@
-"""A PyMC model as a target, through PyTensor's JAX backend."""
+"""PyMC and bambi models as targets."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from jaxtyping import Array, Float
 from curvi._core.errors import InputError, optional_import
 from curvi._core.trees import precision_of, usual_promotion
 from curvi.interop._checks import Shapes, check_position, run_checked, shapes_of
-from curvi.interop._pymc_graph import PURPOSE, Graph, translated
-from curvi.interop._pymc_standardise import StandardSites, standard_sites
+from curvi.interop._pymc_standardise import (
+    PURPOSE,
+    Graph,
+    StandardSites,
+    standard_sites,
+    translated,
+)
 from curvi.interop._standardise import SUFFIX
 from curvi.targets import Centring, Degrees, Labels, Target
-
-_MAX_ATTEMPTS = 20  # positions tried around an initial point where the log density is not finite
 
 
 def from_pymc(model: Any) -> Target:
@@ -193,13 +196,17 @@ def _constrain(
 
 
 def _feasible(
-    log_density: Callable[..., Any], position: dict[str, Array], pymc: ModuleType
-) -> dict[str, Array]:
-    """The initial point, or a position near it where the log density is finite."""
+    log_density: Callable[..., Any], position: dict[str, Array], pymc: ModuleType, *,
+    attempts: int = 20,
+) -> dict[str, Array]:  # fmt: skip
+    """The initial point, or a position near it where the log density is finite.
+
+    ``attempts``: positions tried around an initial point where the log density is not finite.
+    """
     value = run_checked(partial(log_density, position), pymc)
     compiled = jax.jit(log_density)
     trial = position
-    for attempt in range(_MAX_ATTEMPTS):
+    for attempt in range(attempts):
         if np.isfinite(value if trial is position else compiled(trial)):
             return trial
         rng = np.random.default_rng(attempt)
@@ -219,3 +226,50 @@ def _labels(model: Any) -> Labels:
     coords, dims = coords_and_dims_for_inferencedata(model)
     observed = {name: np.asarray(value) for name, value in find_observations(model).items()}
     return Labels({name: tuple(axes) for name, axes in dims.items()}, dict(coords), observed)
+
+
+def from_bambi(model: Any) -> Target:
+    """The posterior of a bambi model.
+
+    The model is built if it has not been, and its PyMC model is read as :func:`from_pymc` reads
+    it: results hold bambi's parameters by name, on their natural scale, deterministic ones
+    included. bambi centres the columns of common effects, so that its ``Intercept`` belongs to
+    the centred columns inside the target.
+
+    Parameters
+    ----------
+    model : bambi.Model
+        With or without ``model.build()``; it need not be fitted.
+
+    Returns
+    -------
+    Target
+        To be given to :func:`curvi.fit`.
+
+    Raises
+    ------
+    InputError
+        For anything but a bambi model, a model that bambi cannot build, and what
+        :func:`from_pymc` refuses.
+    MissingDependencyError
+        If bambi is not installed.
+
+    See Also
+    --------
+    curvi.MixedModel : The same class of models, by a method made for it.
+
+    Examples
+    --------
+    >>> import bambi  # doctest: +SKIP
+    >>> model = bambi.Model("y ~ x + (1 | g)", table)  # doctest: +SKIP
+    >>> curvi.fit(curvi.from_bambi(model)).mean["x"]  # doctest: +SKIP
+    """
+    bambi = optional_import("bambi", extra="bambi", purpose="curvi.from_bambi")
+    if not isinstance(model, bambi.Model):
+        raise InputError(
+            f"model is a {type(model).__name__}; give a bambi.Model such as "
+            "bambi.Model('y ~ x + (1 | g)', table)"
+        )
+    if not model.built:
+        model.build()
+    return from_pymc(model.backend.model)

@@ -26,10 +26,6 @@ from curvi._core.files import sweep_temporaries, write_atomically
 
 FORMAT = 1
 _KEY = "curvi"
-_MOST_HEADER = 2**25  # bytes
-_MOST_ARRAYS = 100_000
-_MOST_DIMENSIONS = 64
-_DEEPEST = 100
 _LENGTH = 8  # bytes of the length of the header
 _TYPES = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BOOL": "|b1",
@@ -64,7 +60,7 @@ def write_file(path: Path, document: dict[str, Any], arrays: dict[str, np.ndarra
     write_atomically(path, save(plain, metadata))
 
 
-def read_file(path: Path) -> Content:
+def read_file(path: Path, *, most_header: int = 2**25) -> Content:
     """Read a file of :func:`write_file`; the memory is bounded by the size of the file.
 
     Raises
@@ -73,6 +69,8 @@ def read_file(path: Path) -> Content:
         For a file that is not complete, not curvi's, or changed since it was written.
     OSError
         If it cannot be opened.
+
+    ``most_header``: bytes of the header.
     """
     with _regular(path).open("rb") as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -80,8 +78,8 @@ def read_file(path: Path) -> Content:
         length = int.from_bytes(begin, "little")
         if len(begin) < _LENGTH or length > size - _LENGTH:
             raise _broken(path, "it is of another kind, or ends before its header does")
-        if length > _MOST_HEADER:
-            raise _broken(path, f"its header claims {length} bytes, more than {_MOST_HEADER}")
+        if length > most_header:
+            raise _broken(path, f"its header claims {length} bytes, more than {most_header}")
         table = _parsed(stream.read(length), path)
         text, digest = _own_entries(table.pop("__metadata__", None), path)
         data = np.fromfile(stream, np.uint8)
@@ -111,12 +109,15 @@ def _broken(path: Path, why: str) -> InputError:
     return InputError(f"{path} is not a complete file of curvi: {why}")
 
 
-def _parsed(raw: bytes, path: Path) -> dict[str, Any]:
-    """Bounded JSON: not too deep, no name twice, no number that is not finite."""
+def _parsed(raw: bytes, path: Path, *, deepest: int = 100) -> dict[str, Any]:
+    """Bounded JSON: not too deep, no name twice, no number that is not finite.
+
+    ``deepest``: brackets within each other.
+    """
     try:
         text = raw.decode()
-        if _depth(text) > _DEEPEST:
-            raise _broken(path, f"its header is nested more than {_DEEPEST} levels deep")
+        if _depth(text) > deepest:
+            raise _broken(path, f"its header is nested more than {deepest} levels deep")
         found = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         if isinstance(error, InputError):
@@ -157,10 +158,15 @@ def _own_entries(metadata: Any, path: Path) -> tuple[str, str]:
     return text, digest
 
 
-def _arrays(table: dict[str, Any], data: np.ndarray, path: Path) -> dict[str, np.ndarray]:
-    """Views of the data, after the table has proved to describe all of it and nothing else."""
-    if len(table) > _MOST_ARRAYS:
-        raise _broken(path, f"it claims {len(table)} arrays, more than {_MOST_ARRAYS}")
+def _arrays(
+    table: dict[str, Any], data: np.ndarray, path: Path, *, most_arrays: int = 100_000
+) -> dict[str, np.ndarray]:
+    """Views of the data, after the table has proved to describe all of it and nothing else.
+
+    ``most_arrays``: arrays of one file.
+    """
+    if len(table) > most_arrays:
+        raise _broken(path, f"it claims {len(table)} arrays, more than {most_arrays}")
     entries = {name: _entry(name, entry, path) for name, entry in table.items()}
     end = 0
     for name, (_, _, first, last) in sorted(entries.items(), key=lambda item: item[1][2:]):
@@ -175,8 +181,13 @@ def _arrays(table: dict[str, Any], data: np.ndarray, path: Path) -> dict[str, np
     }
 
 
-def _entry(name: str, entry: Any, path: Path) -> tuple[np.dtype, tuple[int, ...], int, int]:
-    """Dtype, shape and place of an array, which must agree."""
+def _entry(
+    name: str, entry: Any, path: Path, *, most_dimensions: int = 64
+) -> tuple[np.dtype, tuple[int, ...], int, int]:
+    """Dtype, shape and place of an array, which must agree.
+
+    ``most_dimensions``: dimensions of an array.
+    """
     try:
         dtype, shape = np.dtype(_TYPES[entry["dtype"]]), entry["shape"]
         first, last = entry["data_offsets"]
@@ -185,7 +196,7 @@ def _entry(name: str, entry: Any, path: Path) -> tuple[np.dtype, tuple[int, ...]
     counts = [*shape, first, last] if isinstance(shape, list) else [None]
     if not all(type(count) is int and 0 <= count < 2**62 for count in counts):
         raise _broken(path, f"array {name!r} has a shape or place that is no count")
-    if len(shape) > _MOST_DIMENSIONS or math.prod(shape) * dtype.itemsize != last - first:
+    if len(shape) > most_dimensions or math.prod(shape) * dtype.itemsize != last - first:
         raise _broken(path, f"the shape of array {name!r} does not fit its place")
     return dtype, tuple(shape), first, last
 

@@ -31,8 +31,6 @@ from curvi.io._rows import RowBlocks
 
 LARGEST_IN_MEMORY = 2**28  # bytes of memory maps that are simply read
 _NUMBERS = 2**20  # of a block
-_AHEAD = 4  # answers that are kept until they are asked for
-_READERS = 2
 
 _hosts: weakref.WeakValueDictionary[int, HostRows] = weakref.WeakValueDictionary()
 _handles = itertools.count()
@@ -49,7 +47,7 @@ class HostRows:
         Whether they have been validated, which takes a pass over them.
     """
 
-    def __init__(self, source: Any, *, checked: bool = False) -> None:
+    def __init__(self, source: Any, *, checked: bool = False, readers: int = 2) -> None:
         self.blocks = source if isinstance(source, RowBlocks) else None
         self.arrays = source.arrays if isinstance(source, RowBlocks) else source
         first = next(self._as_they_come(), None)
@@ -63,7 +61,7 @@ class HostRows:
         self.num_rows = self._checked() if known is None else known
         self.block_rows = min(self.block_rows, self.num_rows)
         self.num_blocks = -(-self.num_rows // self.block_rows)
-        self._lock, self._readers = threading.Lock(), ThreadPoolExecutor(_READERS)
+        self._lock, self._readers = threading.Lock(), ThreadPoolExecutor(readers)
         self._ahead: dict[Any, Future[Any]] = {}
         self._pass: tuple[int, Iterator[PyTree]] = (0, iter(()))
         self.handle = next(_handles)
@@ -155,14 +153,17 @@ class HostRows:
     def _cast(self, rows: PyTree) -> PyTree:
         return jax.tree.map(np.ascontiguousarray, rows, self.kinds)
 
-    def _answer(self, wanted: Any, read: Any, following: list[Any]) -> PyTree:
-        """What is wanted, from what was read ahead or now; then read what follows."""
+    def _answer(self, wanted: Any, read: Any, following: list[Any], *, ahead: int = 4) -> PyTree:
+        """What is wanted, from what was read ahead or now; then read what follows.
+
+        ``ahead``: answers that are kept until they are asked for.
+        """
         with self._lock:
             known = self._ahead.pop(_name(wanted), None)
             for one in following:
                 if _name(one) not in self._ahead:
                     self._ahead[_name(one)] = self._readers.submit(read, one)
-            while len(self._ahead) > _AHEAD:
+            while len(self._ahead) > ahead:
                 self._ahead.pop(next(iter(self._ahead)))
         return read(wanted) if known is None else known.result()
 

@@ -27,8 +27,6 @@ from curvi.io._kinds import class_of, kind_of
 
 _MARK = "#"  # of a JSON object that stands for something else
 _VIEWS = {1: np.uint8, 2: np.uint16}
-_LONGEST_TEXT = 300
-_MOST_TEXT = 2**26  # characters of an array
 
 
 @runtime_checkable
@@ -81,11 +79,11 @@ class Encoder:
             ),
         }
 
-    def _or_description(self, value: Any) -> Any:
+    def _or_description(self, value: Any, *, longest: int = 300) -> Any:
         try:
             return self.value(value)
         except CannotStoreError:
-            return _marked("not stored", printable(repr(value))[:_LONGEST_TEXT])
+            return _marked("not stored", printable(repr(value))[:longest])
 
     def _mapping(self, value: dict[Any, Any]) -> Any:
         if all(isinstance(key, str) for key in value) and _MARK not in value:
@@ -203,10 +201,10 @@ class Decoder:
         kind: Any = namedtuple(str(found["name"]), [str(name) for name, _ in content])  # type: ignore[misc]
         return kind(*(self._value(item, str(name)) for name, item in content))
 
-    def _texts(self, content: Any, found: dict[str, Any]) -> np.ndarray:
+    def _texts(self, content: Any, found: dict[str, Any], *, most_text: int = 2**26) -> np.ndarray:
         texts, dtype = [self._value(item) for item in content], _text_type(found["dtype"])
         size = len(texts) * max((len(str(text)) for text in texts), default=0)
-        if dtype.kind == "U" and size > _MOST_TEXT:  # each takes the room of the longest
+        if dtype.kind == "U" and size > most_text:  # each takes the room of the longest
             raise InputError(f"an array of texts claims {size} characters")
         return np.asarray(texts, dtype).reshape(found["shape"])
 

@@ -34,7 +34,6 @@ _NARROW = 1.0  # variance up to which Gauss-Hermite is the better rule
 # Variance up to which a number of Gauss-Hermite nodes is exact to 1e-9, in all derivatives that
 # enter a Hessian; up to 5e-8 in the last band. Most rows of a large table need few.
 _BANDS = ((0.1, 8), (0.3, 12), (_NARROW, 20))
-_REACH = 26  # of the nodes of a logistic variable
 
 
 def namespace(array: Any) -> tuple[Any, Any]:
@@ -149,8 +148,11 @@ def _wide(orders: Sequence[int], mean: Any, variance: Any) -> Any:
 
 
 @cache
-def _logistic_nodes() -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights of the trapezoidal rule over a standard logistic variable."""
-    u = np.arange(-2 * _REACH, 2 * _REACH + 1) / 2
+def _logistic_nodes(*, reach: int = 26) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights of the trapezoidal rule over a standard logistic variable.
+
+    ``reach``: distance of the last node.
+    """
+    u = np.arange(-2 * reach, 2 * reach + 1) / 2
     density = np.exp(-np.abs(u)) / (1 + np.exp(-np.abs(u))) ** 2
     return u, density / density.sum()

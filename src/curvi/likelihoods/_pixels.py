@@ -23,8 +23,6 @@ from curvi._core.errors import InputError
 from curvi.likelihoods._counts import logistic_log_density
 from curvi.likelihoods._real import normal_log_density
 
-_MARGIN = 0.02  # first guesses of probabilities stay this far from 0 and 1
-_LARGEST_SCALE = 1e6  # sd of the rows, up to which untouched rows can be learned
 _LIMIT = 12.0  # log variances beyond this are bent back: exp(13) and exp(-13) are safe to square
 
 Observed = Bool[Array, "rows *pixels"] | None  # None: everything is
@@ -95,9 +93,12 @@ class BernoulliPixels:
         """E[x | z]."""
         return jax.nn.sigmoid(outputs)
 
-    def outputs_for(self, mean: np.ndarray) -> np.ndarray:
-        """Logits of a mean image, kept away from infinity."""
-        safe = np.clip(mean, _MARGIN, 1 - _MARGIN)
+    def outputs_for(self, mean: np.ndarray, *, margin: float = 0.02) -> np.ndarray:
+        """Logits of a mean image, kept away from infinity.
+
+        ``margin``: first guesses of probabilities stay this far from 0 and 1.
+        """
+        safe = np.clip(mean, margin, 1 - margin)
         return np.log(safe) - np.log1p(-safe)
 
     def curvature(self, outputs: Float[Array, "rows *pixels"]) -> Float[Array, "rows *pixels"]:
@@ -149,14 +150,19 @@ class GaussianPixels:
         """How many variances are learned; None means one per pixel."""
         return {"pixel": None, "one": 1}.get(str(self.variance), 0)
 
-    def fitting(self, X: np.ndarray, variance: str | float) -> GaussianPixels:
-        """In the units of the data."""
+    def fitting(
+        self, X: np.ndarray, variance: str | float, *, largest_scale: float = 1e6
+    ) -> GaussianPixels:
+        """In the units of the data.
+
+        ``largest_scale``: sd of the rows, up to which untouched rows can be learned.
+        """
         with np.errstate(over="ignore"):
             scale = float(np.sqrt(np.nanvar(X, axis=0, dtype=np.float64).mean()))
-        if not 1 / _LARGEST_SCALE <= scale <= _LARGEST_SCALE:
+        if not 1 / largest_scale <= scale <= largest_scale:
             raise InputError(
                 f"X has an sd of about {scale:.3g}; networks need numbers of moderate size, from "
-                f"{1 / _LARGEST_SCALE:.0e} to {_LARGEST_SCALE:.0e}: divide X by its sd, for "
+                f"{1 / largest_scale:.0e} to {largest_scale:.0e}: divide X by its sd, for "
                 "example with sklearn.preprocessing.StandardScaler"
             )
         # A power of two: folds of a table and nearby data sets share what is compiled.

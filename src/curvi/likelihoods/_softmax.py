@@ -22,7 +22,6 @@ from curvi.likelihoods._base import Likelihood
 
 _FEWEST_DRAWS = 64
 _NUMBERS_AT_ONCE = 2_000_000  # of a table of draws x rows x classes
-_SMALLEST = 1e-150  # variance of a logit that counts as none, and can still be divided by
 
 
 class PredictorTerms(NamedTuple):
@@ -130,13 +129,18 @@ def expected_softmax(mean: np.ndarray, covariance: np.ndarray, seed: int = 0) ->
     return out
 
 
-def _logits(mean: np.ndarray, covariance: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Draws of logits that sum to zero, (draws, rows, classes), from moments of contrasts."""
+def _logits(
+    mean: np.ndarray, covariance: np.ndarray, draws: np.ndarray, *, smallest: float = 1e-150
+) -> np.ndarray:
+    """Draws of logits that sum to zero, (draws, rows, classes), from moments of contrasts.
+
+    ``smallest``: variance of a logit that counts as none, and can still be divided by.
+    """
     index = np.arange(mean.shape[1])
     size = np.einsum("ikk->i", covariance)
     padded = covariance.copy()
     # Contrasts can be known exactly, or depend on each other, as those of a row of zeros do.
-    padded[:, index, index] += (1e-12 * size + _SMALLEST)[:, None]
+    padded[:, index, index] += (1e-12 * size + smallest)[:, None]
     factor = np.linalg.cholesky(padded)
     s = mean + np.einsum("ikl,dl->dik", factor, draws, optimize=True)
     return s @ contrast_basis(mean.shape[1] + 1).T

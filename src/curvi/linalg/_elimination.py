@@ -25,8 +25,6 @@ from scipy import sparse
 from curvi._core.errors import InputError
 
 MOST_DENSE_ROWS = 256  # coordinates that may be dense
-_DENSE = 0.5  # share of entries from which what is left joins the dense block
-_MOST_FILL = 40.0  # entries of N per local coordinate
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,12 +155,9 @@ class Round:
 
 
 def eliminate(
-    pattern: sparse.spmatrix,
-    dense: np.ndarray,
-    *,
-    most_dense: int = MOST_DENSE_ROWS,
-    most_fill: float = _MOST_FILL,
-) -> Elimination | None:
+    pattern: sparse.spmatrix, dense: np.ndarray, *, most_dense: int = MOST_DENSE_ROWS,
+    most_fill: float = 40.0, dense_from: float = 0.5,
+) -> Elimination | None:  # fmt: skip
     """Choose rounds for a pattern; None where too much fills in.
 
     Parameters
@@ -175,6 +170,8 @@ def eliminate(
         Coordinates that may be dense in the end.
     most_fill : float
         Entries per coordinate that elimination may fill in.
+    dense_from : float
+        Share of entries from which what is left joins the dense block.
     """
     dimension = pattern.shape[0]
     inside = np.zeros(dimension, bool)
@@ -184,7 +181,7 @@ def eliminate(
     rng, chosen, filled = np.random.default_rng(0), [], 0
     edges: list[tuple[np.ndarray, np.ndarray]] = []
     while len(active):
-        if graph.nnz > _DENSE * len(active) ** 2:
+        if graph.nnz > dense_from * len(active) ** 2:
             break
         taken = _independent(graph, rng)
         rest = np.flatnonzero(~taken)

@@ -11,8 +11,6 @@ Density = Callable[[np.ndarray], np.ndarray]
 Local = Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]  # value, gradient, Hessian
 _STEP = 2e-3  # of second differences: errors of h^2 and of rounding / h^2 are both small
 _LENGTHS = 2.0 ** -np.arange(8)
-_CONVERGED = 1e-2  # nats that no step could gain, through rounding
-_LONGEST = 2.0  # of one Newton step, in any coordinate of log scales
 
 
 def differences(
@@ -32,26 +30,25 @@ def differences(
     return float(centre), (up - down) / (2 * step), hessian
 
 
-def ascent(gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:
-    """Newton's direction with the curvatures made negative, no entry longer than a limit."""
+def ascent(gradient: np.ndarray, hessian: np.ndarray, *, longest: float = 2.0) -> np.ndarray:
+    """Newton's direction with the curvatures made negative, no entry longer than a limit.
+
+    ``longest``: size of one Newton step in any coordinate of log scales.
+    """
     values, vectors = np.linalg.eigh(hessian)
     floor = max(1e-3, 1e-6 * float(np.abs(values).max()))
     step = vectors @ ((vectors.T @ gradient) / np.maximum(np.abs(values), floor))
-    return step * min(1.0, _LONGEST / max(float(np.abs(step).max()), 1e-300))
+    return step * min(1.0, longest / max(float(np.abs(step).max()), 1e-300))
 
 
 def find_mode(
-    density: Density,
-    start: np.ndarray,
-    *,
-    difference: float = _STEP,
-    tolerance: float = 1e-4,
-    most: int = 60,
-    local: Local | None = None,
-) -> tuple[np.ndarray, np.ndarray, bool]:
+    density: Density, start: np.ndarray, *, difference: float = _STEP, tolerance: float = 1e-4,
+    most: int = 60, converged: float = 1e-2, local: Local | None = None,
+) -> tuple[np.ndarray, np.ndarray, bool]:  # fmt: skip
     """The mode by Newton's method: place, Hessian there, whether it was reached.
 
     On differences of the density, or what ``local`` says of its slopes at a place.
+    ``converged``: nats that no step could gain, through rounding.
     """
     at = np.array(start)
     local = local or partial(differences, density, step=difference)
@@ -64,6 +61,6 @@ def find_mode(
         values = np.where(np.isfinite(values), values, -np.inf)
         best = int(np.argmax(values))
         if values[best] <= value:
-            return at, hessian, bool(gradient @ step < _CONVERGED)
+            return at, hessian, bool(gradient @ step < converged)
         at = at + _LENGTHS[best] * step
     return at, local(at)[2], False

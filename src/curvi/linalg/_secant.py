@@ -12,8 +12,6 @@ from jaxtyping import Array
 from curvi._core.memory import require_memory
 from curvi._core.trees import size
 
-_SCREEN = 1e-6  # a pair whose cosine is below this carries no curvature worth keeping
-
 
 class SecantMemory(NamedTuple):
     """The last pairs (s, y) with ``y = H s``, newest at ``(num_pairs - 1) % history``.
@@ -63,7 +61,9 @@ def empty_memory(params: Any, history: int) -> SecantMemory:
     )
 
 
-def remember(memory: SecantMemory, step: Any, difference: Any) -> tuple[SecantMemory, Array]:
+def remember(
+    memory: SecantMemory, step: Any, difference: Any, *, screen: float = 1e-6
+) -> tuple[SecantMemory, Array]:
     """Add a pair, in place of the oldest one when the memory is full, unless it is screened out.
 
     A pair must have ``s'y > 1e-6 |s||y|``: on a stochastic or non-convex objective others would
@@ -77,6 +77,8 @@ def remember(memory: SecantMemory, step: Any, difference: Any) -> tuple[SecantMe
         s, a difference of parameters.
     difference : pytree
         y, the difference of gradients over that step, or the product H s.
+    screen : float
+        A pair whose cosine is below this carries no curvature worth keeping.
 
     Returns
     -------
@@ -87,7 +89,7 @@ def remember(memory: SecantMemory, step: Any, difference: Any) -> tuple[SecantMe
     """
     product = optax.tree.vdot(step, difference)
     square = optax.tree.vdot(difference, difference)
-    bound = _SCREEN * optax.tree.norm(step) * jnp.sqrt(square)
+    bound = screen * optax.tree.norm(step) * jnp.sqrt(square)
     keep = jnp.isfinite(product) & jnp.isfinite(square) & (product > bound) & (square > 0)
     slot = memory.num_pairs % memory.inverse_products.shape[0]
     safe = jnp.where(keep, product, 1.0)

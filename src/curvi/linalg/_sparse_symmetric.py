@@ -10,8 +10,6 @@ from scipy import linalg, sparse
 
 from curvi.linalg._elimination import Elimination
 
-_LEAST_EIGENVALUE = 1e-3  # of a dense block that is made positive, in units of its diagonal
-
 
 class InverseFactor(NamedTuple):
     """G, K, the entries of N and the diagonal of S; whether pivots had to be raised."""
@@ -137,11 +135,14 @@ class SparseSymmetric:
         return InverseFactor(root, coupling, links, diagonal**-0.5, raised)
 
 
-def _lifted(matrix: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """A positive definite matrix with the magnitudes of the eigenvalues, none of them small."""
+def _lifted(matrix: np.ndarray, least: np.ndarray, *, least_eigenvalue: float = 1e-3) -> np.ndarray:
+    """A positive definite matrix with the magnitudes of the eigenvalues, none of them small.
+
+    ``least_eigenvalue``: of a dense block that is made positive, in units of its diagonal.
+    """
     unit = np.sqrt(np.maximum(np.abs(np.diagonal(matrix)), least))
     values, vectors = np.linalg.eigh(matrix / np.outer(unit, unit))
-    floor = np.maximum((least / unit**2).max(), _LEAST_EIGENVALUE)
+    floor = np.maximum((least / unit**2).max(), least_eigenvalue)
     return (vectors * np.maximum(np.abs(values), floor)) @ vectors.T * np.outer(unit, unit)
 
 

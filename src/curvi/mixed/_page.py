@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -12,24 +13,28 @@ from sklearn.utils.validation import check_is_fitted
 from curvi.mixed._posterior import MixedPosterior
 from curvi.mixed._prediction import drawn_responses
 from curvi.mixed._report import rows_of_summary, table_of
-from curvi.report import Facts, Forest, Prose, Report, Tab, Tile, Verdict, write_report
-from curvi.report._blocks import Estimate, normal_estimate
-from curvi.report._common import READ, READ_PLAIN, checked_title, repeat_tab
-from curvi.report._numbers import percent, plain
-from curvi.report._predictive import (
+from curvi.report import (
+    AMOUNTS,
+    READ,
+    READ_PLAIN,
+    Estimate,
+    Facts,
+    Forest,
+    Grid,
+    Page,
+    Prose,
+    Tile,
+    Verdict,
     calibration,
     central,
-    coverage,
-    few_rows,
-    predictive,
-    residuals,
-    with_misses,
+    described,
+    evenly,
+    given,
+    normal_estimate,
+    percent,
+    plain,
+    write_report,
 )
-
-_MOST_LEVELS = 200
-_MOST_FACTORS = 6
-_REPLICATES = 200
-_MOST_NUMBERS = 2e7
 
 
 class Reported:
@@ -60,70 +65,93 @@ class Reported:
             If the file is there and is no report.
         """
         check_is_fitted(self, "posterior_")
-        return write_report(report_of(self, title=title), path)
+        return write_report(MixedPage(self).report(title), path)
 
 
-def report_of(
-    model: Any, *, title: str | None = None, call: str | None = None,
-    configuration: dict[str, Any] | None = None, notes: tuple[str, ...] = (),
-    seconds: float | None = None, facts: dict[str, str] | None = None,
-) -> Report:  # fmt: skip
+@dataclass
+class MixedPage(Page):
     """What a page says about a fitted mixed model."""
-    response = model._memory.formula.response
-    fixed, others = _estimates(model.posterior_)
-    shown = _slopes(fixed) or fixed
-    clear = sum(e.tone != "open" for e in shown)
-    tiles = [
-        Tile("Clear direction", f"{clear} of {len(shown)}", "fixed effects with a 90 % interval "
-             "on one side of zero"),
-        Tile("Effective points", percent(model.relative_ess_), "of importance sampling"),
-        Tile("Log evidence", plain(model.log_evidence_, 5), "nats, to compare models"),
-    ]  # fmt: skip
-    if seconds is not None:
-        tiles.append(Tile("Time", f"{plain(seconds, 2)} s"))
-    groups = [f"{len(g.labels)} levels of {g.name}" for g in model.posterior_.groupings]
-    blocks = _fit_blocks(model, response)
-    tabs = (
-        Tab("estimates", "Estimates", _estimate_blocks(fixed, others)),
-        Tab("groups", "Groups", tuple(_group_forests(model))),
-        Tab("fit", "Fit to the data", blocks),
-        Tab("model", "Model and data", _model_blocks(model, response, groups, facts or {})),
-        repeat_tab(call or f"curvi.MixedModel({_arguments(model)}).fit(table)",
-                   configuration or _parameters(model)),
-    )  # fmt: skip
-    return Report(
-        title=checked_title(title, model.formula_),
-        subtitle=", ".join(
-            [
-                "Mixed model" if title is None else f"Mixed model {model.formula_}",
-                f"{model.n_rows_:,} rows",
-                *groups,
-            ]
-        ),
-        verdict=with_misses(verdict_of(model, notes), blocks),
-        tiles=tuple(tiles),
-        tabs=tabs,
-    )
+
+    parts: ClassVar = {
+        "estimates": "Estimates", "groups": "Groups", "replicated": "Fit to the data",
+        "facts": "Model and data",
+    }  # fmt: skip
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        """Look at the estimates, the groups and the name of the response."""
+        self.fixed, self.others = _estimates(self.model.posterior_)
+        groupings = self.model.posterior_.groupings
+        self.levels = [f"{len(g.labels)} levels of {g.name}" for g in groupings]
+        self.response = self.model._memory.formula.response
+
+    def heading(self) -> tuple[str, str]:
+        """The formula, and what it was fitted to."""
+        model = self.model
+        what = [f"Mixed model {model.formula_}", f"{model.n_rows_:,} rows", *self.levels]
+        return model.formula_, ", ".join(what)
+
+    def verdict(self) -> Verdict:
+        """Whether to trust the numbers, in words, and what to do."""
+        model = self.model
+        if not model.converged_:
+            return Verdict("bad", "Do not use these numbers: the fit has not converged.",
+                           (model.message_,), (*model.warnings_, *self.notes))  # fmt: skip
+        if model.warnings_:
+            return Verdict("caution", "The fit converged, but parts of the answer need care.",
+                           (model.message_,), (*model.warnings_, *self.notes))  # fmt: skip
+        sentence = (
+            "The posterior was found, uncertainty about the sds of the groups included, and "
+            f"importance weights confirm it: {percent(model.relative_ess_)} of their points are "
+            "effective."
+        )
+        advice = ("Look at the fit to the data before you act on an effect. For a new group "
+                  "predict with the model: it adds the uncertainty about that group.",)  # fmt: skip
+        return Verdict("good", "The numbers can be used.", (sentence,), (*advice, *self.notes))
+
+    def tiles(self) -> list[Tile]:
+        """Signs, how well the weights confirm the posterior, the evidence, the time."""
+        tiles = [
+            *self.clear_tile(_slopes(self.fixed) or self.fixed, "fixed effects with "),
+            Tile(
+                "Effective points",
+                percent(self.model.relative_ess_),
+                "of importance sampling",
+            ),
+            Tile("Log evidence", plain(self.model.log_evidence_, 5), "nats, to compare models"),
+        ]
+        if self.seconds is not None:
+            tiles.append(Tile("Time", f"{plain(self.seconds, 2)} s"))
+        return tiles
+
+    def estimates(self) -> tuple[Any, ...]:
+        """Fixed effects, and how much groups differ."""
+        return _estimate_blocks(self.fixed, self.others)
+
+    def groups(self) -> tuple[Any, ...]:
+        """The effects of every level."""
+        return tuple(_group_forests(self.model))
+
+    def replicated(self) -> tuple[Any, ...]:
+        """The rows of the fit beside simulated ones."""
+        return _fit_blocks(self.model, self.response)
+
+    def facts(self) -> tuple[Any, ...]:
+        """Formula, likelihood, data and priors."""
+        return _model_blocks(self.model, self.response, self.levels, self.more_facts)
+
+    def repeat(self) -> tuple[str, dict[str, Any]]:
+        """The call of ``fit``."""
+        options = given(self.model)
+        values = {**options, "formula": self.model.formula_}
+        rest = [f"{k}={v!r}" for k, v in values.items() if k != "formula"]
+        arguments = ", ".join([repr(self.model.formula_), *rest])
+        return f"curvi.MixedModel({arguments}).fit(table)", options
 
 
-def verdict_of(model: Any, notes: tuple[str, ...] = ()) -> Verdict:
-    """Whether to trust the numbers, in words, and what to do."""
-    if not model.converged_:
-        return Verdict("bad", "Do not use these numbers: the fit has not converged.",
-                       (model.message_,), (*model.warnings_, *notes))  # fmt: skip
-    if model.warnings_:
-        return Verdict("caution", "The fit converged, but parts of the answer need care.",
-                       (model.message_,), (*model.warnings_, *notes))  # fmt: skip
-    sentence = (
-        "The posterior was found, uncertainty about the sds of the groups included, and importance "
-        f"weights confirm it: {percent(model.relative_ess_)} of their points are effective."
-    )
-    advice = ("Look at the fit to the data before you act on an effect. For a new group predict "
-              "with the model: it adds the uncertainty about that group.",)  # fmt: skip
-    return Verdict("good", "The numbers can be used.", (sentence,), (*advice, *notes))
-
-
-def _estimates(posterior: MixedPosterior) -> tuple[list[Estimate], dict[str, list[Estimate]]]:
+def _estimates(
+    posterior: MixedPosterior,
+) -> tuple[list[Estimate], dict[str, list[Estimate]]]:
     """Fixed effects, and all other quantities by their kind."""
     fixed: list[Estimate] = []
     others: dict[str, list[Estimate]] = {}
@@ -169,25 +197,23 @@ def _estimate_blocks(fixed: list[Estimate], others: dict[str, list[Estimate]]) -
     return tuple(blocks)
 
 
-def _group_forests(model: Any) -> list[Any]:
+def _group_forests(model: Any, *, most_groups: int = 6, most_levels: int = 200) -> list[Any]:
     blocks: list[Any] = [
         Prose(
             "How much each group deviates from the average, in the units of the linear predictor. "
             "Groups with few rows are drawn towards zero. " + READ_PLAIN
         )
     ]
-    for index, grouping in enumerate(model.posterior_.groupings[:_MOST_FACTORS]):
+    for index, grouping in enumerate(model.posterior_.groupings[:most_groups]):
         mean, sd = model.posterior_.effects(index)
         for k, effect in enumerate(grouping.effects):
             rows = [
                 normal_estimate(str(label), float(m), float(s))
                 for label, m, s in zip(grouping.labels, mean[:, k], sd[:, k], strict=True)
             ]
-            if len(rows) > _MOST_LEVELS:
-                rows = sorted(rows, key=lambda e: -abs(e.mean))[:_MOST_LEVELS]
             title = f"{grouping.name}: {effect}"
-            blocks.append(Forest(title, tuple(rows), axis="deviation of the group",
-                                 total=len(grouping.labels)))  # fmt: skip
+            axis = "deviation of the group"
+            blocks.append(Forest.largest(title, rows, most=most_levels, axis=axis))
     return blocks
 
 
@@ -199,33 +225,32 @@ def _fit_blocks(model: Any, response: str) -> tuple[Any, ...]:
     expected = np.asarray(model.predict(frame), float)
     if model.classes_:
         label = model.classes_[1]
-        return (calibration(y > 0, expected, label), _few_classes(model, y, expected, response))
+        return (
+            calibration(y > 0, expected, label),
+            _few_classes(model, y, expected, response),
+        )
     drawn = replicated(model, frame)
-    lower, upper = central(drawn)
-    blocks: list[Any] = [
-        Prose(
-            f"{percent(coverage(y, lower, upper))} of the rows are inside their 90 % interval. "
-            "These are the rows of the fit, with the effects of their groups: rows of new groups "
-            "are predicted less well."
-        ),
-        predictive(y, drawn, response),
-        residuals(y, expected, response),
-        few_rows(y, expected, lower, upper, response),
-    ]
-    return tuple(blocks)
+    said = (
+        "These are the rows of the fit, with the effects of their groups: rows of new groups are "
+        "predicted less well."
+    )
+    return described(y, expected, central(drawn), response, said, drawn)
 
 
 def _few_classes(model: Any, y: np.ndarray, expected: np.ndarray, response: str) -> Any:
-    from curvi.report import Grid
-
-    kept = np.unique(np.linspace(0, len(y) - 1, min(len(y), 8)).astype(int))
+    kept = evenly(len(y))
     frame = model._fitted_rows()
     ends = model.predict(frame.iloc[kept], interval=0.9)
     rows = []
     for i, low, high in zip(kept, ends["lower"], ends["upper"], strict=True):
         seen = model.classes_[int(y[i] > 0)]
         rows.append(
-            (str(i + 1), str(seen), percent(expected[i]), f"{percent(low)} to {percent(high)}")
+            (
+                str(i + 1),
+                str(seen),
+                percent(expected[i]),
+                f"{percent(low)} to {percent(high)}",
+            )
         )
     chance = f"Probability of {model.classes_[1]}"
     return Grid("Predictions of a few rows", ("Row", f"Observed {response}", chance,
@@ -236,7 +261,8 @@ def replicated(model: Any, frame: Any) -> np.ndarray:
     """Data sets drawn from the posterior predictive distribution, the groups as fitted."""
     rng = np.random.default_rng([model.random_state, 3])
     rows, posterior = model._rows(frame), model.posterior_
-    count = max(20, min(_REPLICATES, int(_MOST_NUMBERS / max(len(rows.X), 1))))
+    few = AMOUNTS.numbers // max(len(rows.X), 1)
+    count = max(AMOUNTS.fewest_replicates, min(AMOUNTS.replicates, few))
     chosen = posterior.resampled(count, rng)
     out = np.empty((count, len(rows.X)))
     for part in rows.blocks(len(posterior.weights)):
@@ -257,14 +283,7 @@ def _model_blocks(
     if model.classes_:
         facts["response"] = f"{response}: {model.classes_[1]} against {model.classes_[0]}"
     facts["how it was found"] = model.message_
-    return (Facts("What was fitted", facts | more), Facts("Priors", dict(model._priors())))
-
-
-def _parameters(model: Any) -> dict[str, Any]:
-    return {name: value for name, value in model.get_params().items() if value is not None}
-
-
-def _arguments(model: Any) -> str:
-    given = {**_parameters(model), "formula": model.formula_}
-    rest = [f"{k}={v!r}" for k, v in given.items() if k != "formula"]
-    return ", ".join([repr(model.formula_), *rest])
+    return (
+        Facts("What was fitted", facts | more),
+        Facts("Priors", dict(model._priors())),
+    )

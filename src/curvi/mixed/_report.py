@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from curvi._core.text import printable
-from curvi.diagnostics._evaluation import smoothed_weights
+from curvi.diagnostics import smoothed_weights
 from curvi.likelihoods import Likelihood
 from curvi.mixed._hyper import INTERCEPT
 from curvi.mixed._inference import LEAST_ESS

@@ -24,16 +24,47 @@ from curvi._core.run import check_deadline
 from curvi.linalg import MOST_DENSE_ROWS, Elimination, SparseSymmetric, eliminate
 from curvi.targets import AbstractTarget, Density
 
-_GROUPS, _PARTITIONS = 128, 4
-_COLUMNS = 128  # single columns that show which rows are dense
-_DENSE_HITS = 13  # of them, from which a row belongs to the dense block
-_FEW = 16  # columns at which one sees that a Hessian is dense
-_MOST_DENSE = 0.2  # share of entries in the columns of such a one
-_MOST_COLOURS = 96
-_SPREADS = (0.1, 0.01, 1e-4)  # around the start, where the log density is finite
-_CHECKS = 3  # positions at which the pattern is verified
-_PRODUCTS = 128  # in one call
-_MOST_CANDIDATES = 2**24
+
+@dataclass(frozen=True)
+class Probe:
+    """How the zeros of a Hessian are found by its products.
+
+    Parameters
+    ----------
+    spreads : tuple of float
+        Around the start, the first where the log density is finite.
+    columns : int
+        Single columns that show which rows are dense.
+    dense_hits : int
+        Of these, from which a row belongs to the dense block.
+    few, most_dense
+        Entries of a column, and their share, above which a Hessian is dense.
+    groups, partitions : int
+        Random groups of coordinates that are told apart together, and how often.
+    most_candidates : int
+        Entries that they leave in question.
+    most_colours : int
+        Products that a Hessian may take.
+    checks : int
+        Positions at which the pattern is verified.
+    products : int
+        In one call.
+    """
+
+    spreads: tuple[float, ...] = (0.1, 0.01, 1e-4)
+    columns: int = 128
+    dense_hits: int = 13
+    few: int = 16
+    most_dense: float = 0.2
+    groups: int = 128
+    partitions: int = 4
+    most_candidates: int = 2**24
+    most_colours: int = 96
+    checks: int = 3
+    products: int = 128
+
+
+PROBE = Probe()
 
 
 def _products(
@@ -112,7 +143,7 @@ class Curvature:
 
     @staticmethod
     def _batch(tangents: np.ndarray) -> int:
-        return max(1, _PRODUCTS // max(len(tangents), 1))
+        return max(1, PROBE.products // max(len(tangents), 1))
 
     def negative_mean(self, positions: np.ndarray, locals_only: bool = False) -> SparseSymmetric:
         """The average of ``-Hessian`` over positions, one per row.
@@ -202,9 +233,9 @@ def find_curvature(target: AbstractTarget, rng: np.random.Generator) -> Curvatur
     if structure is None:
         return None
     curvature = Curvature(target.density, target.rows, structure)
-    if int(curvature.colours.max(initial=-1)) + 1 > _MOST_COLOURS:
+    if int(curvature.colours.max(initial=-1)) + 1 > PROBE.most_colours:
         return None
-    fresh = [_finite_place(target, rng) for _ in range(_CHECKS)]
+    fresh = [_finite_place(target, rng) for _ in range(PROBE.checks)]
     places = np.stack([position if one is None else one for one in fresh])
     return curvature if curvature.verified(places, rng) else None
 
@@ -212,9 +243,9 @@ def find_curvature(target: AbstractTarget, rng: np.random.Generator) -> Curvatur
 def _finite_place(target: AbstractTarget, rng: np.random.Generator) -> np.ndarray | None:
     """A position near the start at which no two coordinates are equal, and the Hessian finite."""
     start = np.asarray(target.start, np.float64)
-    tangents = np.zeros((_COLUMNS, len(start)))
+    tangents = np.zeros((PROBE.columns, len(start)))
     tangents[0] = rng.normal(size=len(start))
-    for spread in _SPREADS:
+    for spread in PROBE.spreads:
         position = start + spread * rng.normal(size=len(start))
         if np.isfinite(products(target.density, target.rows, position[None], tangents)[0, 0]).all():
             return position
@@ -226,24 +257,27 @@ def _found_pattern(
 ) -> sparse.csr_matrix | None:
     """Where the Hessian is not zero; None where that is nearly everywhere."""
     dimension = len(position)
-    count = min(_COLUMNS, dimension)
+    count = min(PROBE.columns, dimension)
     chosen = rng.permutation(dimension)[:count]
-    tangents = np.zeros((_COLUMNS, dimension))
+    tangents = np.zeros((PROBE.columns, dimension))
     tangents[np.arange(count), chosen] = 1.0
     columns = products(target.density, target.rows, position[None], tangents)[0, :count] != 0
-    if np.median(columns.sum(axis=1)) > max(_FEW, _MOST_DENSE * dimension) + MOST_DENSE_ROWS:
+    if (
+        np.median(columns.sum(axis=1))
+        > max(PROBE.few, PROBE.most_dense * dimension) + MOST_DENSE_ROWS
+    ):
         return None
     hits = columns.sum(axis=0)
-    dense = np.flatnonzero(hits >= min(_DENSE_HITS, count))
+    dense = np.flatnonzero(hits >= min(PROBE.dense_hits, count))
     if len(dense) > MOST_DENSE_ROWS:
         return None
     inside = np.ones(dimension, bool)
     inside[dense] = False
     touched, groups = [], []
-    for _ in range(_PARTITIONS):
-        group = rng.integers(_GROUPS, size=dimension)
+    for _ in range(PROBE.partitions):
+        group = rng.integers(PROBE.groups, size=dimension)
         weights = np.where(inside, rng.uniform(0.5, 1.5, dimension), 0.0)
-        tangents = np.zeros((_GROUPS, dimension))
+        tangents = np.zeros((PROBE.groups, dimension))
         tangents[group, np.arange(dimension)] = weights * rng.choice([-1.0, 1.0], dimension)
         touched.append(products(target.density, target.rows, position[None], tangents)[0].T != 0)
         groups.append(group)
@@ -263,13 +297,13 @@ def _decoded(
     """Rows and columns whose groups touch in every partition."""
     dimension = len(groups[0])
     ones = np.ones(len(inside), np.int8)
-    members = sparse.csr_matrix((ones, (groups[0][inside], inside)), (_GROUPS, dimension))
-    sizes = np.bincount(groups[0][inside], minlength=_GROUPS)
+    members = sparse.csr_matrix((ones, (groups[0][inside], inside)), (PROBE.groups, dimension))
+    sizes = np.bincount(groups[0][inside], minlength=PROBE.groups)
     expected = touched[0] @ sizes  # candidates of every row
     expected[np.setdiff1d(np.arange(dimension), inside)] = 0
     kept_rows, kept_columns = [np.empty(0, int)], [np.empty(0, int)]
     blocks = np.searchsorted(
-        np.cumsum(expected), np.arange(0, expected.sum() + 1, _MOST_CANDIDATES)
+        np.cumsum(expected), np.arange(0, expected.sum() + 1, PROBE.most_candidates)
     )
     for begin, end in zip(blocks, [*blocks[1:], dimension], strict=True):
         index = np.arange(begin, end)[expected[begin:end] > 0]
@@ -280,7 +314,7 @@ def _decoded(
             rows, columns = rows[good], columns[good]
         kept_rows.append(rows)
         kept_columns.append(columns)
-        if sum(map(len, kept_rows)) > _MOST_CANDIDATES:
+        if sum(map(len, kept_rows)) > PROBE.most_candidates:
             return None
     where = np.concatenate(kept_rows), np.concatenate(kept_columns)
     ones = np.ones(len(where[0]), np.int8)
@@ -302,5 +336,5 @@ def _dense_rows(pattern: sparse.csr_matrix) -> np.ndarray:
 
 def work_of(target: AbstractTarget) -> float:
     """Numbers that looking for a structure computes."""
-    tried: Any = (_PARTITIONS + 2) * _PRODUCTS
+    tried: Any = (PROBE.partitions + 2) * PROBE.products
     return float(tried * target.density.cost.of_product().numbers)

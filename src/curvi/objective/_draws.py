@@ -37,10 +37,6 @@ from curvi.families import Base, Family, Normal
 KINDS = ("iid", "antithetic", "normalised", "whitened", "sobol")
 AnyArray = TypeVar("AnyArray", Array, np.ndarray)
 _TINY = float(np.finfo(np.float64).eps)  # keeps quantiles finite
-_DEFAULT_DRAWS = 32
-_DENSE_DRAWS = 128  # a full covariance overfits fewer: sds off by 6 % and more with 32
-_WORTH_WHITENING = 256  # draws: up to here d + 1 whitened draws beat 32 normalised ones
-_LARGEST_WHITENED = 1000  # above this dimension d + 1 fixed draws of full rank no longer fit
 _LARGEST_SOBOL = 21_201  # SciPy's table of direction numbers
 
 
@@ -68,7 +64,7 @@ class Draws:
     """
 
     kind: str = "normalised"
-    num_draws: int = _DEFAULT_DRAWS
+    num_draws: int = 32
     fresh: bool = False
     per_row: bool = False
 
@@ -354,12 +350,14 @@ def plan_draws(
     return plan
 
 
-def _default_count(family: Family, dimension: int, kind: str) -> int:
+def _default_count(
+    family: Family, dimension: int, kind: str, *, usual: int = 32, dense: int = 128
+) -> int:
+    """Draws where none are asked for; on fewer ``dense`` ones sds are off by 6 % and more."""
     needed = _fewest(family, dimension, kind)
     if kind == "whitened":
         needed = max(needed, family.num_noise(dimension) + 1)
-    dense = family.min_fixed_draws(dimension) > dimension
-    needed = max(_DENSE_DRAWS if dense else _DEFAULT_DRAWS, needed)
+    needed = max(dense if family.min_fixed_draws(dimension) > dimension else usual, needed)
     return needed + needed % 2
 
 
@@ -369,14 +367,16 @@ def _fewest(family: Family, dimension: int, kind: str) -> int:
     return 2 * (needed - 1) if kind == "antithetic" else needed
 
 
-def _automatic(family: Family, dimension: int, num_draws: int | None) -> Draws:
+def _automatic(
+    family: Family, dimension: int, num_draws: int | None, *, largest_whitened: int = 1000,
+    worth_whitening: int = 256,
+) -> Draws:  # fmt: skip
+    """Whitened draws where they fit (dimension) and beat 32 normalised ones (number of draws)."""
     whitened_count = family.num_noise(dimension) + 1
     dense = family.min_fixed_draws(dimension) > dimension
-    if dense and dimension > _LARGEST_WHITENED:
+    if dense and dimension > largest_whitened:
         return Draws("antithetic" if (num_draws or 2) % 2 == 0 else "iid", num_draws or 32, True)
-    kind = (
-        "whitened" if dense or whitened_count <= (num_draws or _WORTH_WHITENING) else "normalised"
-    )
+    kind = "whitened" if dense or whitened_count <= (num_draws or worth_whitening) else "normalised"
     count = _default_count(family, dimension, kind) if num_draws is None else num_draws
     if count == 1:
         return Draws("iid", 1, fresh=True)  # one draw says nothing when fixed

@@ -23,6 +23,7 @@ class Stream:
     VALIDATION = 3
     JUDGES = 7  # of start and end of a stochastic run
     REPLICATES = 0x3C
+    PROBES = 0x9B  # of a solve
     SAME_ORDER = 0xC0  # of the draws that a correction picks
     STARTS = 0x57A
     FIXED_DRAWS = 0xD4A

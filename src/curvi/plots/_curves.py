@@ -8,18 +8,21 @@ import numpy as np
 
 from curvi.plots._style import COLOURS, QUIET, house_style, new_figure
 
-_SHARE = 0.75  # of the values that an axis shows: the first ones may be far from the rest
 
+def draw_curve(
+    panel: Any, x: np.ndarray, values: np.ndarray, *, climbs: bool, share: float = 0.75
+) -> None:
+    """One curve of an objective, on an axis that shows where it ends and not where it began.
 
-def draw_curve(panel: Any, x: np.ndarray, values: np.ndarray, *, climbs: bool) -> None:
-    """One curve of an objective, on an axis that shows where it ends and not where it began."""
+    ``share``: fraction of the values that an axis shows: the first ones may be far from the rest.
+    """
     finite = np.isfinite(values)
     shown = values[finite]
     panel.plot(x[finite], shown, marker=".", markersize=4, color=COLOURS[0], linestyle="-")
     if not len(shown):
         return
     best = shown.max() if climbs else shown.min()
-    far = np.quantile(shown, 1 - _SHARE if climbs else _SHARE)
+    far = np.quantile(shown, 1 - share if climbs else share)
     margin = 0.1 * abs(best - far) + 1e-6 * max(abs(best), 1.0)
     limits = (far - 5 * margin, best + margin) if climbs else (best - margin, far + 5 * margin)
     panel.set_ylim(*limits)

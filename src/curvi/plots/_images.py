@@ -15,13 +15,12 @@ from curvi.plots._style import (
     new_figure,
 )
 
-_MOST_CLASSES = 20
-
 
 @house_style
 def plot_codes(
-    codes: np.ndarray, labels: np.ndarray | None = None, *, names: tuple[str, str] = ("z1", "z2")
-) -> Any:
+    codes: np.ndarray, labels: np.ndarray | None = None, *, names: tuple[str, str] = ("z1", "z2"),
+    most_classes: int = 20,
+) -> Any:  # fmt: skip
     """Scatter two coordinates of codes, coloured by labels or values.
 
     Parameters
@@ -33,6 +32,8 @@ def plot_codes(
         values, which get a colour bar.
     names : pair of str
         Names of the two coordinates.
+    most_classes : int
+        With colours of their own.
 
     Returns
     -------
@@ -45,7 +46,7 @@ def plot_codes(
     kinds = np.unique(labels) if labels is not None else np.zeros(0)
     if labels is None:
         axis.scatter(*codes.T, color=COLOURS[0], **style)
-    elif labels.dtype.kind == "f" or len(kinds) > _MOST_CLASSES:
+    elif labels.dtype.kind == "f" or len(kinds) > most_classes:
         _, order = np.unique(labels, return_inverse=True)
         shade = labels if labels.dtype.kind in "fiub" else order
         figure.colorbar(axis.scatter(*codes.T, c=shade, cmap="cividis", **style))

@@ -10,23 +10,17 @@ from curvi.plots._curves import draw_curve
 from curvi.plots._style import COLOURS, MARKERS, QUIET, WIDTH, house_style, literal, new_figure
 
 MOST_LABELS = 40
-_SMALL_TYPE = 12  # names, from which on their type is smaller
 
 
 def draw_intervals(
-    panel: Any,
-    mean: np.ndarray,
-    sides: np.ndarray,
-    *,
-    names: list[str] | None,
-    number: int = 0,
-    shift: float = 0.0,
-    size: float = 4.0,
-    label: str | None = None,
-) -> None:
+    panel: Any, mean: np.ndarray, sides: np.ndarray, *, names: list[str] | None, number: int = 0,
+    shift: float = 0.0, size: float = 4.0, label: str | None = None, small_type: int = 12,
+) -> None:  # fmt: skip
     """Points with horizontal intervals from top to bottom, their names beside them.
 
     ``sides`` are half widths, one row or two; ``number`` chooses colour and marker.
+
+    ``small_type``: names, from which on their type is smaller.
     """
     index = np.arange(len(mean))
     colour = COLOURS[number % len(COLOURS)]
@@ -40,7 +34,7 @@ def draw_intervals(
     if names is None:
         panel.set_yticks([])
     else:
-        panel.set_yticks(index, literal(names), fontsize=8 if len(names) > _SMALL_TYPE else 10)
+        panel.set_yticks(index, literal(names), fontsize=8 if len(names) > small_type else 10)
 
 
 @house_style

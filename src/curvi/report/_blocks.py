@@ -3,16 +3,82 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
-from curvi.report._numbers import percent, plain, rounded, tick_labels, ticks
+_MINUS = "\N{MINUS SIGN}"
+_LARGE, _SMALL = 1e6, 1e-4  # beyond these numbers are written with an exponent
+
+
+def rounded(value: float, error: float) -> str:
+    """A value with as many digits as its error leaves: two digits of the error."""
+    if not math.isfinite(value):
+        return "not finite"
+    if not (math.isfinite(error) and error > 0):
+        return plain(value)
+    places = 1 - math.floor(math.log10(error))
+    if abs(value) >= _LARGE or places > 7:
+        digits = max(1, places + 1 + math.floor(math.log10(max(abs(value), error))))
+        return _signed(f"{value:.{digits - 1}e}")
+    return _signed(f"{round(value, places):,.{max(places, 0)}f}")
+
+
+def plain(value: float, digits: int = 4) -> str:
+    """A value with a number of significant digits and no exponent where that can be read."""
+    if not math.isfinite(value):
+        return "not finite"
+    if value == 0:
+        return "0"
+    if not _SMALL <= abs(value) < _LARGE:
+        return _signed(f"{value:.{digits - 1}e}")
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{places}f}"
+    return _signed(text.rstrip("0").rstrip(".") if "." in text else text)
+
+
+def percent(share: float, *, sure: float = 0.999) -> str:
+    """A probability as per cent, with more digits only near one."""
+    if share > sure:
+        return ">99.9 %"
+    return f"{100 * share:.1f} %" if share > 0.99 else f"{100 * share:.0f} %"  # noqa: PLR2004
+
+
+def _signed(text: str) -> str:
+    if not text.strip("-0.,e+"):
+        return text.lstrip("-")
+    return text.replace("-", _MINUS, 1) if text.startswith("-") else text
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """At most ``most + 1`` round numbers between two ends."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / most
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next((m * unit for m in (1, 2, 2.5, 5) if m * unit >= raw), 10 * unit)
+    first = math.ceil(low / step - 1e-9)
+    count = math.floor(high / step + 1e-9) - first
+    return [0.0 if k == 0 else k * step for k in range(first, first + count + 1)]
+
+
+def tick_labels(places: list[float]) -> list[str]:
+    """The ticks with the digits that tell them apart."""
+    if len(places) < 2:
+        return [plain(place, 3) for place in places]
+    step, largest = places[1] - places[0], max(map(abs, places))
+    if largest >= _LARGE or largest < _SMALL:
+        return [_signed(f"{place:.1e}") for place in places]
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    if abs(step * 10**digits - round(step * 10**digits)) > 1e-6:  # noqa: PLR2004  steps of 2.5
+        digits += 1
+    return [_signed(f"{place:,.{digits}f}") for place in places]
+
 
 LEVEL = 0.9  # of every interval on a page
-_MARGIN = 0.04  # of the width of an axis
 
 
 @dataclass(frozen=True)
@@ -156,6 +222,7 @@ class Forest:
     more: tuple[str, ...] = ()  # names of further columns
     signs: bool = True  # whether zero and the direction mean something
     total: int = 0  # number of estimates where only some are shown
+    margin: float = 0.04  # of the width of the axis, on either side
     kind: ClassVar[str] = "forest"
     _ends: tuple[float, float] = field(init=False, repr=False, default=(0.0, 1.0))
 
@@ -167,8 +234,18 @@ class Forest:
         if self.signs:
             low, high = min(low, 0.0), max(high, 0.0)
         width = (high - low) or abs(high) or 1.0
-        ends = (float(low - _MARGIN * width), float(high + _MARGIN * width))
+        ends = (float(low - self.margin * width), float(high + self.margin * width))
         object.__setattr__(self, "_ends", ends)
+
+    @classmethod
+    def largest(
+        cls, title: str, estimates: Sequence[Estimate], *, most: int = 500, **options: Any
+    ) -> Forest:
+        """A forest of all estimates, or of those with the largest means."""
+        shown = list(estimates)
+        if len(shown) > most:
+            shown = sorted(shown, key=lambda e: -abs(e.mean))[:most]
+        return cls(title, tuple(shown), total=len(estimates), **options)
 
     def place(self, value: float) -> float:
         """Per cent of the way along the axis."""
@@ -227,8 +304,3 @@ def normal_estimate(name: str, mean: float, sd: float, **more: Any) -> Estimate:
     half = float(special.ndtri(0.5 + LEVEL / 2)) * sd
     direction = float(special.ndtr(abs(mean) / sd)) if sd > 0 else float("nan")
     return Estimate(name, mean, sd, mean - half, mean + half, direction, **more)
-
-
-def shown(value: float) -> str:
-    """A number that stands alone."""
-    return plain(float(value))

@@ -13,11 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from curvi.report._blocks import number
-from curvi.report._numbers import plain, tick_labels, ticks
-
-_MARGIN = 0.04
-_MOST_POINTS = 300  # that are drawn of a layer
+from curvi.report._blocks import number, plain, tick_labels, ticks
 
 
 @dataclass(frozen=True)
@@ -37,13 +33,13 @@ class Layer:
     tone: Literal["first", "second", "muted"] = "first"
     tips: tuple[str, ...] = ()
 
-    def thinned(self) -> Layer:
+    def thinned(self, most: int = 300) -> Layer:
         """Of a long series, points that are evenly spaced, the last one among them."""
         count = len(self.x)
         finite = np.isfinite(np.asarray(self.x, float)) & np.isfinite(np.asarray(self.y, float))
         kept = np.flatnonzero(finite)
-        if len(kept) > _MOST_POINTS:
-            kept = kept[np.unique(np.linspace(0, len(kept) - 1, _MOST_POINTS).round().astype(int))]
+        if len(kept) > most:
+            kept = kept[np.unique(np.linspace(0, len(kept) - 1, most).round().astype(int))]
         if len(kept) == count:
             return self
         return Layer(
@@ -87,6 +83,7 @@ class Chart:
     x_ends: tuple[float, float] | None = None
     y_ends: tuple[float, float] | None = None
     square: bool = False
+    margin: float = 0.04  # of the width of an axis, on either side
     kind: ClassVar[str] = "chart"
 
     @property
@@ -112,7 +109,7 @@ class Chart:
         low, high = float(every.min()), float(every.max())
         width = (high - low) or abs(high) or 1.0
         bars = axis == "y" and any(layer.kind == "bars" for layer in self.layers) and low == 0
-        return (low if bars else low - _MARGIN * width), high + _MARGIN * width
+        return (low if bars else low - self.margin * width), high + self.margin * width
 
     def place(self, axis: str, value: float) -> float:
         """Per cent from the left or from the top."""

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from curvi._core.errors import InputError
 from curvi._core.files import write_atomically
 from curvi._core.text import printable
-from curvi.io._objects import versions
+from curvi.io import versions
 
 FORMAT = "curvi report 1"
 GENERATOR = '<meta name="generator" content="curvi report">'

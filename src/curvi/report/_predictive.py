@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from curvi.report._blocks import LEVEL, Grid
+from curvi.report._blocks import LEVEL, Grid, Prose, percent, plain, rounded
 from curvi.report._chart import Chart, Layer, Rule, histogram_bins
-from curvi.report._numbers import plain, rounded
 from curvi.report._page import Verdict
-
-_BINS = 10
-_LEAST_ROWS = 8  # of a group
-_MOST_DRAWN = 400
-_LEAST_OUTSIDE, _SHARE_OUTSIDE = 4, 0.25
 
 
 def calibration(observed: np.ndarray, probability: np.ndarray, what: str) -> Chart:
@@ -64,13 +58,13 @@ def calibration(observed: np.ndarray, probability: np.ndarray, what: str) -> Cha
     )
 
 
-def _groups(probability: np.ndarray) -> list[np.ndarray]:
+def _groups(probability: np.ndarray, *, bins: int = 10, least_rows: int = 8) -> list[np.ndarray]:
     """Rows by probability: steps of equal width, which show the middle; small ones are joined."""
-    step = np.minimum((probability * _BINS).astype(int), _BINS - 1)
+    step = np.minimum((probability * bins).astype(int), bins - 1)
     parts: list[np.ndarray] = []
-    for k in range(_BINS):
+    for k in range(bins):
         part = np.flatnonzero(step == k)
-        if parts and (len(parts[-1]) < _LEAST_ROWS or 0 < len(part) < _LEAST_ROWS):
+        if parts and (len(parts[-1]) < least_rows or 0 < len(part) < least_rows):
             parts[-1] = np.concatenate([parts[-1], part])
         elif len(part):
             parts.append(part)
@@ -118,9 +112,14 @@ def predictive(observed: np.ndarray, replicated: np.ndarray, what: str) -> Chart
     )
 
 
+def evenly(count: int, most: int = 8) -> np.ndarray:
+    """Places of a few rows, evenly spaced, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
+
+
 def residuals(observed: np.ndarray, expected: np.ndarray, what: str) -> Chart:
     """Observed less expected against expected, of at most 400 rows evenly spaced."""
-    kept = np.unique(np.linspace(0, len(observed) - 1, min(len(observed), _MOST_DRAWN)).astype(int))
+    kept = evenly(len(observed), 400)
     left = (observed - expected)[kept]
     tips = tuple(
         f"row {i + 1}: observed {plain(o)}, expected {plain(e)}"
@@ -141,13 +140,11 @@ def residuals(observed: np.ndarray, expected: np.ndarray, what: str) -> Chart:
 
 
 def few_rows(
-    observed: Any, expected: np.ndarray, lower: np.ndarray, upper: np.ndarray, what: str,
-    count: int = 8,
-) -> Grid:  # fmt: skip
+    observed: Any, expected: np.ndarray, lower: np.ndarray, upper: np.ndarray, what: str
+) -> Grid:
     """Observations and predictions of a few rows, evenly spaced."""
-    kept = np.unique(np.linspace(0, len(expected) - 1, min(len(expected), count)).astype(int))
     rows = []
-    for i in kept:
+    for i in evenly(len(expected)):
         size = float(upper[i] - lower[i]) / 3
         ends = f"{rounded(float(lower[i]), size)} to {rounded(float(upper[i]), size)}"
         seen = observed[i]
@@ -158,6 +155,43 @@ def few_rows(
         ("Row", f"Observed {what}", "Expected", "90 % interval"),
         tuple(rows),
         numeric=frozenset({0, 1, 2, 3}),
+    )
+
+
+def few_classes(
+    classes: Sequence[str], chance: np.ndarray, *, what: str = "", observed: Any = None
+) -> Grid:
+    """Predicted classes of a few rows, evenly spaced, beside codes of the observed ones."""
+    best = chance.argmax(axis=1)
+    rows = tuple(
+        (
+            str(i + 1), *(() if observed is None else (classes[observed[i]],)), classes[best[i]],
+            percent(float(chance[i, best[i]])),
+        )
+        for i in evenly(len(chance))
+    )  # fmt: skip
+    seen = () if observed is None else (f"Observed {what}",)
+    columns = ("Row", *seen, "Predicted", "Probability of the predicted class")
+    title = "Predictions of a few rows"
+    return Grid(title, columns, rows, numeric=frozenset({0, len(columns) - 1}))
+
+
+def described(
+    observed: np.ndarray, expected: np.ndarray, ends: Any, what: str, said: str,
+    replicated: np.ndarray | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """How well numbers are described: coverage, a check by simulation, residuals, a few rows.
+
+    ``ends`` are the lower and upper ends of the 90 % intervals of the rows.
+    """
+    lower, upper = ends
+    inside = f"{percent(coverage(observed, lower, upper))} of the rows are inside their 90 % "
+    check = () if replicated is None else (predictive(observed, replicated, what),)
+    return (
+        Prose(f"{inside}interval. {said}"),
+        *check,
+        residuals(observed, expected, what),
+        few_rows(observed, expected, lower, upper, what),
     )
 
 
@@ -176,11 +210,11 @@ def coverage(observed: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> floa
     return float(np.mean((observed >= lower) & (observed <= upper)))
 
 
-def missed(blocks: Iterable[Any]) -> str:
+def missed(blocks: Iterable[Any], *, least: int = 4, share: float = 0.25) -> str:
     """What charts say that the model does not explain; empty where it explains the data.
 
     Of a model that is right one point in ten is outside its band. A quarter, and at least four,
-    are too many: less than one right model in a hundred is called wrong.
+    are too many (``share``, ``least``): less than one right model in a hundred is called wrong.
     """
     for chart in blocks:
         bands = [layer for layer in getattr(chart, "layers", ()) if layer.kind == "band"]
@@ -191,7 +225,7 @@ def missed(blocks: Iterable[Any]) -> str:
         outside = (np.asarray(values) < bands[0].y) | (np.asarray(values) > bands[0].top)
         if seen[0].kind == "bars":  # where nothing is, and nothing expected, nothing is explained
             outside = outside[(np.asarray(values) > 0) | (np.asarray(bands[0].top) > 0)]
-        if outside.sum() >= _LEAST_OUTSIDE and outside.mean() > _SHARE_OUTSIDE:
+        if outside.sum() >= least and outside.mean() > share:
             return (
                 f"{int(outside.sum())} of {len(outside)} parts of the data are outside the range "
                 f"that the model expects: see \u201c{chart.title}\u201d."

@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping, Sequence
+from html import escape
 
 from curvi._core.text import printable
 from curvi.report._blocks import Estimate, Facts, Forest
-from curvi.report._page import Report
+from curvi.report._page import Report, Verdict
 
-_WIDTH = 96
-_MOST = 12  # estimates that are shown
 _LEFT_TO_THE_PAGE = ("precision", "method", "draws", "family", "how it was found")
 
 
-def text_of(report: Report, *, most: int = _MOST) -> str:
+def text_of(report: Report, *, most: int = 12) -> str:
     """The verdict and what to do, what was fitted, and the clearest estimates."""
     verdict = report.verdict
     lines = [printable(report.title), printable(f"{verdict.word.upper()}: {verdict.headline}")]
-    for sentence in verdict.sentences:
-        lines += textwrap.wrap(printable(sentence), _WIDTH, initial_indent="  ",
-                               subsequent_indent="  ")  # fmt: skip
-    if verdict.level != "good" or len(verdict.advice) > 1:
-        lines += _bullets(verdict.advice if verdict.level != "good" else verdict.advice[1:])
+    lines += _wrapped(verdict.sentences, "  ", "  ")
+    lines += _wrapped(verdict.advice[verdict.level == "good" :], "  > ", "    ")
     lines += ["", *_facts(report), ""]
     lines += _estimates(report, most)
     return printable("\n".join(lines), keep="\n").replace("\N{MINUS SIGN}", "-")
 
 
-def _bullets(sentences: tuple[str, ...]) -> list[str]:
-    out: list[str] = []
-    for sentence in sentences:
-        out += textwrap.wrap(printable(sentence), _WIDTH, initial_indent="  > ",
-                             subsequent_indent="    ")  # fmt: skip
-    return out
+def _wrapped(sentences: Sequence[str], first: str, hanging: str, width: int = 96) -> list[str]:
+    """Lines of sentences, each of which begins with ``first``."""
+    return [
+        line
+        for sentence in sentences
+        for line in textwrap.wrap(
+            printable(sentence), width, initial_indent=first, subsequent_indent=hanging
+        )
+    ]
 
 
 def _facts(report: Report) -> list[str]:
@@ -45,11 +45,8 @@ def _facts(report: Report) -> list[str]:
             filter(None, (tile.value, tile.note))
         )
     width = max(map(len, facts))
-    out: list[str] = []
-    for name, fact in facts.items():
-        head = f"{printable(name):<{width}}  {printable(fact)}"
-        out += textwrap.wrap(head, _WIDTH, subsequent_indent=" " * (width + 2))
-    return out
+    lines = [f"{printable(name):<{width}}  {printable(fact)}" for name, fact in facts.items()]
+    return _wrapped(lines, "", " " * (width + 2))
 
 
 def _estimates(report: Report, most: int) -> list[str]:
@@ -98,3 +95,50 @@ def _table(forest: Forest, shown: list[Estimate]) -> list[str]:
         ).rstrip()
         for row in every
     ]  # fmt: skip
+
+
+_MARKS = {"good": "\N{HEAVY CHECK MARK}", "caution": "!", "bad": "\N{MULTIPLICATION X}"}
+_CELL = "padding:.1em .8em .1em 0;text-align:{};background:none;border:0"
+
+
+def notebook_html(
+    name: str,
+    facts: Mapping[str, str],
+    *,
+    verdict: Verdict | None = None,
+    table: Sequence[Sequence[str]] = (),
+) -> str:
+    """A name, a verdict, facts and a table, whose first row is its head; all text is escaped."""
+    parts = [f"<div style='font-size:.95em'><strong>{_safe(name)}</strong>"]
+    if verdict is not None:
+        mark = _MARKS[verdict.level]
+        parts.append(f" &nbsp;{mark} {_safe(verdict.headline)}")
+        said = verdict.sentences if verdict.level != "good" else ()
+        parts += [f"<br>{_safe(text)}" for text in (*said, *verdict.advice[: len(said) + 2])
+                  if verdict.level != "good"]  # fmt: skip
+    rows = "".join(
+        f"<tr><th style='{_CELL.format('left')};font-weight:600'>{_safe(key)}</th>"
+        f"<td style='{_CELL.format('left')}'>{_safe(value)}</td></tr>"
+        for key, value in facts.items()
+    )
+    parts.append(f"<table style='border:0'>{rows}</table>" if rows else "")
+    if table:
+        parts.append(f"<table style='border:0;margin-top:.4em'>{_rows(table)}</table>")
+    return "".join(parts) + "</div>"
+
+
+def _rows(table: Sequence[Sequence[str]]) -> str:
+    out = []
+    for number, row in enumerate(table):
+        tag = "td" if number else "th"
+        styles = [_CELL.format("right" if place else "left") for place in range(len(row))]
+        cells = [
+            f"<{tag} style='{style}'>{_safe(cell)}</{tag}>"
+            for style, cell in zip(styles, row, strict=True)
+        ]
+        out.append(f"<tr style='background:none'>{''.join(cells)}</tr>")
+    return "".join(out)
+
+
+def _safe(text: object) -> str:
+    return escape(printable(str(text)))

@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from curvi.latent import Band
 from curvi.report import (
+    AMOUNTS,
+    LEVEL,
+    READ,
+    READ_PLAIN,
     Chart,
     Estimate,
     Facts,
     Forest,
     Grid,
     Layer,
+    Page,
     Prose,
-    Report,
-    Tab,
     Tile,
     Verdict,
+    calibration,
+    central,
+    coverage,
+    normal_estimate,
+    percent,
+    plain,
+    predictive,
+    rounded,
     write_report,
 )
-from curvi.report._blocks import LEVEL, normal_estimate
-from curvi.report._common import READ, READ_PLAIN, checked_title, repeat_tab
-from curvi.report._numbers import percent, plain, rounded
-from curvi.report._predictive import calibration, central, coverage, predictive, with_misses
 
-_REPLICATES = 200
-_LONGEST_FORECAST = 12
-_LISTED = 24
 _NAMES = {
     "level": "sd of a step of the level",
     "trend": "sd of a step of the slope",
@@ -81,61 +86,95 @@ class Reported:
             report.
         """
         self._fitted()
-        return write_report(report_of(self, h, X, title=title), path)
+        return write_report(SeriesPage(self, h, X).report(title), path)
 
 
-def report_of(model: Any, h: int | None, X: Any, *, title: str | None = None) -> Report:
+@dataclass
+class SeriesPage(Page):
     """What a page says about a fitted series."""
-    y = model._series.shown
-    seen = np.isfinite(y)
-    if h is None:
-        h = 0 if model._series.X.shape[1] and X is None else (model.season or _LONGEST_FORECAST)
-    ahead = model.forecast(h, interval=LEVEL, X=X) if h else None
-    fit = _fit_blocks(model, y, seen)
-    tiles = [
-        Tile("Observations", f"{int(seen.sum()):,}", f"{int((~seen).sum())} missing"),
-        Tile("Log evidence", plain(model.log_evidence_, 5), "nats, to compare models of the "
-             "same series"),
-    ]  # fmt: skip
-    if ahead is not None:
-        note = f"90 % between {plain(ahead.lower[0], 4)} and {plain(ahead.upper[0], 4)}"
-        tiles.insert(0, Tile("Next step", plain(ahead.mean[0], 4), note))
-    call = f"curvi.{model!r}.fit(y{', X' if model._series.X.shape[1] else ''})"
-    tabs = (
-        Tab("series", "Series", _series_blocks(model, y, ahead)),
-        Tab("components", "Components", _component_blocks(model)),
-        Tab("estimates", "Estimates", _estimate_blocks(model)),
-        Tab("fit", "Fit to the data", fit),
-        Tab("model", "Model and data", (_facts(model, y, seen),)),
-        repeat_tab(call, model.get_params()),
-    )
-    return Report(
-        title=checked_title(title, "A series and its forecast"),
-        subtitle=f"State-space model, {model.likelihood}, {len(y):,} steps",
-        verdict=with_misses(verdict_of(model), fit),
-        tiles=tuple(tiles),
-        tabs=tabs,
-    )
 
+    parts: ClassVar = {
+        "series": "Series", "components": "Components", "estimates": "Estimates",
+        "replicated": "Fit to the data", "facts": "Model and data",
+    }  # fmt: skip
+    h: int | None = None  # steps of the forecast
+    X: Any = None  # regressors of these steps
+    longest: int = 12  # steps that are forecast without a season
 
-def verdict_of(model: Any) -> Verdict:
-    """Whether to trust the numbers, in words, and what to do."""
-    count = len(model.lattice_.weights)
-    if why := model.lattice_.shortcoming:
+    def __post_init__(self) -> None:
+        """Look at the series, and ahead."""
+        model = self.model
+        self.y = model._series.shown
+        self.seen = np.isfinite(self.y)
+        self.regressors = model._series.X.shape[1]
+        h = self.h
+        if h is None:
+            h = 0 if self.regressors and self.X is None else (model.season or self.longest)
+        self.ahead = model.forecast(h, interval=LEVEL, X=self.X) if h else None
+
+    def heading(self) -> tuple[str, str]:
+        """What was fitted."""
+        what = f"State-space model, {self.model.likelihood}, {len(self.y):,} steps"
+        return "A series and its forecast", what
+
+    def verdict(self) -> Verdict:
+        """Whether to trust the numbers, in words, and what to do."""
+        model = self.model
+        count = len(model.lattice_.weights)
+        if why := model.lattice_.shortcoming:
+            return Verdict(
+                "caution",
+                "The uncertainty of some of the sds is understated.",
+                (f"{why[0].upper()}{why[1:]} ({count} points).",),
+                ("Give prior_scales that say more, leave out a component, or give more time.",),
+            )
+        exact = model._model.likelihood.conjugate
+        states = "exact given the sds" if exact else "the best Gaussian given the sds"
         return Verdict(
-            "caution",
-            "The uncertainty of some of the sds is understated.",
-            (f"{why[0].upper()}{why[1:]} ({count} points).",),
-            ("Give prior_scales that say more, leave out a component, or give more time.",),
+            "good",
+            "The numbers can be used.",
+            (f"States are {states}, and these were integrated over {count} points.",),
+            ("A forecast holds as long as the series goes on as it did: look at the fit first.",),
         )
-    exact = model._model.likelihood.conjugate
-    states = "exact given the sds" if exact else "the best Gaussian given the sds"
-    return Verdict(
-        "good",
-        "The numbers can be used.",
-        (f"States are {states}, and these were integrated over {count} points.",),
-        ("A forecast holds as long as the series goes on as it did: look at the fit first.",),
-    )
+
+    def tiles(self) -> list[Tile]:
+        """The next step, the observations, the evidence."""
+        tiles = []
+        if (ahead := self.ahead) is not None:
+            note = f"90 % between {plain(ahead.lower[0], 4)} and {plain(ahead.upper[0], 4)}"
+            tiles.append(Tile("Next step", plain(ahead.mean[0], 4), note))
+        missing = f"{int((~self.seen).sum())} missing"
+        note = "nats, to compare models of the same series"
+        return [
+            *tiles,
+            Tile("Observations", f"{int(self.seen.sum()):,}", missing),
+            Tile("Log evidence", plain(self.model.log_evidence_, 5), note),
+        ]
+
+    def series(self) -> tuple[Any, ...]:
+        """The series with its signal, and a forecast."""
+        return _series_blocks(self.model, self.y, self.ahead)
+
+    def components(self) -> tuple[Any, ...]:
+        """Level, slope and season."""
+        return _component_blocks(self.model)
+
+    def estimates(self) -> tuple[Any, ...]:
+        """Sds of innovations, and regression coefficients."""
+        return _estimate_blocks(self.model)
+
+    def replicated(self) -> tuple[Any, ...]:
+        """The steps of the fit beside simulated ones."""
+        return _fit_blocks(self.model, self.y, self.seen)
+
+    def facts(self) -> tuple[Any, ...]:
+        """States, likelihood, priors."""
+        return (_facts(self.model, self.y, self.seen),)
+
+    def repeat(self) -> tuple[str, dict[str, Any]]:
+        """The call of ``fit``."""
+        X = ", X" if self.regressors else ""
+        return f"curvi.{self.model!r}.fit(y{X})", self.model.get_params()
 
 
 def _band(x: np.ndarray, band: Band, label: str, tone: Any) -> list[Layer]:
@@ -145,7 +184,9 @@ def _band(x: np.ndarray, band: Band, label: str, tone: Any) -> list[Layer]:
     ]
 
 
-def _series_blocks(model: Any, y: np.ndarray, ahead: Band | None) -> tuple[Any, ...]:
+def _series_blocks(
+    model: Any, y: np.ndarray, ahead: Band | None, *, listed: int = 24
+) -> tuple[Any, ...]:
     steps = np.arange(1, len(y) + 1)
     likelihood = model._model.likelihood
     volatile = likelihood.of_scale
@@ -174,7 +215,7 @@ def _series_blocks(model: Any, y: np.ndarray, ahead: Band | None) -> tuple[Any, 
         rows = tuple(
             (str(t), rounded(m, s), rounded(s, s),
              f"{low:.0f} to {up:.0f}" if whole else f"{rounded(low, s)} to {rounded(up, s)}")
-            for t, m, s, low, up in zip(future[:_LISTED], *ahead, strict=False)
+            for t, m, s, low, up in zip(future[:listed], *ahead, strict=False)
         )  # fmt: skip
         blocks.append(Grid("The forecast in numbers", ("Step", "Mean", "Sd", "90 % interval"), rows,
                            numeric=frozenset({0, 1, 2, 3})))  # fmt: skip
@@ -238,7 +279,7 @@ def _fit_blocks(model: Any, y: np.ndarray, seen: np.ndarray) -> tuple[Any, ...]:
         return (calibration(y[seen] > 0, chance[seen], "1"),)
     rng = np.random.default_rng(0)
     posterior = model._posterior
-    states = posterior.draw(_REPLICATES, rng, some=slice(0))
+    states = posterior.draw(AMOUNTS.replicates, rng, some=slice(0))
     drawn = posterior.responses(states, rng)[:, seen]
     lower, upper = central(drawn)
     said = (

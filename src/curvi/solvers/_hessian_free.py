@@ -203,7 +203,7 @@ class HessianFree(StochasticMethod):
         mine = self._sampled(problem, state.params, resources, state.batches, count)
         second = state.batches + count
         other = self._sampled(problem, state.params, resources, second, count)
-        state = self._begun(problem, state, mine.operator, sample, step)
+        state = self._begun(problem, state, mine.operator, sample, resources, step)
         path = self._solved(problem, state, mine, count)
 
         def value_of(params: Any) -> Array:
@@ -314,6 +314,7 @@ class HessianFree(StochasticMethod):
         state: HessianFreeMethodState,
         operator: LinearMap,
         sample: Any,
+        resources: Any,
         step: Array,
     ) -> HessianFreeMethodState:
         """The state with a renewed preconditioner, and at the first step with its damping."""
@@ -323,7 +324,7 @@ class HessianFree(StochasticMethod):
             sides = renewed_sides(layered, state.params, state.kept, sample, step)
             unit = mean_curvature(layered, state.params, sides)
         elif self.preconditioner is not None:
-            key = jax.random.fold_in(jax.random.key(0), step)
+            key = problem.probe_key(resources, step)
             fresh = hutchinson_diagonal(operator, key, RULES.probes)
             weight = jnp.maximum(0.1, 1 / (1 + step.astype(state.damping.dtype)))
             sides = jax.tree.map(lambda d, f: d + weight * (f - d), state.kept, fresh)

@@ -119,7 +119,7 @@ class HFSGVI(StochasticMethod):
             value, gradient, operator = hessian(lambda p: function(back(p), sample), point)
         metric = None
         if self.preconditioner == "diagonal":
-            key = jax.random.fold_in(jax.random.key(0), step)
+            key = problem.probe_key(resources, step)
             estimate = hutchinson_diagonal(operator, key, probes)
             metric = DiagonalMetric(_magnitudes(estimate))
         elif self.preconditioner == "martens":

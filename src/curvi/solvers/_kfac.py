@@ -15,7 +15,7 @@ from curvi._core.errors import InputError
 from curvi._core.meshes import each_on_one
 from curvi.linalg import all_finite, select
 from curvi.solvers._averaging import average_towards
-from curvi.solvers._factors import backward, cut, layer_factors, num_rows_of
+from curvi.solvers._kronecker import backward, cut, layer_factors, num_rows_of
 from curvi.solvers._method import CheapSteps, Info, Layer, Layered, Problem, make_info
 
 

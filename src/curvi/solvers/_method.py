@@ -122,6 +122,10 @@ class Problem(abc.ABC):
     def sample(self, resources: Any, step: Array, stream: int = 0, size: int | None = None) -> Any:
         """The sample of a step; different streams are independent, ``size`` is a batch size."""
 
+    def probe_key(self, resources: Any, step: Array) -> PRNGKeyArray:
+        """The key of vectors that probe the curvature of a step, apart from that of its samples."""
+        return jax.random.fold_in(jax.random.fold_in(resources.key, 0xD1A6), step)
+
     @abc.abstractmethod
     def value(self, params: Any, sample: Any) -> Float[Array, ""]:
         """The objective on a sample."""

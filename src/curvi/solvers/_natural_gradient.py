@@ -12,9 +12,8 @@ from curvi._core import validation
 from curvi._core.errors import InputError
 from curvi.families import HostMap, SparsePrecision, has_host_map
 from curvi.linalg import inverse_root
-from curvi.solvers._host_steps import HostPoint, HostSteps
+from curvi.solvers._host_steps import HostPoint, HostSteps, SparseSteps
 from curvi.solvers._method import Info, Method, Problem, Stepper
-from curvi.solvers._sparse_steps import SparseSteps
 
 _HOST_ONLY = (
     "NaturalGradient steps on the host, on fixed draws and all rows, and fits FullRank(), "

@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from curvi._core.errors import InputError
-from curvi.solvers._factors import cut
+from curvi.solvers._kronecker import cut
 from curvi.solvers._method import Layer, Pass
 from curvi.solvers._walk import Leaf, Place, Walk
 

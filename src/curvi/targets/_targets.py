@@ -19,9 +19,9 @@ from curvi._core.meshes import padded_count, place_rows
 from curvi._core.programs import Program, trace
 from curvi._core.trees import Unravel, precision_of
 from curvi.io import Stream, streamed
+from curvi.report import notebook_html
 from curvi.targets._centring import Centring
 from curvi.targets._density import Density, traced_likelihoods, traced_prior
-from curvi.targets._shown import Described
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +41,41 @@ class Labels:
     dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     coords: Mapping[str, Any] = field(default_factory=dict)
     observed: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+class Described:
+    """A target as one line, and as a small table."""
+
+    _listed = 8  # arrays
+
+    def __repr__(self: Any) -> str:
+        rows = f", {self.num_rows:,} rows" if self.rows is not None else ""
+        shapes = ", ".join(
+            f"{name} {shape}" for name, shape in _arrays(self.position)[: self._listed]
+        )
+        more = ", ..." if len(_arrays(self.position)) > self._listed else ""
+        return f"{type(self).__name__}({self.dimension} parameters: {shapes}{more}{rows})"
+
+    def _repr_html_(self: Any) -> str:
+        """Arrays, rows and precision, for a notebook."""
+        facts = {"parameters": f"{self.dimension:,}", "precision": str(np.dtype(self.dtype))}
+        if self.rows is not None:
+            facts["rows"] = f"{self.num_rows:,}"
+        if self.constrain is not None:
+            facts["space"] = "constrained: results are in the space of the model"
+        if self.labels is not None and self.labels.observed:
+            facts["observed"] = ", ".join(map(str, self.labels.observed))
+        table = [("array", "shape"), *_arrays(self.position)[: self._listed]]
+        return notebook_html(type(self).__name__, facts, table=table)
+
+
+def _arrays(position: Any) -> list[tuple[str, str]]:
+    """Names and shapes of the arrays of a position."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(position)
+    return [
+        (jax.tree_util.keystr(path, simple=True, separator=".") or "x", str(np.shape(leaf)))
+        for path, leaf in paths
+    ]
 
 
 class AbstractTarget(Described, abc.ABC):

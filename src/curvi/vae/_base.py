@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import jax
 import numpy as np
+import optax
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -23,14 +25,57 @@ from curvi._core.errors import (
 from curvi._core.memory import require_memory
 from curvi.io import SavedEstimator, require_described, require_like
 from curvi.likelihoods import PIXELS, GaussianPixels, Pixels, pixels_for
+from curvi.solvers import KFAC, LBFGS, Averaged, FirstOrder, HessianFree, Method
 from curvi.vae._mapped import on_disk, refuse_blocks
 from curvi.vae._networks import ACTIVATIONS
 from curvi.vae._report import Reported
-from curvi.vae._training import MOST_EVALUATED_ROWS, Schedule, Trained, default_epochs
+from curvi.vae._stopping import EVALUATIONS
+from curvi.vae._training import Schedule, Trained, default_epochs
 from curvi.vae._use import dtype_of
 
-_COPIES = 5  # of the weights: gradient, momentum, average, and the first draws in float64
-_FACTORS = 4  # of curvature between layers, with their roots
+METHODS: dict[str, Callable[[], Method]] = {
+    "kfac": KFAC,
+    "hessian_free": HessianFree,
+    "lbfgs": lambda: LBFGS(history=10),
+    "adam": lambda: Averaged(FirstOrder(optax.adam(1e-3), check_updates=False)),
+    "adagrad": lambda: FirstOrder(optax.adagrad(0.03), check_updates=False),
+}
+
+
+@cache
+def method_named(name: str) -> Method:
+    """A method by name, always the same object.
+
+    A transformation of optax equals nothing but itself: a new one would be compiled by every fit.
+    """
+    return METHODS[name]()
+
+
+def as_method(method: Any) -> Method:
+    """A method by name, one of curvi's own, or a transformation of optax.
+
+    Raises
+    ------
+    InputError
+        If it is none of them.
+    """
+    if isinstance(method, optax.GradientTransformation | optax.GradientTransformationExtraArgs):
+        return FirstOrder(method)
+    if isinstance(method, Method):
+        return method
+    return method_named(validation.one_of(method, tuple(METHODS), "method"))
+
+
+def rows_per_step(given: int | None, method: Method, rows: int) -> int:
+    """What is asked for, at most all rows, or what the method is used to.
+
+    A table of half as many rows has some read twice, and of a smaller one nearly all are read, as a
+    power of two: tables of another length, and the folds of one, share compiled code.
+    """
+    if given is not None:
+        return min(given, rows)
+    usual = method.usual_batch_size
+    return usual if 2 * rows >= usual else 2 ** (rows.bit_length() - 1)
 
 
 class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
@@ -176,14 +221,21 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
     def _seed(self) -> int:
         return int(validation.random_source(self.random_state).randint(2**31 - 1))
 
-    def _require_memory(self, X: np.ndarray, networks: Sequence[Sequence[int]], draws: int) -> None:
-        """Refuse networks (sizes of their layers) or batches that would not fit into memory."""
+    def _require_memory(
+        self, X: np.ndarray, networks: Sequence[Sequence[int]], draws: int, *, copies: int = 5,
+        factors: int = 4,
+    ) -> None:  # fmt: skip
+        """Refuse networks (sizes of their layers) or batches that would not fit into memory.
+
+        ``copies``: of the weights: gradient, momentum, average, and the first draws in float64.
+        ``factors``: matrices of curvature between layers, with their roots.
+        """
         weights = sum((a + 1.0) * b for sizes in networks for a, b in pairwise(sizes))
         inner = sum(float(b) ** 2 for sizes in networks for b in sizes[1:-1])
-        size = X.itemsize * (_COPIES * weights + _FACTORS * inner)
+        size = X.itemsize * (copies * weights + factors * inner)
         what = f"training networks of hidden={tuple(self.hidden)} and latent={self.latent}"
         require_memory(size, what, "choose smaller layers")
-        rows = min(len(X), max(self.batch_size or 0, MOST_EVALUATED_ROWS))
+        rows = min(len(X), max(self.batch_size or 0, EVALUATIONS.most_rows))
         size = 2.0 * X.itemsize * draws * rows * sum(sum(sizes) for sizes in networks)
         what = f"an evaluation of {rows} rows, {draws} times each,"
         require_memory(size, what, "lower batch_size, num_draws or the number of classes")

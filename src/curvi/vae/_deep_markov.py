@@ -32,8 +32,6 @@ from curvi.vae._markov_training import (
 from curvi.vae._markov_use import StoredWeights, emitted, posterior, rolled
 from curvi.vae._training import Schedule, Trained
 
-_ROUNDS = 20  # of imputation
-
 
 class DeepMarkovModel(Reported, StoredWeights, BaseEstimator):
     r"""A nonlinear state-space model with a structured recognition network.
@@ -360,7 +358,7 @@ class DeepMarkovModel(Reported, StoredWeights, BaseEstimator):
             emitted(self.params_, self.likelihood, states, key, draw=False).mean(axis=1)
         )
 
-    def impute(self, sequence: Any, *, seed: int = 0) -> np.ndarray:
+    def impute(self, sequence: Any, *, seed: int = 0, rounds: int = 20) -> np.ndarray:
         """Fill the gaps of one sequence.
 
         Gaps start at the mean of their column; then the sequence is encoded and decoded again and
@@ -372,6 +370,8 @@ class DeepMarkovModel(Reported, StoredWeights, BaseEstimator):
             Observations, NaN where one is missing.
         seed : int
             All randomness follows from it.
+        rounds : int
+            Rounds of imputation, of which the second half is averaged.
 
         Returns
         -------
@@ -384,12 +384,12 @@ class DeepMarkovModel(Reported, StoredWeights, BaseEstimator):
         filled = np.where(gaps, 0.5 if self.likelihood == "bernoulli" else 0.0, given)
         self._sequences([filled], None, self.width_)
         total = np.zeros_like(given)
-        for index in range(_ROUNDS):
+        for index in range(rounds):
             z, _, _ = posterior(self.params_, [filled], seed + index)
             mean = np.asarray(
                 emitted(self.params_, self.likelihood, z, jax.random.key(seed), draw=False)
             )
             filled = np.where(gaps, mean[:, 0], given)
-            if index >= _ROUNDS // 2:
+            if index >= rounds // 2:
                 total += filled
-        return total / (_ROUNDS - _ROUNDS // 2)
+        return total / (rounds - rounds // 2)

@@ -16,25 +16,28 @@ from curvi.io import _streams as streams
 from curvi.vae._mapped import LazyRows
 from curvi.vae._objective import Rows
 
-_ALIGNED = 64  # bytes: where XLA takes an array as it is
-_STEPS = 64  # whose rows are announced at once
-_CHUNKS = 2  # of steps that are announced: the next one, and the one behind it
-
 
 class Announcer:
     """Tells the system, in a thread, which rows of a long map will be read."""
+
+    steps = 64  # whose rows are announced at once
 
     def __init__(self, source: np.ndarray) -> None:
         self.source, self.until = source, 0
         self._thread = ThreadPoolExecutor(1)
 
-    def read_ahead(self, numbers: Callable[[Any], Array], first: int, count: int) -> None:
-        """Announce what the next chunks of ``count`` steps read, as far as that was not done."""
-        self.until = max(self.until, first // _STEPS * _STEPS)
-        while self.until < first + _CHUNKS * count:
-            steps = self.until + np.arange(_STEPS, dtype=np.int32)
+    def read_ahead(
+        self, numbers: Callable[[Any], Array], first: int, count: int, *, chunks: int = 2
+    ) -> None:
+        """Announce what the next chunks of ``count`` steps read, as far as that was not done.
+
+        ``chunks``: chunks of steps that are announced: the next one, and the one behind it.
+        """
+        self.until = max(self.until, first // self.steps * self.steps)
+        while self.until < first + chunks * count:
+            steps = self.until + np.arange(self.steps, dtype=np.int32)
             self._thread.submit(streams.announce, self.source, np.asarray(numbers(steps)))
-            self.until += _STEPS
+            self.until += self.steps
 
 
 @jax.tree_util.register_pytree_node_class
@@ -66,15 +69,18 @@ class MappedRows:
     host: Announcer | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, rows: Any) -> MappedRows | None:
-        """Of rows of one memory map without gaps; None for others, and on other devices."""
+    def of(cls, rows: Any, *, alignment: int = 64) -> MappedRows | None:
+        """Of rows of one memory map without gaps; None for others, and on other devices.
+
+        ``alignment``: bytes: where XLA takes an array as it is.
+        """
         x = rows.x if isinstance(rows, Rows) else None
         if not isinstance(x, LazyRows) or x.source is None or x.gaps:
             return None
         source, made = x.source, rows.features
         rotation = None if made is x else getattr(made, "rotation", None)
         plain = source.dtype == jax.dtypes.canonicalize_dtype(source.dtype)
-        aligned = source.flags.c_contiguous and source.ctypes.data % _ALIGNED == 0
+        aligned = source.flags.c_contiguous and source.ctypes.data % alignment == 0
         if not (made is x or rotation) or not (plain and aligned) or jax.default_backend() != "cpu":
             return None
         affine = None

@@ -17,11 +17,6 @@ from curvi.engine import ObjectiveProblem, Resources, step_key
 from curvi.io import Stream
 from curvi.vae._direct import MappedRows
 
-_MULTIPLIERS = 256
-_SMALL_ROWS, _SMALL_TABLE = 1024, 2**17  # what a small table has, rows and entries
-_LARGE_TABLE = 2**24  # entries
-_PER_WEIGHT = 6.0  # numbers of a gradient, for every weight and row
-
 
 class ShuffledRows(NamedTuple):
     """Rows, shuffled once, and the multipliers that shuffle them again in every epoch.
@@ -41,26 +36,37 @@ def stored_count(rows: PyTree) -> int:
     return int(rows.num_rows if on_disk else jax.tree.leaves(rows)[0].shape[0])
 
 
-def stored_rows(num_rows: int, columns: int) -> int:
+def stored_rows(
+    num_rows: int, columns: int, *, small_rows: int = 1024, small_table: int = 2**17,
+    large_table: int = 2**24,
+) -> int:  # fmt: skip
     """The number of rows that a table is filled up to, so that tables share compiled code.
 
     All small tables of the same columns have one shape, larger ones powers of two, and where memory
     counts at most an eighth more than there are.
+
+    ``small_rows``, ``small_table``: rows, and entries, of a small table.
+    ``large_table``: entries of a large one.
     """
-    least = _SMALL_ROWS if _SMALL_ROWS * columns <= _SMALL_TABLE else 1
+    least = small_rows if small_rows * columns <= small_table else 1
     power = max(least, 2 ** (num_rows - 1).bit_length())
-    if power * columns <= _LARGE_TABLE:
+    if power * columns <= large_table:
         return power
     grain = max(power // 16, 1)
     return -(-num_rows // grain) * grain
 
 
-def shuffling_multipliers(num_rows: int, generator: np.random.Generator) -> np.ndarray:
-    """Numbers a, coprime to n, for which i -> a i + c mod n fits 32 bits: each is a permutation."""
+def shuffling_multipliers(
+    num_rows: int, generator: np.random.Generator, *, count: int = 256
+) -> np.ndarray:
+    """Numbers a, coprime to n, for which i -> a i + c mod n fits 32 bits: each is a permutation.
+
+    ``count``: number of multipliers.
+    """
     most = max(2, min(num_rows, (2**32 - 1) // max(num_rows, 1) - 1))
-    drawn = generator.integers(1, most, size=16 * _MULTIPLIERS)
+    drawn = generator.integers(1, most, size=16 * count)
     coprime = [int(a) for a in drawn if math.gcd(int(a), num_rows) == 1] or [1]
-    return np.resize(np.asarray(coprime, np.uint32), _MULTIPLIERS)
+    return np.resize(np.asarray(coprime, np.uint32), count)
 
 
 def below(limits: Any, key: PRNGKeyArray, count: int) -> Array:
@@ -115,18 +121,20 @@ class EpochProblem(ObjectiveProblem):
         """The number of rows tells about how many steps there will be."""
         return True
 
-    def cost(self, params: PyTree, resources: Resources) -> Cost | None:
+    def cost(self, params: PyTree, resources: Resources, *, per_weight: float = 6.0) -> Cost | None:
         """About what a run costs, in products: a small table is compiled in a hurry.
 
         A gradient takes six numbers per weight and row. It is counted for 100 steps, or for a tenth
         of 50 epochs: the code has to last for more, but only a part of it is worth optimising, and
         most of the work is done by the BLAS.
+
+        ``per_weight``: numbers of a gradient, for every weight and row.
         """
         stored = stored_count(resources.rows.rows)
         size = self.batch_size or stored
         steps = max(100.0, 5.0 * stored / size)
         weights = sum(leaf.size for leaf in jax.tree.leaves(params))
-        return Cost(_PER_WEIGHT * weights * size * steps / 10_000, steps)
+        return Cost(per_weight * weights * size * steps / 10_000, steps)
 
     def _visited(self, resources: Resources, step: Array, num_rows: Any) -> Array:
         rows, multipliers, _ = resources.rows

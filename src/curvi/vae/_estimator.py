@@ -18,16 +18,13 @@ from curvi.engine import opened
 from curvi.likelihoods import GaussianPixels, Pixels
 from curvi.plots import plot_images, plot_sheet, plot_training
 from curvi.vae import _use as use
-from curvi.vae._base import AutoEncoder, check_rows, kept
+from curvi.vae._base import AutoEncoder, as_method, check_rows, kept, rows_per_step
 from curvi.vae._mapped import all_rows, filled, has_gaps, in_memory, picked
-from curvi.vae._methods import as_method, rows_per_step
 from curvi.vae._model import Uses, checked_conditions
 from curvi.vae._networks import MLPObjective, VAEParams, initial_params, with_output_bias
 from curvi.vae._objective import Rows, split
 from curvi.vae._training import Trained, num_held_out, train, with_measured_draws
 from curvi.vae._variance import ReconstructionVariance, reconstruction_variance
-
-_FIRST_SIGNAL = 0.1  # size of the first decoded images around their mean, in sds of the data
 
 Model = TypeVar("Model", bound="VAE")
 
@@ -296,8 +293,10 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
         trivial = objective.likelihood.trivial_elbo(some.x)
         return trained.judged(trivial, abs(trivial) + rows.x.shape[1])
 
-    def _first_params(self, likelihood: Pixels, rows: Any, seed: int) -> VAEParams:
-        """First weights; without ``init_scale`` the output biases explain the mean image."""
+    def _first_params(
+        self, likelihood: Pixels, rows: Any, seed: int, *, signal: float = 0.1
+    ) -> VAEParams:
+        """First weights; without ``init_scale`` images vary by ``signal`` sds around their mean."""
         learned, X = likelihood.variances, split(rows).features
         params = initial_params(
             np.random.default_rng([seed, 2]),
@@ -314,7 +313,7 @@ class VAE(Uses, TransformerMixin, AutoEncoder):
         *hidden, last = params.decoder
         if isinstance(likelihood, GaussianPixels):
             # Random weights of unit size would decode to noise far above the data's own spread.
-            last = np.asarray(last) * np.asarray(_FIRST_SIGNAL * likelihood.scale, last.dtype)
+            last = np.asarray(last) * np.asarray(signal * likelihood.scale, last.dtype)
         bias = likelihood.outputs_for(X.mean(axis=0))
         return params._replace(decoder=with_output_bias((*hidden, last), bias))
 

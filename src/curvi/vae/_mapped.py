@@ -16,7 +16,6 @@ from curvi.io import RowBlocks
 from curvi.io import _streams as streams
 from curvi.vae._objective import Rows
 
-_SAMPLE = 2**25  # numbers of the rows from which means, directions and first weights come
 _NUMBERS = 2**22  # that are validated, or encoded, at once
 
 
@@ -159,12 +158,15 @@ def _once(read: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np
     return found
 
 
-def in_memory(rows: Any) -> Any:
-    """Rows as they are; of rows on disk as many as fit well, at random."""
+def in_memory(rows: Any, *, most: int = 2**25) -> Any:
+    """Rows as they are; of rows on disk as many as fit well, at random.
+
+    ``most``: numbers of the rows from which means, directions and first weights come.
+    """
     if not is_lazy(rows):
         return rows
     first = jax.tree.leaves(rows)[0]
-    count = max(2, _SAMPLE // first.shape[1])
+    count = max(2, most // first.shape[1])
     if count >= len(first):
         return jax.tree.map(np.asarray, rows)
     index = np.sort(np.random.default_rng(0).choice(len(first), count, replace=False))

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from curvi._core.errors import Outcome
 from curvi.plots import plot_rolls, png_bytes
-from curvi.report import (
-    Chart,
-    Facts,
-    Layer,
-    Pictures,
-    Prose,
-    Report,
-    Tab,
-    Tile,
-    Verdict,
-    write_report,
-)
-from curvi.report._common import checked_title, repeat_tab
-from curvi.report._numbers import plain
-from curvi.vae._report import history_chart, still_rising
-
-_DRAWN = 4  # samples, and given sequences
-_LONGEST = 120  # steps that are drawn
+from curvi.report import Chart, Facts, Layer, Pictures, Prose, Tile, plain, write_report
+from curvi.vae._report import TrainedPage
 
 
 class Reported:
@@ -66,60 +50,71 @@ class Reported:
             If the model is not fitted, or the file is there and is no report.
         """
         self._fitted()
-        return write_report(report_of(self, sequences, lengths, title=title), path)
+        return write_report(MarkovPage(self, sequences, lengths).report(title), path)
 
 
-def report_of(model: Any, sequences: Any, lengths: Any, *, title: str | None = None) -> Report:
-    """What a page says about a trained model."""
-    held_out = "held-out" if np.isfinite(model.history_["validation_elbo"]).any() else "training"
-    tiles = [
-        Tile("ELBO per step", plain(model.elbo_, 4), f"nats, on {held_out} sequences of the fit"),
-        Tile("Epochs", plain(float(model.history_["epoch"][-1]), 3), f"{model.n_iter_} steps"),
-        Tile("Time", f"{plain(model.result_.seconds, 2)} s", "compilation included"),
-    ]
-    found = None
-    if sequences is not None:
-        found = model._sequences(sequences, lengths, model.width_)
-        tiles.insert(1, Tile("ELBO of these sequences", plain(model.bound(found), 4),
-                             "nats per step, over all steps"))  # fmt: skip
-    length = _LONGEST if found is None else max(2, min(_LONGEST, *(len(s) for s in found)))
-    tabs = [Tab("history", "Training", (history_chart(model.history_, "step", "sequences"),))]
-    tabs.append(Tab("samples", "Samples", _samples(model, found, length)))
-    if found is not None:
-        tabs.append(Tab("sequences", "Sequences", _sequences(model, found)))
-    options = model.get_params()
-    tabs += [Tab("model", "Model", (_facts(model),)), repeat_tab(f"{model!r}.fit(sequences)",
-                                                                 options)]  # fmt: skip
-    return Report(
-        title=checked_title(title, "A deep Markov model"),
-        subtitle=f"Sequences of {model.width_} coordinates behind {model.latent} latent ones",
-        verdict=verdict_of(model),
-        tiles=tuple(tiles),
-        tabs=tuple(tabs),
+@dataclass
+class MarkovPage(TrainedPage):
+    """What a page says about a trained deep Markov model."""
+
+    parts: ClassVar = {
+        "history": "Training", "samples": "Samples", "sequences": "Sequences", "facts": "Model"
+    }  # fmt: skip
+    unit = "step"
+    rows = "sequences"
+    resume = "fit(sequences, start=model.params_)"
+    look = (
+        "Compare the bound with that of a model without memory, and look at samples beside "
+        "sequences."
     )
+    given: Any = None
+    lengths: Any = None
+    longest: int = 120  # steps that are drawn
+
+    def __post_init__(self) -> None:
+        """Read the sequences."""
+        if self.given is not None:
+            self.given = self.model._sequences(self.given, self.lengths, self.model.width_)
+
+    def heading(self) -> tuple[str, str]:
+        """What was trained."""
+        model = self.model
+        what = f"Sequences of {model.width_} coordinates behind {model.latent} latent ones"
+        return "A deep Markov model", what
+
+    def tiles(self) -> list[Tile]:
+        """Those of every training, and the bound of the sequences."""
+        first, *others = super().tiles()
+        if self.given is None:
+            return [first, *others]
+        bound = plain(self.model.bound(self.given), 4)
+        note = "nats per step, over all steps"
+        return [first, Tile("ELBO of these sequences", bound, note), *others]
+
+    def samples(self) -> tuple[Any, ...]:
+        """Sequences that the model makes up."""
+        lengths = () if self.given is None else map(len, self.given)
+        return _samples(self.model, self.given, max(2, min([self.longest, *lengths])))
+
+    def sequences(self) -> tuple[Any, ...]:
+        """The bound of each sequence."""
+        return () if self.given is None else _sequences(self.model, self.given)
+
+    def facts(self) -> tuple[Any, ...]:
+        """The networks and the likelihood."""
+        return (_facts(self.model),)
+
+    def repeat(self) -> tuple[str, dict[str, Any]]:
+        """The call of ``fit``."""
+        return f"{self.model!r}.fit(sequences)", self.model.get_params()
 
 
-def verdict_of(model: Any) -> Verdict:
-    """How the training ended, and what to do."""
-    said = (model.outcome_.sentence,)
-    if model.outcome_.is_failure:
-        return Verdict("bad", "Do not use this model: the training failed.", said)
-    if model.outcome_ is Outcome.CONVERGED or not still_rising(model.history_):
-        advice = ("Compare the bound with that of a model without memory, and look at samples "
-                  "beside sequences.",)  # fmt: skip
-        return Verdict("good", "The training has arrived.", said, advice)
-    advice = ("The bound was still rising at the end: raise max_epochs or time_budget, or go on "
-              "with fit(sequences, start=model.params_).",)  # fmt: skip
-    return Verdict("caution", "The model can be used; longer training would improve it.", said,
-                   advice)  # fmt: skip
-
-
-def _samples(model: Any, found: Any, length: int) -> tuple[Any, ...]:
-    drawn = list(model.sample(_DRAWN, length, seed=0))
-    pictures = [(f"{_DRAWN} sequences drawn from the model",
-                 png_bytes(plot_rolls(drawn, ["a sample"] * _DRAWN)))]  # fmt: skip
+def _samples(model: Any, found: Any, length: int, *, count: int = 4) -> tuple[Any, ...]:
+    drawn = list(model.sample(count, length, seed=0))
+    pictures = [(f"{count} sequences drawn from the model",
+                 png_bytes(plot_rolls(drawn, ["a sample"] * count)))]  # fmt: skip
     if found is not None:
-        some = [s[:length] for s in found[:_DRAWN]]
+        some = [s[:length] for s in found[:count]]
         pictures.insert(0, (f"{len(some)} of the given sequences",
                             png_bytes(plot_rolls(some, ["given"] * len(some)))))  # fmt: skip
     note = "Time runs to the right. Samples are drawn from the model alone, given nothing."

@@ -34,11 +34,6 @@ from curvi.vae._markov_flat import flattened
 from curvi.vae._stopping import EarlyStopping
 from curvi.vae._training import Schedule, Trained
 
-_FIRST_WEIGHT = 0.02  # of the divergence, at the first step
-_CLIP = 1.0  # of the norm of a gradient
-_STEP = 0.3  # of KFAC: a row of its layers is a step, and a batch has hundreds
-_FACTOR_SEQUENCES = 20  # from which KFAC estimates its factors
-_LENGTHS = 3  # at which batches are cut off; each is compiled
 _ROWS_AT_ONCE = 100  # of an evaluation
 
 
@@ -60,9 +55,13 @@ class SequenceProblem(ObjectiveProblem):
     fixed_key: bool = False
 
     def sample(
-        self, resources: Resources, step: Array, stream: int = 0, size: int | None = None
-    ) -> tuple[PyTree, PRNGKeyArray]:
-        """Batch and key of a step."""
+        self, resources: Resources, step: Array, stream: int = 0, size: int | None = None, *,
+        first_weight: float = 0.02,
+    ) -> tuple[PyTree, PRNGKeyArray]:  # fmt: skip
+        """Batch and key of a step.
+
+        ``first_weight``: weight of the divergence at the first step.
+        """
         rows, until = resources.rows
         plain = resources._replace(rows=rows)
         count, used = rows.length.shape[0], size or self.batch_size or rows.length.shape[0]
@@ -75,19 +74,27 @@ class SequenceProblem(ObjectiveProblem):
         index = split_batch(index)
         picked = jax.tree.map(lambda leaf: jnp.take(leaf, index, axis=0), rows)
         share = (step.astype(until.dtype) + 1) / until
-        weight = jnp.clip(_FIRST_WEIGHT + (1 - _FIRST_WEIGHT) * share, 0, 1)
+        weight = jnp.clip(first_weight + (1 - first_weight) * share, 0, 1)
         return picked._replace(weight=picked.weight * weight), step_key(plain, step, stream)
 
 
 @cache
-def method_named(name: str, learning_rate: float) -> Method:
-    """A method by name, always the same object: transformations of optax equal only themselves."""
+def method_named(
+    name: str, learning_rate: float, *, clip: float = 1.0, kfac_step: float = 0.3,
+    factor_sequences: int = 20,
+) -> Method:  # fmt: skip
+    """A method by name, always the same object: transformations of optax equal only themselves.
+
+    ``clip``: norm of a gradient, at most.
+    ``kfac_step``: step size of KFAC: a row of its layers is a step, and a batch has hundreds.
+    ``factor_sequences``: sequences from which KFAC estimates its factors.
+    """
     if name == "hessian_free":
         return HessianFree()
     if name == "kfac":
-        return KFAC(step_size=_STEP, factor_rows=_FACTOR_SEQUENCES)
+        return KFAC(step_size=kfac_step, factor_rows=factor_sequences)
     steps = optax.chain(
-        optax.clip_by_global_norm(_CLIP), optax.adam(learning_rate, b1=0.95, b2=0.999)
+        optax.clip_by_global_norm(clip), optax.adam(learning_rate, b1=0.95, b2=0.999)
     )
     return Averaged(FirstOrder(steps), window=500)
 
@@ -147,16 +154,20 @@ def padded(sequences: Sequence[np.ndarray], dtype: Any) -> Batch:
     return Batch(x, lengths, np.ones(len(sequences), dtype))
 
 
-def cut_lengths(lengths: np.ndarray, batch_size: int, method: Method) -> tuple[int, ...]:
+def cut_lengths(
+    lengths: np.ndarray, batch_size: int, method: Method, *, most: int = 3
+) -> tuple[int, ...]:
     """A few lengths that waste little padding: quantiles of the lengths, rounded up to eight.
 
     None for so few sequences that every batch holds long ones: each length is compiled. None for
     Hessian-free steps either, which evaluate the objective in many places of their program: their
     products have the whole width in any case.
+
+    ``most``: lengths at which batches are cut off; each is compiled.
     """
-    if len(lengths) < _LENGTHS * batch_size or isinstance(method, HessianFree):
+    if len(lengths) < most * batch_size or isinstance(method, HessianFree):
         return ()
-    levels = np.quantile(lengths, np.linspace(0, 1, _LENGTHS + 1)[1:])
+    levels = np.quantile(lengths, np.linspace(0, 1, most + 1)[1:])
     return tuple(sorted({int(-(-level // 8) * 8) for level in levels}))
 
 

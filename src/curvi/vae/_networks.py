@@ -24,11 +24,6 @@ _NAMES = ("tanh", "sigmoid", "softplus", "elu", "gelu", "silu", "relu")
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {n: getattr(jax.nn, n) for n in _NAMES}
 Network = tuple[Float[Array, "_ _"], ...]
 
-_MAX_PIXELS = 1500  # beyond, directions come from the Gram matrix of a subset of rows
-_ROWS_OF_COVARIANCE = 10_000
-_ROWS_OF_GRAM = 2_000
-_CHUNK = 4096
-
 
 class VAEParams(NamedTuple):
     """Parameters of the built-in auto-encoder.
@@ -293,11 +288,14 @@ class Rotation(NamedTuple):
     back: np.ndarray
     constant: float
 
-    def features(self, X: np.ndarray) -> np.ndarray:
-        """Rows in principal coordinates, the constant in the last column."""
+    def features(self, X: np.ndarray, *, chunk: int = 4096) -> np.ndarray:
+        """Rows in principal coordinates, the constant in the last column.
+
+        ``chunk``: rows at once.
+        """
         out = np.empty((len(X), self.map.shape[1] + 1), X.dtype)
-        for first in range(0, len(X), _CHUNK):  # a centred copy of everything is not needed
-            part = slice(first, first + _CHUNK)
+        for first in range(0, len(X), chunk):  # a centred copy of everything is not needed
+            part = slice(first, first + chunk)
             out[part, :-1] = (X[part] - self.centre) @ self.map
         out[:, -1] = self.constant
         return out
@@ -322,8 +320,9 @@ class Rotation(NamedTuple):
 
 
 def principal_rotation(
-    X: np.ndarray, *, directions: int | None = 200, damping: float = 0.01, seed: int = 0
-) -> Rotation:
+    X: np.ndarray, *, directions: int | None = 200, damping: float = 0.01, seed: int = 0,
+    most_pixels: int = 1500, rows_of_covariance: int = 10_000, rows_of_gram: int = 2_000,
+) -> Rotation:  # fmt: skip
     r"""Principal directions V of rows, scaled by :math:`S = (\Lambda + \rho \bar\lambda)^{-1/4}`.
 
     Images never change, so neither does the input factor of the first layer. In these coordinates
@@ -334,11 +333,14 @@ def principal_rotation(
     ``directions=None`` sets no limit of its own. Beyond 1,500 pixels the directions are those of
     2,000 rows, so that there are fewer than that. Where the rank is below a limit, columns of zeros
     fill up: the folds of a table, whose ranks may differ, share what is compiled.
+
+    ``most_pixels``: beyond, directions come from the Gram matrix of a subset of rows.
+    ``rows_of_covariance``, ``rows_of_gram``: rows that the two matrices take.
     """
     limit = X.shape[1] if directions is None else directions
     rows = np.random.default_rng(seed).permutation(len(X))
-    wide = X.shape[1] > _MAX_PIXELS
-    X = X[np.sort(rows[: _ROWS_OF_GRAM if wide else _ROWS_OF_COVARIANCE])]
+    wide = X.shape[1] > most_pixels
+    X = X[np.sort(rows[: rows_of_gram if wide else rows_of_covariance])]
     centre = X.mean(axis=0)
     centred = X - centre
     gram = wide or len(X) < X.shape[1]

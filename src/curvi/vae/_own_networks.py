@@ -20,7 +20,7 @@ from curvi._core.errors import (
 )
 from curvi._core.trees import precision_of
 from curvi.engine import StepInfo
-from curvi.vae._methods import as_method, rows_per_step
+from curvi.vae._base import as_method, rows_per_step
 from curvi.vae._model import VAEModel, checked_conditions
 from curvi.vae._objective import Rows, VAEObjective
 from curvi.vae._training import Schedule, default_epochs, num_held_out, train

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -14,25 +16,19 @@ from curvi.plots import plot_images, plot_sheet, png_bytes
 from curvi.report import (
     Chart,
     Facts,
-    Grid,
     Layer,
+    Page,
     Pictures,
     Prose,
-    Report,
-    Tab,
     Tile,
     Verdict,
+    few_classes,
+    given,
+    percent,
+    plain,
     write_report,
 )
-from curvi.report._common import checked_title, repeat_tab
-from curvi.report._numbers import percent, plain
 from curvi.vae import _use as use
-
-_SHOWN = 10
-_SAMPLES = 30
-_GRID = 15
-_ACTIVE = 0.01  # variance of the mean code from which a coordinate is used
-_MOST_ROWS = 2000
 
 
 class Reported:
@@ -78,59 +74,148 @@ class Reported:
         check_is_fitted(self)
         if y is not None and X is None:
             raise InputError("y needs the rows X whose classes they are")
-        page = report_of(self, X, y, title=title, image_shape=image_shape)
-        return write_report(page, path)
+        return write_report(AutoEncoderPage(self, X, y, image_shape).report(title), path)
 
 
-def report_of(
-    model: Any, X: Any, y: Any, *, title: str | None, image_shape: tuple[int, int] | None
-) -> Report:
-    """What a page says about a trained auto-encoder."""
-    rows = None if X is None else model._rows(X, gaps=True)[:_MOST_ROWS]
-    shape = _picture(model, image_shape)
-    tabs = [Tab("history", "Training", (history_chart(model.history_),))]
-    held_out = "held-out" if np.isfinite(model.history_["validation_elbo"]).any() else "the"
-    tiles = [
-        Tile("ELBO per row", plain(model.elbo_, 4), f"nats, on {held_out} rows of the fit"),
-        Tile("Epochs", plain(float(model.history_["epoch"][-1]), 3), f"{model.n_iter_} steps"),
-        Tile("Time", f"{plain(model.result_.seconds, 2)} s", "compilation included"),
-    ]
-    free = not getattr(model, "n_conditions_", 0) and hasattr(model, "reconstruct")
-    if free and rows is not None:
-        blocks, tile = _reconstructions(model, rows, shape)
-        tabs.append(Tab("reconstructions", "Reconstructions", blocks))
-        tiles.insert(1, tile)
-    if free:
-        tabs += _generated(model, shape)
-    if rows is not None and hasattr(model, "predict_proba"):
-        tabs.append(Tab("classes", "Classes", _classes(model, rows, y)))
-    tabs += [
-        Tab("model", "Model", (_model(model),)),
-        repeat_tab(f"{model!r}.fit(X)", {k: v for k, v in model.get_params().items()
-                                         if v is not None}),
-    ]  # fmt: skip
-    return Report(
-        title=checked_title(title, type(model).__name__),
-        subtitle=f"Auto-encoder of {model.n_features_in_} columns into {model.latent} codes",
-        verdict=verdict_of(model),
-        tiles=tuple(tiles),
-        tabs=tuple(tabs),
+@dataclass
+class TrainedPage(Page):
+    """What a page says about any model that was trained in epochs."""
+
+    unit: ClassVar[str] = "row"
+    rows: ClassVar[str] = "rows"
+    resume: ClassVar[str] = "fit(X, warm_start=True)"
+    look: ClassVar[str] = (
+        "Look at reconstructions and samples: the bound says how well pixels are predicted, not "
+        "whether pictures please the eye."
     )
 
+    def verdict(self) -> Verdict:
+        """How the training ended, and what to do."""
+        outcome, said = self.model.outcome_, (self.model.outcome_.sentence,)
+        if outcome.is_failure:
+            return Verdict("bad", "Do not use this model: the training failed.", said)
+        if outcome is Outcome.CONVERGED or not still_rising(self.model.history_):
+            return Verdict("good", "The training has arrived.", said, (self.look,))
+        headline = "The model can be used; longer training would improve it."
+        advice = (
+            "The bound was still rising at the end: raise max_epochs or time_budget, or go on with "
+            f"{self.resume}."
+        )
+        return Verdict("caution", headline, said, (advice,))
 
-def verdict_of(model: Any) -> Verdict:
-    """How the training ended, and what to do."""
-    if model.outcome_.is_failure:
-        return Verdict("bad", "Do not use these networks: the training failed.", (model.message_,))
-    rising = still_rising(model.history_)
-    if model.outcome_ is Outcome.CONVERGED or not rising:
-        advice = ("Look at reconstructions and samples: the bound says how well pixels are "
-                  "predicted, not whether pictures please the eye.",)  # fmt: skip
-        return Verdict("good", "The training has arrived.", (model.message_,), advice)
-    headline = "The networks can be used; longer training would improve them."
-    advice = ("The bound was still rising at the end: raise max_epochs or time_budget, or go on "
-              "with fit(X, warm_start=True).",)  # fmt: skip
-    return Verdict("caution", headline, (model.message_,), advice)
+    def tiles(self) -> list[Tile]:
+        """The bound, the epochs, the time."""
+        model, history = self.model, self.model.history_
+        held_out = "held-out" if np.isfinite(history["validation_elbo"]).any() else "training"
+        note = f"nats, on {held_out} {self.rows} of the fit"
+        return [
+            Tile(f"ELBO per {self.unit}", plain(model.elbo_, 4), note),
+            Tile("Epochs", plain(float(history["epoch"][-1]), 3), f"{model.n_iter_} steps"),
+            Tile("Time", f"{plain(model.result_.seconds, 2)} s", "compilation included"),
+        ]
+
+    def history(self) -> tuple[Any, ...]:
+        """The bound against epochs."""
+        return (history_chart(self.model.history_, self.unit, self.rows),)
+
+
+@dataclass
+class AutoEncoderPage(TrainedPage):
+    """What a page says about a trained auto-encoder."""
+
+    parts: ClassVar = {
+        "history": "Training", "reconstructions": "Reconstructions", "samples": "Samples",
+        "manifold": "Manifold", "classes": "Classes", "facts": "Model",
+    }  # fmt: skip
+    X: Any = None
+    y: Any = None
+    image_shape: tuple[int, int] | None = None
+    most_rows: int = 2000
+    num_samples: int = 30
+    manifold_size: int = 15  # cells of a side
+
+    def __post_init__(self) -> None:
+        """Prepare rows, and what of them can be shown."""
+        model = self.model
+        self.table = None if self.X is None else model._rows(self.X, gaps=True)[: self.most_rows]
+        self.free = not getattr(model, "n_conditions_", 0) and hasattr(model, "reconstruct")
+        self.picture = _picture(model, self.image_shape) if self.free else None
+        self.labels = getattr(model, "classes_", None)
+
+    def heading(self) -> tuple[str, str]:
+        """What was trained."""
+        model = self.model
+        what = f"Auto-encoder of {model.n_features_in_} columns into {model.latent} codes"
+        return type(model).__name__, what
+
+    @cached_property
+    def rebuilt(self) -> tuple[tuple[Any, ...], tuple[Tile, ...]]:
+        """Reconstructions, and the tile of their error."""
+        if not self.free or self.table is None:
+            return (), ()
+        blocks, tile = _reconstructions(self.model, self.table, self.picture)
+        return blocks, (tile,)
+
+    def tiles(self) -> list[Tile]:
+        """Those of every training, and the error of reconstructions."""
+        first, *others = super().tiles()
+        return [first, *self.rebuilt[1], *others]
+
+    def reconstructions(self) -> tuple[Any, ...]:
+        """Rows beside what is left of them behind the codes."""
+        return self.rebuilt[0]
+
+    def samples(self) -> tuple[Any, ...]:
+        """Images decoded from the prior."""
+        if self.picture is None:
+            return ()
+        count = self.num_samples
+        # Of classes all are drawn, in turn.
+        given = () if self.labels is None else (np.resize(self.labels, count),)
+        images = np.asarray(self.model.sample(count, *given, seed=0)).reshape(3, count // 3, -1)
+        text = f"{count} images decoded from codes that were drawn from the prior"
+        return (Pictures("Samples", ((text, png_bytes(plot_sheet(images, self.picture))),)),)
+
+    def manifold(self) -> tuple[Any, ...]:
+        """The plane of two codes."""
+        if self.picture is None or self.model.latent != 2 or self.labels is not None:
+            return ()
+        side = self.manifold_size
+        sheet = np.asarray(self.model.manifold(side)).reshape(side, side, -1)
+        text = "The code plane: every cell has the same prior probability"
+        return (Pictures("Manifold", ((text, png_bytes(plot_sheet(sheet, self.picture))),)),)
+
+    def classes(self) -> tuple[Any, ...]:
+        """Predicted classes of a semi-supervised model."""
+        if self.table is None or not hasattr(self.model, "predict_proba"):
+            return ()
+        chance = np.asarray(self.model.predict_proba(self.table), float)
+        few = few_classes([str(c) for c in self.model.classes_], chance)
+        if self.y is None:
+            return (few,)
+        found = self.model.classes_[chance.argmax(axis=1)]
+        right = float(np.mean(found == np.asarray(self.y)[: len(found)]))
+        return (
+            Prose(f"{percent(right)} of {len(found)} rows are classified right."),
+            few,
+        )
+
+    def facts(self) -> tuple[Any, ...]:
+        """The networks and the likelihood."""
+        model = self.model
+        facts = {
+            "codes": str(model.latent),
+            "hidden layers": ", ".join(map(str, model.hidden)),
+            "activation": model.activation,
+            "likelihood": model.likelihood,
+            "prior of the codes": "standard normal",
+            "outcome": model.message_,
+        }
+        return (Facts("What was trained", facts),)
+
+    def repeat(self) -> tuple[str, dict[str, Any]]:
+        """The call of ``fit``."""
+        return f"{self.model!r}.fit(X)", given(self.model)
 
 
 def still_rising(history: dict[str, np.ndarray]) -> bool:
@@ -177,14 +262,16 @@ def _picture(model: Any, image_shape: tuple[int, int] | None) -> tuple[int, int]
 
 
 def _reconstructions(
-    model: Any, rows: np.ndarray, shape: tuple[int, int] | None
-) -> tuple[tuple[Any, ...], Tile]:
+    model: Any, rows: np.ndarray, shape: tuple[int, int] | None, *, most: int = 10,
+    least_variance: float = 0.01,
+) -> tuple[tuple[Any, ...], Tile]:  # fmt: skip
+    """What is left of rows; a code is used from ``least_variance`` of its mean on."""
     rebuilt = np.asarray(model.reconstruct(rows)).reshape(rows.shape)
     error = float(np.sqrt(np.nanmean((rows - rebuilt) ** 2)))
     plain_error = float(np.sqrt(np.nanmean((rows - np.nanmean(rows, axis=0)) ** 2)))
     codes = np.asarray(model.transform(rows))
     variance = codes.var(axis=0).ravel()
-    active = int(np.sum(variance > _ACTIVE))
+    active = int(np.sum(variance > least_variance))
     said = Prose(
         f"Root mean square error {plain(error, 3)}; {plain(plain_error, 3)} for the mean of all "
         f"rows. {active} of {len(variance)} codes are used"
@@ -204,57 +291,10 @@ def _reconstructions(
     )  # fmt: skip
     blocks: list[Any] = [said]
     if shape is not None:
-        shown = np.nan_to_num(rows[:_SHOWN])
-        figure = plot_images({"original": shown, "reconstruction": rebuilt[:_SHOWN]}, shape)
+        shown = np.nan_to_num(rows[:most])
+        figure = plot_images({"original": shown, "reconstruction": rebuilt[:most]}, shape)
         text = f"{len(shown)} rows, originals above their reconstructions"
         blocks.append(Pictures("Reconstructions", ((text, png_bytes(figure)),)))
     blocks.append(used)
     note = f"that of the mean image is {plain(plain_error, 3)}"
     return tuple(blocks), Tile("Reconstruction error", plain(error, 3), note)
-
-
-def _generated(model: Any, shape: tuple[int, int] | None) -> list[Tab]:
-    if shape is None:
-        return []
-    labels = getattr(model, "classes_", None)  # of which all are drawn, in turn
-    given = () if labels is None else (np.resize(labels, _SAMPLES),)
-    images = np.asarray(model.sample(_SAMPLES, *given, seed=0)).reshape(3, _SAMPLES // 3, -1)
-    text = f"{_SAMPLES} images decoded from codes that were drawn from the prior"
-    tabs = [Tab("samples", "Samples", (
-        Pictures("Samples", ((text, png_bytes(plot_sheet(images, shape))),)),
-    ))]  # fmt: skip
-    if model.latent == 2 and labels is None:
-        sheet = np.asarray(model.manifold(_GRID)).reshape(_GRID, _GRID, -1)
-        text = "The code plane: every cell has the same prior probability"
-        tabs.append(Tab("manifold", "Manifold", (
-            Pictures("Manifold", ((text, png_bytes(plot_sheet(sheet, shape))),)),
-        )))  # fmt: skip
-    return tabs
-
-
-def _classes(model: Any, rows: np.ndarray, y: Any) -> tuple[Any, ...]:
-    chance = np.asarray(model.predict_proba(rows), float)
-    found = model.classes_[chance.argmax(axis=1)]
-    blocks: list[Any] = []
-    if y is not None:
-        share = float(np.mean(found == np.asarray(y)[: len(found)]))
-        blocks.append(Prose(f"{percent(share)} of {len(found)} rows are classified right."))
-    kept = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), 8)).astype(int))
-    cells = tuple((str(i + 1), str(found[i]), percent(float(chance[i].max()))) for i in kept)
-    blocks.append(Grid("Predictions of a few rows", ("Row", "Predicted", "Probability"), cells,
-                       numeric=frozenset({0, 2})))  # fmt: skip
-    return tuple(blocks)
-
-
-def _model(model: Any) -> Facts:
-    return Facts(
-        "What was trained",
-        {
-            "codes": str(model.latent),
-            "hidden layers": ", ".join(map(str, model.hidden)),
-            "activation": model.activation,
-            "likelihood": model.likelihood,
-            "prior of the codes": "standard normal",
-            "outcome": model.message_,
-        },
-    )

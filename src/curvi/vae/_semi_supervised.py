@@ -23,9 +23,8 @@ from curvi._core.memory import require_memory
 from curvi._core.trees import precision_of
 from curvi.engine import opened
 from curvi.solvers import Averaged, FirstOrder, Method
-from curvi.vae._base import AutoEncoder
+from curvi.vae._base import AutoEncoder, as_method
 from curvi.vae._class_objective import ClassObjective, ClassParams, MixedRows
-from curvi.vae._methods import as_method
 from curvi.vae._training import Trained, train
 from curvi.vae._use import by_blocks, dtype_of
 

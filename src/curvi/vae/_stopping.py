@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,35 @@ from curvi.engine._recording import leaves_of, restored_tree
 Evaluator = Callable[[PyTree], float]
 
 
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """When the bound is looked at during a training, and on how many rows.
+
+    Parameters
+    ----------
+    rows_between : int
+        Least number of rows between two looks: on small data an epoch is only a few steps.
+    first_epoch : tuple of int
+        Parts of the first epoch after which it is looked at, too.
+    least_early : int
+        Steps before the first look.
+    slightly_worse : float
+        Share of the first bound that training may lose, and a nat.
+    most_rows, most_training_rows : int
+        Held-out rows, and rows of the training, that are evaluated.
+    """
+
+    rows_between: int = 5000
+    first_epoch: tuple[int, ...] = (8, 4, 2)
+    least_early: int = 10
+    slightly_worse: float = 0.1
+    most_rows: int = 10_000
+    most_training_rows: int = 5_000
+
+
+EVALUATIONS = EvaluationPlan()
+
+
 class EarlyStopping:
     """Hook of the loop: evaluates the ELBO, keeps the best parameters, says when to stop.
 
@@ -24,7 +54,7 @@ class EarlyStopping:
     elbo, held_out_elbo : callable
         ELBO per training row and per held-out row at parameters; the second may be None.
     patience : int
-        Evaluations without a new best before training stops.
+        EvaluationPlan without a new best before training stops.
     every : int
         Steps between evaluations.
     clock : pair of float, optional
@@ -98,7 +128,7 @@ class EarlyStopping:
         return Outcome.BUDGET if late else None
 
     def state(self) -> dict[str, Any]:
-        """Evaluations, the best parameters and the time spent, for a checkpoint."""
+        """EvaluationPlan, the best parameters and the time spent, for a checkpoint."""
         best = None if self.best is None else leaves_of(self.best)
         return {"table": [list(row) for row in self.table], "best": best, "spent": self.spent}
 

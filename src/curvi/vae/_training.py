@@ -27,7 +27,7 @@ from curvi.vae._epochs import EpochProblem, ShuffledRows, shuffling_multipliers,
 from curvi.vae._mapped import in_memory
 from curvi.vae._networks import MLPObjective, principal_rotation
 from curvi.vae._objective import VAEObjective
-from curvi.vae._stopping import EarlyStopping, Evaluator
+from curvi.vae._stopping import EVALUATIONS, EarlyStopping, Evaluator
 from curvi.vae._storage import (
     columns_of,
     device_count,
@@ -38,17 +38,6 @@ from curvi.vae._storage import (
 )
 from curvi.vae._use import evaluation_work
 from curvi.vae._variance import best_num_draws
-
-_MIN_ROWS_BETWEEN_EVALUATIONS = 5000  # on small data an epoch is only a few steps
-_FIRST_EPOCH = (8, 4, 2)  # parts of the first epoch after which the ELBO is evaluated too
-_MIN_EARLY = 10  # steps before the first evaluation
-_EPOCHS, _MIN_STEPS = 50, 1000
-_VALIDATION_FRACTION = 0.1
-_MIN_VALIDATION_ROWS = 10  # an ELBO over a handful of rows would stop at random
-_SLIGHTLY_WORSE = 0.1  # share of the first ELBO that training may lose, and a nat
-MOST_EVALUATED_ROWS = 10_000
-_MAX_TRAINING_ROWS = 5_000  # of the ELBO on training rows
-_BLOCK = 256  # rows that are evaluated at once, at most
 
 
 @dataclass(frozen=True)
@@ -186,11 +175,17 @@ class Trained:
         return replace(self, outcome=Outcome.DIVERGED) if worse else self
 
 
-def num_held_out(fraction: float | str, rows: int) -> int:
-    """How many rows are held out; at least two are left to train on."""
+def num_held_out(
+    fraction: float | str, rows: int, *, least: int = 10, validation_fraction: float = 0.1
+) -> int:
+    """How many rows are held out; at least two are left to train on.
+
+    ``validation_fraction``: of the rows, where that is left to us; no less than ``least`` rows,
+    since an ELBO over a handful would stop at random.
+    """
     if isinstance(fraction, str):
-        held = round(_VALIDATION_FRACTION * rows)
-        return held if held >= _MIN_VALIDATION_ROWS else 0
+        held = round(validation_fraction * rows)
+        return held if held >= least else 0
     held = math.ceil(fraction * rows - 1e-9)
     if rows - held < 2:
         raise InputError(
@@ -200,9 +195,12 @@ def num_held_out(fraction: float | str, rows: int) -> int:
     return held
 
 
-def default_epochs(rows: int, batch_size: int) -> int:
-    """Fifty, or as many as a thousand steps take on a small table."""
-    return max(_EPOCHS, -(-_MIN_STEPS // -(-rows // batch_size)))
+def default_epochs(rows: int, batch_size: int, *, epochs: int = 50, least_steps: int = 1000) -> int:
+    """Fifty, or as many as a thousand steps take on a small table.
+
+    ``epochs``, ``least_steps``: the larger of the two.
+    """
+    return max(epochs, -(-least_steps // -(-rows // batch_size)))
 
 
 def train(
@@ -305,16 +303,20 @@ def _trained(
     key = jax.random.key(schedule.seed)
     batch_size = schedule.batch_size
     per_epoch = -(-num_rows // batch_size)
-    some = order[: min(num_rows, _MAX_TRAINING_ROWS)]
+    some = order[: min(num_rows, EVALUATIONS.most_training_rows)]
     elbo = _evaluator(objective, read_rows(X, some), key)
     held_out = None
     if validation is not None:
-        evaluated = read_rows(validation, slice(MOST_EVALUATED_ROWS))
+        evaluated = read_rows(validation, slice(EVALUATIONS.most_rows))
         belongs("held-out rows", evaluated)  # they decide when it ends, and what is kept
         held_out = _evaluator(objective, evaluated, key)
-    least = _MIN_ROWS_BETWEEN_EVALUATIONS // method.usual_batch_size
+    least = EVALUATIONS.rows_between // method.usual_batch_size
     every = per_epoch * max(1, -(-least // per_epoch))
-    early = tuple(per_epoch // part for part in _FIRST_EPOCH if per_epoch // part >= _MIN_EARLY)
+    early = tuple(
+        per_epoch // part
+        for part in EVALUATIONS.first_epoch
+        if per_epoch // part >= EVALUATIONS.least_early
+    )
     stopping = EarlyStopping(elbo, held_out, schedule.patience, every, schedule.clock, early)
     stopping.evaluate(0, 0.0, params)
     max_steps = schedule.max_epochs * per_epoch
@@ -340,7 +342,7 @@ def _trained(
     )
     # The draws of both ELBOs are the same: what lies between them is due to the weights.
     first = stopping.table[0][-2 if held_out is None else -1]
-    return trained.judged(first, 1 + _SLIGHTLY_WORSE * abs(first))
+    return trained.judged(first, 1 + EVALUATIONS.slightly_worse * abs(first))
 
 
 def _evaluator(objective: Any, data: Any, key: PRNGKeyArray) -> Evaluator:
@@ -370,10 +372,16 @@ def _elbo(objective: Any, params: PyTree, batch: Any, key: PRNGKeyArray) -> Arra
 
 
 @partial(SizedJit, static_argnames=("objective",))
-def _mean_elbo(objective: Any, params: PyTree, rows: Any, count: Array, key: PRNGKeyArray) -> Array:
-    """The same over the first ``count`` rows, in as many blocks as hold them."""
+def _mean_elbo(
+    objective: Any, params: PyTree, rows: Any, count: Array, key: PRNGKeyArray, *,
+    most_rows: int = 256,
+) -> Array:  # fmt: skip
+    """The same over the first ``count`` rows, in as many blocks as hold them.
+
+    ``most_rows``: rows that are evaluated at once.
+    """
     stored = jax.tree.leaves(rows)[0].shape[0]
-    size = math.gcd(stored, _BLOCK)
+    size = math.gcd(stored, most_rows)
     key = jax.random.fold_in(key, Stream.VALIDATION)
 
     def body(block: Array, total: Array) -> Array:

@@ -33,9 +33,6 @@ from curvi.vae._objective import (
     split,
 )
 
-_ROWS, _FEW_ROWS = 512, 64
-_CHEAP = 1e7  # work that is not worth another shape
-
 
 def dtype_of(model: Any) -> np.dtype:
     """Precision of the model."""
@@ -50,12 +47,19 @@ def evaluation_work(params: PyTree, rows: int) -> float:
     return 0.1 * rows * sum(np.size(leaf) for leaf in jax.tree.leaves(params))
 
 
-def _block_size(rows: int, work: float) -> int:
-    """Rows of a block, for work per row: a power of two, two of them where the rest is cheap."""
+def _block_size(
+    rows: int, work: float, *, few_rows: int = 64, cheap: float = 1e7, size: int = 512
+) -> int:
+    """Rows of a block, for work per row: a power of two, two of them where the rest is cheap.
+
+    ``few_rows``: those of a block for fewer rows.
+    ``cheap``: work that is not worth another shape.
+    ``size``: rows of a block.
+    """
     power = 2 ** (rows - 1).bit_length()
-    if _ROWS * work <= _CHEAP:
-        return _FEW_ROWS if rows <= _FEW_ROWS else _ROWS
-    return min(power, _ROWS)
+    if size * work <= cheap:
+        return few_rows if rows <= few_rows else size
+    return min(power, size)
 
 
 def by_blocks(*counts: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

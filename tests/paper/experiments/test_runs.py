@@ -15,7 +15,7 @@ from curvi.likelihoods import Bernoulli
 from curvi.paper.experiments import _concentration as concentration
 from curvi.paper.experiments import _conditions as conditions
 from curvi.paper.experiments import _regression as regression
-from curvi.paper.experiments._figures import plot_convergence
+from curvi.paper.experiments._figures import draw_convergence, median_and_range, plot_convergence
 from curvi.paper.experiments._methods import (
     NEWTON,
     PAPER_METHODS,
@@ -26,7 +26,6 @@ from curvi.paper.experiments._methods import (
     best_of,
     newton_run,
 )
-from curvi.paper.experiments._regression_figures import draw_convergence
 from curvi.paper.experiments._runs import (
     MethodRun,
     Setting,
@@ -35,7 +34,6 @@ from curvi.paper.experiments._runs import (
     run_setting,
     steps_to,
 )
-from curvi.paper.experiments._tables import median_and_range
 from curvi.solvers import HFSGVI, LBFGS
 
 pytestmark = pytest.mark.float64_only

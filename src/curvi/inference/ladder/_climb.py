@@ -4,7 +4,7 @@
 ladder begins with a first run of full rank or, where there are many coordinates, with a sparse
 precision. TrustRegion with growing draws, replicates and linear response is the machine for every
 other family: it serves minibatches, meshes and families that a user has chosen, where draws of q
-alone cannot be corrected. `inference/_plan.py` decides which of the two runs.
+alone cannot be corrected. `inference/_inputs.py` decides which of the two runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from curvi._core.run import Phase
 from curvi._core.threads import one_blas_thread
 from curvi.diagnostics import FitResult
 from curvi.engine import Budget, Execution, Resources
-from curvi.inference._inputs import instance_of
 from curvi.inference.ladder._other_modes import OtherModes, Restarts
 from curvi.inference.ladder._rungs import (
     HMC,
@@ -48,12 +47,6 @@ ANSWER: tuple[Rung, ...] = (ConditionalOnGlobals(), FollowDenseRows(), Importanc
 LADDER: tuple[Rung, ...] = (
     FreshStart(), AllEntries(), Recentre(), *ANSWER, Restarts(ANSWER), OtherModes(),
 )  # fmt: skip
-
-
-def check_ladder(ladder: Sequence[Rung]) -> None:
-    """Refuse what cannot be climbed."""
-    for rung in ladder:
-        instance_of(rung, Rung, "a rung of ladder", "curvi.inference.HMC()")
 
 
 def climb(

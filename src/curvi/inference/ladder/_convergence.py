@@ -1,14 +1,98 @@
-"""Whether the moments of many chains have stopped moving, and how many draws they are worth."""
+"""How chains of HMC move and how long, whether their moments have converged, and their worth."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-# Moments still move where both are exceeded.
-_DRIFT_ERRORS, _DRIFT_SDS = 4.5, 0.05
-_ROUNDING = 1e-12  # relative range of draws that do not differ
+
+@dataclass(frozen=True)
+class Trajectories:
+    """How chains move, and what they are trusted for.
+
+    Parameters
+    ----------
+    block : int
+        Trajectories between two looks at the moments, or this share of those before.
+    warm : int
+        Trajectories that choose the step size.
+    length, jitter : float
+        Of a trajectory, and its relative spread.
+    acceptance : float
+        Rate that the step size aims at.
+    shortest, longest : float
+        Step sizes.
+    most_leaps : int
+        Steps of one trajectory.
+    mismatch : float
+        Variance in the noise, or its inverse, from which the map is matched to the chains.
+    least_acceptance, most_divergences : float
+        Rates of trusted chains.
+    divergent : float
+        Nats of energy that a divergent trajectory has lost.
+    least_per_chain : float
+        Effective draws: a chain that never leaves its start is worth one.
+    few_divergences, shorter, shortest_again : float
+        Rate from which chains begin again with a step size that is smaller by this factor, down to
+        the last of the three.
+    most_ways : int
+        Ways of jumps that are tried after a trajectory.
+    short : float
+        Fraction of chains whose next steps are shorter.
+    """
+
+    block: int = 8
+    warm: int = 8
+    length: float = np.pi / 2
+    jitter: float = 0.3
+    acceptance: float = 0.8
+    shortest: float = 0.01
+    longest: float = 1.0
+    most_leaps: int = 64
+    mismatch: float = 1.4
+    least_acceptance: float = 0.3
+    divergent: float = 50.0
+    most_divergences: float = 0.01
+    least_per_chain: float = 3.0
+    few_divergences: float = 0.002
+    shorter: float = 0.7
+    shortest_again: float = 0.05
+    most_ways: int = 4
+    short: float = 0.15
+
+
+TRAJECTORIES = Trajectories()
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long HMC goes on.
+
+    Parameters
+    ----------
+    wanted_ess : float
+        Effective draws of the worst coordinate at which it ends.
+    most_evaluations : int
+        Gradients that it may take.
+    patience : int
+        Gradients from which on it continues only where what is left promises to be enough.
+    chains : int
+        Number of chains.
+    time_left : callable
+        Seconds that are left.
+    trajectories : Trajectories
+        How the chains move.
+    """
+
+    wanted_ess: float = 1000.0
+    most_evaluations: int = 200_000
+    patience: int = 200_000
+    chains: int = 256
+    time_left: Callable[[], float] = lambda: float("inf")
+    trajectories: Trajectories = TRAJECTORIES
 
 
 class Convergence(NamedTuple):
@@ -33,8 +117,11 @@ class Convergence(NamedTuple):
         return bool((self.drift == 0).all())
 
 
-def convergence_of(kept: np.ndarray) -> Convergence:
-    """Effective numbers and drifts of draws, shape (times, chains, dimension)."""
+def convergence_of(kept: np.ndarray, *, rounding: float = 1e-12) -> Convergence:
+    """Effective numbers and drifts of draws, shape (times, chains, dimension).
+
+    ``rounding``: relative range of draws that do not differ.
+    """
     times, chains, _ = kept.shape
     # Around a value of their own, so that squares keep their digits.
     centre = kept[0].mean(axis=0, dtype=np.float64)
@@ -43,7 +130,7 @@ def convergence_of(kept: np.ndarray) -> Convergence:
     mean = sums.first.sum(axis=0) / (times * chains)
     total = sums.around(mean).sum(axis=0) / (times * chains)
     # Rounding alone moves what is constant, such as the corner of a Cholesky factor.
-    constant = total <= (_ROUNDING * np.maximum(np.abs(centre), np.abs(mean + centre))) ** 2
+    constant = total <= (rounding * np.maximum(np.abs(centre), np.abs(mean + centre))) ** 2
     total = np.where(constant, 1.0, total)
     between = np.where(constant, 0.0, (sums.first / times).var(axis=0))
     most = float(chains * times)
@@ -87,9 +174,12 @@ class _Sums(NamedTuple):
         return self.second - 2 * mean * self.first + self.times * mean**2
 
 
-def _drift(change: np.ndarray) -> np.ndarray:
-    """Mean over the chains of a change between two halves, zero within its error."""
+def _drift(change: np.ndarray, *, errors: float = 4.5, sds: float = 0.05) -> np.ndarray:
+    """Mean over the chains of a change between two halves, zero within its error.
+
+    A mean still moves where both are exceeded: so many standard ``errors``, and posterior ``sds``.
+    """
     drift = change.mean(axis=0)
     error = change.std(axis=0) / np.sqrt(len(change))
-    moving = (np.abs(drift) > _DRIFT_ERRORS * error) & (np.abs(drift) > _DRIFT_SDS)
+    moving = (np.abs(drift) > errors * error) & (np.abs(drift) > sds)
     return np.where(moving, drift, 0.0)

@@ -3,39 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from curvi._core.trees import coordinate_names, precision_of
-from curvi.diagnostics._correction import Correction
-from curvi.diagnostics._moments import user_columns, user_space
-from curvi.families._sparse_host import SparseMap
-from curvi.inference.ladder._hamiltonian import Effort, HMCDraws, run_hmc
+from curvi.diagnostics import Correction, user_columns, user_space
+from curvi.families import HostMap, SparseMap
+from curvi.inference.ladder._convergence import Effort
+from curvi.inference.ladder._hamiltonian import HMCDraws, run_hmc
 from curvi.inference.ladder._search import Mixture
 from curvi.inference.ladder._state import CLOSE, Candidate
-from curvi.objective._batch import BatchedDensity
+from curvi.objective import BatchedDensity
 from curvi.targets import AbstractTarget
 
-_FEWEST_WEIGHTED, _MOST_WEIGHTED = 1024, 4096  # draws, unless mc_tolerance asks for more
-_MOST_DRAWS = 2**16  # that are weighted, whatever mc_tolerance asks for
-_NUMBERS_WEIGHTED = 1e8  # that the log density at weighted draws computes
-_PATIENCE, _MOST_EVALUATIONS = 400_000, 1_600_000  # gradients of HMC
-# Numbers that it computes, and that all positions hold, up to which it continues for want of draws.
-_CHEAP_NUMBERS, _HELD_NUMBERS = 4e9, 1e8
-_MOST_NUMBERS = 8e10  # that HMC computes
-_CHAINS, _FEWEST_CHAINS = 256, 32
-_CHAIN_NUMBERS = 400_000  # in the positions of all chains, as far as so many chains allow it
-# Effective draws of HMC: the more the cheaper it is, and what mc_tolerance asks for.
-_LEAST_ESS, _MOST_ESS, _NUMBERS_FOR_ESS = 1000.0, 2500.0, 1e7
+
+@dataclass(frozen=True)
+class Spending:
+    """What HMC may cost, and how many draws it should be worth.
+
+    Parameters
+    ----------
+    patience, most_evaluations : int
+        Gradients after which it goes on only for want of draws, and gradients in all.
+    most_numbers : float
+        Numbers that it computes within its patience.
+    cheap_numbers, held_numbers : float
+        Numbers that it computes, and that all positions hold, up to which it goes on for want of
+        draws.
+    chains, fewest_chains : int
+        Number of chains, in whole batches of the fewest.
+    chain_numbers : int
+        In the positions of all chains, as far as the fewest chains allow it.
+    least_ess, most_ess, numbers_for_ess : float
+        Effective draws: the more the cheaper they are, unless mc_tolerance asks for more.
+    """
+
+    patience: int = 400_000
+    most_evaluations: int = 1_600_000
+    most_numbers: float = 8e10
+    cheap_numbers: float = 4e9
+    held_numbers: float = 1e8
+    chains: int = 256
+    fewest_chains: int = 32
+    chain_numbers: int = 400_000
+    least_ess: float = 1000.0
+    most_ess: float = 2500.0
+    numbers_for_ess: float = 1e7
+
+    def effort(
+        self, target: AbstractTarget, mc_tolerance: float | None, time_left: Callable[[], float]
+    ) -> Effort:
+        """How long HMC goes on for this target."""
+        numbers = max(target.density.cost.numbers, 1.0)
+        wanted = float(np.clip(self.numbers_for_ess / numbers, self.least_ess, self.most_ess))
+        patience = int(min(self.patience, self.most_numbers / numbers))
+        affordable = self.cheap_numbers / numbers, self.held_numbers / target.dimension
+        most = min(self.most_evaluations, *affordable)
+        batches = self.chain_numbers // (self.fewest_chains * target.dimension)
+        batches = int(np.clip(batches, 1, self.chains // self.fewest_chains))
+        return Effort(
+            wanted_ess=wanted if mc_tolerance is None else max(wanted, mc_tolerance**-2),
+            most_evaluations=max(patience, int(most)),
+            patience=patience,
+            chains=self.fewest_chains * batches,
+            time_left=time_left,
+        )
 
 
-def number_to_weight(target: AbstractTarget, best: Candidate, mc_tolerance: float | None) -> int:
-    """How many draws are worth a weight."""
-    affordable = _NUMBERS_WEIGHTED / max(target.density.cost.numbers, 1.0)
-    needed = 0.0
-    if mc_tolerance is not None:
-        needed = min((1 / best.relative_ess - 1) / mc_tolerance**2, _MOST_DRAWS)
-    return int(np.clip(affordable, _FEWEST_WEIGHTED, max(_MOST_WEIGHTED, needed)))
+SPENDING = Spending()
 
 
 def with_own_moments(place: SparseMap, noise: np.ndarray) -> np.ndarray:
@@ -62,28 +98,10 @@ def weighted(density: BatchedDensity, best: Candidate, noise: np.ndarray) -> Cor
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
     ess = float(1 / np.sum(weights**2))
-    if ess < CLOSE * len(noise):
+    if ess < CLOSE.relative_ess * len(noise):
         return None
     positions = moved.positions.astype(density.density.dtype)
     return Correction("importance", positions, weights, ess, trusted=True)
-
-
-def effort_of(
-    target: AbstractTarget, mc_tolerance: float | None, time_left: Callable[[], float]
-) -> Effort:
-    """How long HMC goes on."""
-    numbers = max(target.density.cost.numbers, 1.0)
-    wanted = float(np.clip(_NUMBERS_FOR_ESS / numbers, _LEAST_ESS, _MOST_ESS))
-    patience = int(min(_PATIENCE, _MOST_NUMBERS / numbers))
-    most = min(_MOST_EVALUATIONS, _CHEAP_NUMBERS / numbers, _HELD_NUMBERS / target.dimension)
-    affordable = _CHAIN_NUMBERS // (_FEWEST_CHAINS * target.dimension)  # whole batches of them
-    return Effort(
-        wanted_ess=wanted if mc_tolerance is None else max(wanted, mc_tolerance**-2),
-        most_evaluations=max(patience, int(most)),
-        patience=patience,
-        chains=_FEWEST_CHAINS * int(np.clip(affordable, 1, _CHAINS // _FEWEST_CHAINS)),
-        time_left=time_left,
-    )
 
 
 def moved(
@@ -129,3 +147,58 @@ def _worst(target: AbstractTarget, best: Candidate, found: HMCDraws) -> str:
         f"the mean of {names[order[far]]} is off by {shift[far]:.2g} sds, the sd of "
         f"{names[order[off]]} by a factor of {ratio[off]:.2g}"
     )
+
+
+def has_light_tails(
+    density: BatchedDensity, place: HostMap | SparseMap, rng: np.random.Generator, *,
+    reach: int = 12, drawn: float = 3.5, most_beyond: float = 0.03,
+) -> bool:  # fmt: skip
+    """Whether little of the target's variance lies where q has no draws.
+
+    Along coordinates of the noise through its centre, the share of the second moment of the target
+    that is beyond 3.5 sds of q; a normal target has a quarter of a percent there.
+
+    Parameters
+    ----------
+    density, place : BatchedDensity, HostMap
+        The target, and the map of q.
+    rng : numpy Generator
+        Breaks ties among many axes.
+    reach, drawn : float
+        Sds of q: how far is looked, and up to where a few thousand draws lie.
+    most_beyond : float
+        Share of the second moment that may lie beyond these.
+    """
+    dimension = len(place.mean)
+    axes = heaviest_axes(density, place, rng)
+    ticks = np.linspace(-reach, reach, 4 * reach + 1)
+    noise = np.zeros((len(axes), len(ticks), dimension))
+    noise[np.arange(len(axes))[:, None], np.arange(len(ticks)), axes[:, None]] = ticks
+    moved = place.forward(noise.reshape(-1, dimension))
+    values, _ = density(moved.positions)
+    logs = np.reshape(values + moved.log_det, (len(axes), len(ticks)))
+    logs = np.where(np.isfinite(logs), logs, -np.inf)
+    moments = np.exp(logs - logs.max(axis=1, keepdims=True)) * ticks**2
+    beyond = moments[:, np.abs(ticks) > drawn].sum(axis=1) / moments.sum(axis=1)
+    return bool((beyond < most_beyond).all())
+
+
+def heaviest_axes(
+    density: BatchedDensity, place: HostMap | SparseMap, rng: np.random.Generator, *,
+    most: int = 32, screened: float = 6.0, most_screened: int = 2000,
+) -> np.ndarray:  # fmt: skip
+    """The axes of the noise along which the target falls least on its way out: 32, or all.
+
+    ``most``: axes that are looked along.
+    ``screened``: sds at which many axes are compared, and
+    ``most_screened``: how many axes may be compared.
+    """
+    dimension = len(place.mean)
+    if dimension <= most or dimension > most_screened:
+        return rng.permutation(dimension)[:most]
+    noise = screened * np.concatenate([np.eye(dimension), -np.eye(dimension)])
+    moved = place.forward(noise)
+    values, _ = density(moved.positions)
+    logs = np.where(np.isfinite(values), values + moved.log_det, -np.inf)
+    height = np.maximum(logs[:dimension], logs[dimension:])
+    return np.argsort(-height)[:most]

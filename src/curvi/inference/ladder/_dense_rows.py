@@ -15,29 +15,62 @@ all locals following.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from scipy import linalg
 
-from curvi.families._sparse_host import SparseMap
-from curvi.linalg._sparse_symmetric import inverse_root
-from curvi.objective import normalise
-from curvi.objective._batch import BatchedDensity
-from curvi.objective._curvature import Curvature
+from curvi.families import SparseMap
+from curvi.linalg import inverse_root
+from curvi.objective import BatchedDensity, Curvature, normalise
 
-_DRAWS, _JUDGED = 16, 64  # of the locals, and of q, all fixed
-_COMPARED = 4  # draws of the locals at which pivots are compared
-_MOST_STEPS = 15
-_SHORTER, _LONGER = 0.5, 1.4  # of the share of a step, after a failure and after a success
-_CONVERGED = 0.05  # sds of the dense block, and relative curvature
-_LARGEST_WARP = 1.0
-_FLOOR = 0.1  # of old curvature, where the new one is not positive
-_NARROWEST, _WIDEST = 0.1, 10.0  # curvature of the dense block in the noise, by which one step goes
-_LONGEST = 2.0  # sds of the dense block in one step
-_ERRORS = 2.0  # standard errors by which a bound must be worse for a step to be rejected
-_SHORTEST = 0.05  # share of a step
+
+@dataclass(frozen=True)
+class FollowingSteps:
+    """How the conditions of the dense block and of its locals are solved.
+
+    Parameters
+    ----------
+    draws, judged, compared : int
+        Fixed draws of the locals, of q, and of the locals at which pivots are compared.
+    most : int
+        Number of steps.
+    shorter, longer : float
+        By which the damping of a step changes after a failure and after a success.
+    shortest : float
+        Damping at which it ends.
+    converged : float
+        Sds of the dense block, and relative curvature.
+    largest_warp : float
+        Change of a log scale per sd of the dense block.
+    floor : float
+        Of old curvature, where the new one is not positive.
+    narrowest, widest : float
+        Curvature of the dense block in the noise, by which one step goes.
+    reach : float
+        Sds of the dense block in one step.
+    errors : float
+        Standard errors by which a bound must be worse for a step to be rejected.
+    """
+
+    draws: int = 16
+    judged: int = 64
+    compared: int = 4
+    most: int = 15
+    shorter: float = 0.5
+    longer: float = 1.4
+    shortest: float = 0.05
+    converged: float = 0.05
+    largest_warp: float = 1.0
+    floor: float = 0.1
+    narrowest: float = 0.1
+    widest: float = 10.0
+    reach: float = 2.0
+    errors: float = 2.0
+
+
+FOLLOWING = FollowingSteps()
 
 
 class _Sides(NamedTuple):
@@ -60,22 +93,21 @@ class Following:
         A Gaussian that was fitted as a whole.
     rng : numpy Generator
         Makes the draws.
+    steps : FollowingSteps
+        How it goes on.
     """
 
     def __init__(
-        self,
-        density: BatchedDensity,
-        curvature: Curvature,
-        place: SparseMap,
-        rng: np.random.Generator,
-    ) -> None:
-        self.density, self.curvature = density, curvature
+        self, density: BatchedDensity, curvature: Curvature, place: SparseMap,
+        rng: np.random.Generator, steps: FollowingSteps = FOLLOWING,
+    ) -> None:  # fmt: skip
+        self.density, self.curvature, self.steps = density, curvature, steps
         found = place.structure
         self.count = found.num_dense
-        half = rng.normal(size=(_DRAWS // 2, found.dimension))
+        half = rng.normal(size=(self.steps.draws // 2, found.dimension))
         self.noise = normalise(np.concatenate([half, -half]))
         self.noise[:, : self.count] = 0.0
-        half = rng.normal(size=(_JUDGED // 2, found.dimension))
+        half = rng.normal(size=(self.steps.judged // 2, found.dimension))
         self.judged = np.concatenate([half, -half])
         self.place = replace(place, warp=np.zeros((found.num_locals, self.count)))
 
@@ -83,18 +115,22 @@ class Following:
         """Steps until nothing changes; the map, and what the bound has gained on fixed draws."""
         terms = first = self._terms(self.place)
         share, before = 1.0, np.inf
-        for _ in range(_MOST_STEPS):
+        for _ in range(self.steps.most):
             trial, left = self._step(share)
             new = self._terms(trial)
             change = new - terms
-            slack = _ERRORS * float(np.std(change)) / len(change) ** 0.5
+            slack = self.steps.errors * float(np.std(change)) / len(change) ** 0.5
             if np.isfinite(new).all() and float(np.mean(change)) > -slack:
                 # Farther from its conditions than before, it has begun to swing around them.
-                share = min(1.0, _LONGER * share) if left < before else _SHORTER * share
+                share = (
+                    min(1.0, self.steps.longer * share)
+                    if left < before
+                    else self.steps.shorter * share
+                )
                 self.place, before, terms = trial, left, new
             else:
-                share *= _SHORTER
-            if left < _CONVERGED or share < _SHORTEST:
+                share *= self.steps.shorter
+            if left < self.steps.converged or share < self.steps.shortest:
                 break
         return self.place, float(np.mean(terms - first))
 
@@ -115,13 +151,13 @@ class Following:
         coupling = -(path + centre.links_dot(path)) @ inverse
         wanted = (1 - share) * np.eye(count) + share * sides.curvature
         values, vectors = np.linalg.eigh(wanted)
-        values = np.clip(values, _NARROWEST, _WIDEST)
+        values = np.clip(values, self.steps.narrowest, self.steps.widest)
         root = inverse_root((vectors * values) @ vectors.T)
         way = share * (root @ (root.T @ sides.score))
-        way *= min(1.0, _LONGEST / max(float(np.linalg.norm(way)), 1e-300))
+        way *= min(1.0, self.steps.reach / max(float(np.linalg.norm(way)), 1e-300))
         warp = place.warp + share * (sides.warp - place.warp)
         scale = centre.scale * np.exp(warp @ way)  # locals follow the mean of the dense block, too
-        warp = np.clip(warp @ root, -_LARGEST_WARP, _LARGEST_WARP)
+        warp = np.clip(warp @ root, -self.steps.largest_warp, self.steps.largest_warp)
         scale *= np.exp(np.sum(warp**2, axis=1))
         moved = replace(centre, coupling=coupling, block=place.block @ root, warp=warp, scale=scale)
         along = np.concatenate([way, np.zeros(len(scale))])
@@ -138,7 +174,7 @@ class Following:
         plain = replace(place, warp=np.zeros((len(place.mean), 0)), scale=narrow)
         old = plain.precision()
         new = self.curvature.negative_mean(moved.positions)
-        root = old.blend(new, share).inverse_root(_FLOOR, like=old)
+        root = old.blend(new, share).inverse_root(self.steps.floor, like=old)
         centre = replace(plain, coupling=root.coupling, links=root.links, scale=root.scale)
         pull = gradients.mean(axis=0)[place.order]
         pull[: self.count] = 0.0
@@ -163,9 +199,11 @@ class Following:
                 _, there = self.density(moved.positions)
                 scores.append(place.back(moved, there)[:, :count].mean(axis=0))
                 pulls.append(there.mean(axis=0)[place.order][count:])
-                few = moved.positions[:: len(noise) // _COMPARED]
+                few = moved.positions[:: len(noise) // self.steps.compared]
                 local = self.curvature.negative_mean(few, locals_only=True)
-                logs.append(np.log(local.with_block_of(like).inverse_root(_FLOOR, like).scale))
+                logs.append(
+                    np.log(local.with_block_of(like).inverse_root(self.steps.floor, like).scale)
+                )
             score += 0.5 * (scores[0] + scores[1]) - middle
             curvature[k] = -0.5 * (scores[0] - scores[1])
             slope[:, k] = 0.5 * (pulls[0] - pulls[1])

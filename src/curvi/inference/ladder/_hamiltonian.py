@@ -19,50 +19,15 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from curvi._core.threads import one_blas_thread
-from curvi.families._host import HostMap
-from curvi.families._sparse_host import SparseMap
-from curvi.families._warp import Moved
-from curvi.inference.ladder._convergence import Convergence, convergence_of
-from curvi.objective._batch import BatchedDensity
-
-_BLOCK = 8  # trajectories between two looks at the moments, or this share of those before
-_WARM = 8  # trajectories that choose the step size
-_LENGTH, _JITTER = np.pi / 2, 0.3  # of a trajectory, and its relative spread
-_WANTED_ACCEPTANCE = 0.8
-_SHORTEST_STEP, _LONGEST_STEP = 0.01, 1.0
-_MOST_LEAPS = 64
-_OFF = 1.4  # variance in the noise, or its inverse, from which the map is matched to the chains
-_LEAST_ACCEPTANCE = 0.3
-_LEAST_PER_CHAIN = 3.0  # effective draws: a chain that never leaves its start is worth one
-_DIVERGENT, _MOST_DIVERGENCES = 50.0, 0.01  # nats of energy, and a fraction of trajectories
-_FEW_DIVERGENCES, _SHORTER, _SHORTEST_AGAIN = 0.002, 0.7, 0.05
-_MOST_WAYS = 4  # that are tried after a trajectory
-_SHORT_SHARE = 0.15  # of chains whose next steps are shorter
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How long HMC goes on.
-
-    Parameters
-    ----------
-    wanted_ess : float
-        Effective draws of the worst coordinate at which it ends.
-    most_evaluations : int
-        Gradients that it may take.
-    patience : int
-        Gradients from which on it continues only where what is left promises to be enough.
-    chains : int
-        Number of chains.
-    time_left : callable
-        Seconds that are left.
-    """
-
-    wanted_ess: float = 1000.0
-    most_evaluations: int = 200_000
-    patience: int = 200_000
-    chains: int = 256
-    time_left: Callable[[], float] = lambda: float("inf")
+from curvi.families import HostMap, Moved, SparseMap
+from curvi.inference.ladder._convergence import (
+    TRAJECTORIES,
+    Convergence,
+    Effort,
+    Trajectories,
+    convergence_of,
+)
+from curvi.objective import BatchedDensity
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +49,8 @@ class HMCDraws:
         Gradients that were taken.
     chains : int
         Number of chains.
+    policy : Trajectories
+        How they moved.
     """
 
     positions: np.ndarray
@@ -92,13 +59,16 @@ class HMCDraws:
     divergences: float
     evaluations: int
     chains: int = 256
+    policy: Trajectories = TRAJECTORIES
 
     @property
     def trusted(self) -> bool:
         """Whether the chains move freely, and their moments have stopped moving."""
         least = min(self.convergence.ess.min(initial=np.inf), self.convergence.scale_ess)
-        free = self.acceptance >= _LEAST_ACCEPTANCE and self.divergences <= _MOST_DIVERGENCES
-        return self.convergence.converged and least >= _LEAST_PER_CHAIN * self.chains and free
+        policy = self.policy
+        free = self.acceptance >= policy.least_acceptance
+        free = free and self.divergences <= policy.most_divergences
+        return self.convergence.converged and least >= policy.least_per_chain * self.chains and free
 
 
 class _State(NamedTuple):
@@ -181,11 +151,14 @@ class _Chains:
         jumps: Jumps | None,
     ) -> None:
         self.density, self.rng, self.effort, self.outputs = density, rng, effort, outputs
+        self.policy = effort.trajectories
         # In double precision whatever the target has: far from zero single steps would be lost.
         self.place, self.jumps = place, jumps
         self.before = density.evaluations
         dimension = len(place.mean)
-        self.step = float(np.clip(1.2 * dimension**-0.25, _SHORTEST_STEP, _LONGEST_STEP))
+        self.step = float(
+            np.clip(1.2 * dimension**-0.25, self.policy.shortest, self.policy.longest)
+        )
         if jumps is None:
             noise = rng.normal(size=(effort.chains, dimension))
         else:
@@ -198,21 +171,21 @@ class _Chains:
 
     def run(self) -> HMCDraws:
         """Warm up, match the map, and go on block by block."""
-        self._advance(_WARM, adapt=True)
+        self._advance(self.policy.warm, adapt=True)
         if self._match():
-            self._advance(_WARM, adapt=True)
+            self._advance(self.policy.warm, adapt=True)
             self._match()
-            self._advance(_WARM // 2, adapt=True)
+            self._advance(self.policy.warm // 2, adapt=True)
         self._forget()
         while True:
-            self._advance(max(_BLOCK, len(self.kept) // _BLOCK), adapt=False)
+            self._advance(max(self.policy.block, len(self.kept) // self.policy.block), adapt=False)
             if self._shortened():
                 continue
             self.seen += [self.outputs(places) for places in self.kept[len(self.seen) :]]
             dropped = len(self.kept) // 3
             found = convergence_of(np.stack(self.seen[dropped:]))
             done = found.converged and found.ess.min() >= self.effort.wanted_ess
-            done = done and found.scale_ess >= _LEAST_PER_CHAIN * self.effort.chains
+            done = done and found.scale_ess >= self.policy.least_per_chain * self.effort.chains
             if done or self._spent() or self._impatient(found):
                 return HMCDraws(
                     np.concatenate(self.kept[dropped:]),
@@ -221,6 +194,7 @@ class _Chains:
                     float(np.mean(self.divergences)),
                     self._used(),
                     self.effort.chains,
+                    self.policy,
                 )
 
     def _forget(self) -> None:
@@ -228,11 +202,11 @@ class _Chains:
 
     def _shortened(self) -> bool:
         """Begin again with a smaller step size where trajectories diverge."""
-        divergent = float(np.mean(self.divergences)) > _FEW_DIVERGENCES
+        divergent = float(np.mean(self.divergences)) > self.policy.few_divergences
         late = self._used() > 0.4 * self.effort.patience  # what follows is the answer
-        if not divergent or late or self.step <= _SHORTEST_AGAIN or self._spent():
+        if not divergent or late or self.step <= self.policy.shortest_again or self._spent():
             return False
-        self.step *= _SHORTER
+        self.step *= self.policy.shorter
         self._forget()
         return True
 
@@ -244,7 +218,7 @@ class _Chains:
 
     def _impatient(self, found: Convergence) -> bool:
         """Whether, past the usual effort, more is not needed, or all that is left is too little."""
-        used, enough = self._used(), _LEAST_PER_CHAIN * self.effort.chains
+        used, enough = self._used(), self.policy.least_per_chain * self.effort.chains
         if used < self.effort.patience:
             return False
         least = float(found.ess.min())
@@ -281,7 +255,7 @@ class _Chains:
         there = self._at(self.place.noise_of(self.jumps.draw(rng, count)))
         self._propose(there, self._log_q(self.state) - self._log_q(there))
         ways = self.jumps.ways
-        for _ in range(min(len(ways), _MOST_WAYS)):
+        for _ in range(min(len(ways), self.policy.most_ways)):
             signs = rng.choice([-1.0, 1.0], (count, 1))
             moved = self.state.positions + signs * ways[rng.integers(len(ways), size=count)]
             self._propose(self._at(self.place.noise_of(moved)), 0.0)
@@ -307,20 +281,22 @@ class _Chains:
             self.rates.append(rate)
             self.kept.append(self.state.positions)
             if adapt:
-                divergent = self.divergences[-1] > 0.5 * _MOST_DIVERGENCES
-                longer = self.step * np.exp(rate - _WANTED_ACCEPTANCE) * (0.8 if divergent else 1.0)
-                self.step = float(np.clip(longer, _SHORTEST_STEP, _LONGEST_STEP))
+                divergent = self.divergences[-1] > 0.5 * self.policy.most_divergences
+                longer = (
+                    self.step * np.exp(rate - self.policy.acceptance) * (0.8 if divergent else 1.0)
+                )
+                self.step = float(np.clip(longer, self.policy.shortest, self.policy.longest))
             if self._spent():
                 return
 
     def _trajectory(self) -> float:
         """One trajectory of every chain; the share that was accepted, on average."""
         state, rng = self.state, self.rng
-        length = _LENGTH * rng.uniform(1 - _JITTER, 1 + _JITTER)
-        leaps = int(np.clip(round(length / self.step), 1, _MOST_LEAPS))
+        length = self.policy.length * rng.uniform(1 - self.policy.jitter, 1 + self.policy.jitter)
+        leaps = int(np.clip(round(length / self.step), 1, self.policy.most_leaps))
         momentum = rng.normal(size=state.noise.shape)
         # A few chains take short steps: one in a place of high curvature can leave it.
-        short = rng.random(len(momentum)) < _SHORT_SHARE
+        short = rng.random(len(momentum)) < self.policy.short
         step = self.step * np.where(short, rng.uniform(0.05, 1.0, len(momentum)), 1.0)
         step = step[:, None]
         there, moving = state, momentum + 0.5 * step * state.scores
@@ -331,19 +307,21 @@ class _Chains:
             gained = there.values - state.values
             gained -= 0.5 * (np.sum(moving**2, axis=1) - np.sum(momentum**2, axis=1))
         chance = np.where(np.isfinite(gained), np.exp(np.minimum(gained, 0.0)), 0.0)
-        self.divergences.append(float(np.mean(~(gained > -_DIVERGENT))))
+        self.divergences.append(float(np.mean(~(gained > -self.policy.divergent))))
         accepted = rng.random(len(chance)) < chance
         self.state = state.replaced(accepted, there)
         self._jump()
-        return float(chance[~short].mean()) if not short.all() else _WANTED_ACCEPTANCE
+        return float(chance[~short].mean()) if not short.all() else self.policy.acceptance
 
     def _match(self) -> bool:
         """Match the map to the chains where they are wider or narrower than q."""
         if self.jumps is not None:  # the spread of all modes together is none of theirs
             return False
-        recent = np.concatenate(self.kept[-_WARM // 2 :])
+        recent = np.concatenate(self.kept[-self.policy.warm // 2 :])
         spread = self.place.noise_of(recent).var(axis=0)
-        if not np.isfinite(spread).all() or (spread.min() > 1 / _OFF and spread.max() < _OFF):
+        if not np.isfinite(spread).all() or (
+            spread.min() > 1 / self.policy.mismatch and spread.max() < self.policy.mismatch
+        ):
             return False
         dimension = recent.shape[1]
         self.place = self.place.matched_to(recent, len(recent) / (len(recent) + 2.0 * dimension))

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from curvi._core.trees import flat_numbers, on_device
-from curvi.diagnostics._modes import joined_modes, modes_of
-from curvi.families import FullRank
-from curvi.families._host import HostMap
+from curvi.diagnostics import joined_modes, modes_of
+from curvi.families import FullRank, HostMap
+from curvi.inference._first import SIZES
 from curvi.inference._initial import around
-from curvi.inference.ladder._corrections import effort_of, moved
-from curvi.inference.ladder._first import FEW_DIMENSIONS
+from curvi.inference.ladder._corrections import SPENDING, moved
 from curvi.inference.ladder._search import End, Mixture, Search
 from curvi.inference.ladder._state import Candidate, Rung, State
 
@@ -86,7 +85,7 @@ class OtherModes:
 
     search: Search = field(default_factory=Search)
     most_numbers: float = 3e4
-    most_dimensions: int = FEW_DIMENSIONS
+    most_dimensions: int = SIZES.few
     steps: int = 50
 
     def applies(self, state: State) -> bool:
@@ -140,7 +139,7 @@ class OtherModes:
 
     def _joined(self, state: State, mixture: Mixture, ends: list[End], top: Candidate) -> State:
         """HMC that jumps between modes, and the answer where it has converged."""
-        effort = effort_of(state.target, state.mc_tolerance, state.budget.left)
+        effort = SPENDING.effort(state.target, state.mc_tolerance, state.budget.left)
         density, rng = state.density, state.generator(9)
         correction, note = moved(state.target, density, top, rng, effort, mixture)
         draws = np.asarray(correction.draws, np.float64)

@@ -12,11 +12,8 @@ from scipy import linalg
 from curvi._core.compilation import SizedJit
 from curvi._core.programs import trace
 from curvi._core.trees import on_device, precision_of, ravel
-from curvi.families._host import HostMap
+from curvi.families import HostMap
 from curvi.targets import AbstractTarget
-
-_LEAST_DEGREE = 0.3  # that some effect must have to be worth another run
-_BLOCK = 256  # draws that are moved at once
 
 
 class Recentred:
@@ -39,11 +36,15 @@ class Recentred:
             self._program = trace(self._moved, plain.start, degrees, none)
 
     @classmethod
-    def by(cls, target: AbstractTarget, place: HostMap) -> Recentred | None:
+    def by(
+        cls, target: AbstractTarget, place: HostMap, *, least_degree: float = 0.3
+    ) -> Recentred | None:
         r"""The form that a Gaussian q of the target asks for; None for the one it has.
 
         The noise of an effect has a known precision before any data; what its precision given all
         else, :math:`\Lambda_{jj}`, has more than that comes from the data. The degree is its share.
+
+        ``least_degree``: degree that some effect must have to be worth another run.
         """
         forms = target.centring
         if forms is None:
@@ -56,7 +57,7 @@ class Recentred:
             name: np.clip(1 - before / given[name], 0.0, 1.0)
             for name, before in forms.precisions.items()
         }
-        if max(float(degree.max(initial=0.0)) for degree in degrees.values()) < _LEAST_DEGREE:
+        if max(float(degree.max(initial=0.0)) for degree in degrees.values()) < least_degree:
             return None
         return cls(target, degrees)
 
@@ -68,16 +69,18 @@ class Recentred:
         """Positions of this form as those of the plain target."""
         return self._in_blocks(positions, self.degrees, self.forms.none(self.plain.position))
 
-    def _in_blocks(self, positions: np.ndarray, degrees: Any, others: Any) -> np.ndarray:
+    def _in_blocks(
+        self, positions: np.ndarray, degrees: Any, others: Any, *, block: int = 256
+    ) -> np.ndarray:
         found = np.empty_like(positions)
         with precision_of(self.plain.dtype), np.errstate(over="ignore"):
             put = partial(on_device, dtype=self.plain.dtype)
             degrees, others = jax.tree.map(put, (degrees, others))
-            for begin in range(0, len(positions), _BLOCK):
-                part = positions[begin : begin + _BLOCK].astype(self.plain.dtype)
-                padded = np.concatenate([part, np.repeat(part[-1:], _BLOCK - len(part), axis=0)])
+            for begin in range(0, len(positions), block):
+                part = positions[begin : begin + block].astype(self.plain.dtype)
+                padded = np.concatenate([part, np.repeat(part[-1:], block - len(part), axis=0)])
                 moved = _all_moved(0.0, self._program, on_device(padded), degrees, others)
-                found[begin : begin + _BLOCK] = np.asarray(moved)[: len(part)]
+                found[begin : begin + block] = np.asarray(moved)[: len(part)]
         return found
 
     def _moved(self, z: Any, degrees: Any, others: Any) -> Any:

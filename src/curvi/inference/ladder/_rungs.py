@@ -6,31 +6,83 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import linalg
 
 from curvi._core.run import OutOfTime, deadline
 from curvi._core.trees import coordinate_names
 from curvi.diagnostics import improper_sentence
-from curvi.families import Conditional, FullRank
-from curvi.families._host import HostMap
-from curvi.families._sparse_host import SparseMap
+from curvi.families import Conditional, FullRank, HostMap, SparseMap
+from curvi.inference._first import number_of_draws, sparse_family, structure_holds
 from curvi.inference._initial import around
+from curvi.inference.ladder._convergence import TRAJECTORIES, Trajectories
 from curvi.inference.ladder._corrections import (
-    effort_of,
+    SPENDING,
+    Spending,
+    has_light_tails,
     moved,
-    number_to_weight,
     weighted,
     with_own_moments,
 )
-from curvi.inference.ladder._dense_rows import Following
-from curvi.inference.ladder._first import number_of_draws
-from curvi.inference.ladder._globals import conditional_start, find_globals
+from curvi.inference.ladder._dense_rows import FOLLOWING, Following, FollowingSteps
 from curvi.inference.ladder._recentre import Recentred
-from curvi.inference.ladder._sparsity import sparse_family, structure_holds
 from curvi.inference.ladder._state import Candidate, State
-from curvi.inference.ladder._tails import has_light_tails
-from curvi.objective import normalise, whiten
-from curvi.objective._batch import BatchedDensity
-from curvi.objective._curvature import Curvature
+from curvi.objective import BatchedDensity, Curvature, normalise, whiten
+
+
+def find_globals(
+    place: HostMap, positions: np.ndarray, gradients: np.ndarray, *, farthest: float = 20.0,
+    least: float = 0.3, noises: float = 3.0, most: int = 12,
+) -> tuple[tuple[int, ...], np.ndarray]:  # fmt: skip
+    r"""The coordinates that govern the spread of others, strongest first, and the score of each.
+
+    With :math:`\Lambda` the precision of a Gaussian q and :math:`a = \Lambda (z - \mu)`, Stein's
+    identity gives the change of the expected curvature of coordinate j along coordinate k from
+    gradients alone,
+
+    .. math:: E[\partial_j^2 \partial_k \log p] \approx
+        E[(g_j a_j - E[g_j a_j])\,a_k], \qquad g = \nabla \log p .
+
+    In units of the curvature of j and the sd of k it is the relative change of the conditional
+    precision of z_j when z_k moves by one sd: zero for a Gaussian, about one in the funnel of a
+    group sd.
+
+    Parameters
+    ----------
+    place : HostMap
+        A Gaussian q, without globals of its own.
+    positions, gradients : array, shape (draws, dimension)
+        Independent draws of q, and the gradients of log p there.
+    farthest : float
+        Products of standardised numbers beyond it are outliers.
+    least, noises : float
+        A global has a total of squares over all j above ``least`` and so many times its noise.
+    most : int
+        Number of globals.
+    """
+    good = np.isfinite(gradients).all(axis=1)
+    centred, pulled = positions[good] - place.mean, gradients[good]
+    factor, count = place.factor, int(good.sum())
+    inverse = linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
+    own = np.sqrt(np.sum(inverse**2, axis=0))  # root of the conditional precision
+    standardised = centred @ inverse.T @ inverse / own
+    product = np.clip(pulled / own * standardised, -farthest, farthest)
+    product -= product.mean(axis=0)
+    marginal = centred / np.sqrt(np.sum(factor**2, axis=1))
+    change = product.T @ marginal / count
+    np.fill_diagonal(change, 0.0)
+    noise = float(np.sum(np.mean(product**2, axis=0))) / count
+    score = np.sum(change**2, axis=0) - noise
+    # The total of d squared errors has a spread of about sqrt(2 / d) of itself.
+    limit = least + noises * noise * np.sqrt(2 / len(score))
+    order = np.argsort(-score)[:most]
+    return tuple(int(k) for k in order if score[k] > limit), score
+
+
+def conditional_start(place: HostMap, order: np.ndarray, count: int) -> HostMap:
+    """The same Gaussian with its coordinates in another order, the first ``count`` globals."""
+    covariance = (place.factor @ place.factor.T)[np.ix_(order, order)]
+    warp = np.zeros((len(order) - count, count))
+    return HostMap(place.mean[order], np.linalg.cholesky(covariance), warp, order)
 
 
 def _with_better(state: State, name: str, fitted: Candidate | None, *, better: bool) -> State:
@@ -188,9 +240,12 @@ class FollowDenseRows:
     ----------
     gain : float
         Nats that make a richer family worth its name.
+    steps : FollowingSteps
+        Of the fit.
     """
 
     gain: float = 0.2
+    steps: FollowingSteps = FOLLOWING
 
     def applies(self, state: State) -> bool:
         """Whether a sparse q with a dense block does not fit."""
@@ -204,7 +259,8 @@ class FollowDenseRows:
         assert isinstance(place, SparseMap)  # noqa: S101  for the type checker
         curvature = Curvature(target.density, target.rows, place.structure)
         family = replace(state.candidate.family, follows=True)  # type: ignore[type-var]
-        following, gained = Following(state.density, curvature, place, state.generator(7)).run()
+        rng = state.generator(7)
+        following, gained = Following(state.density, curvature, place, rng, self.steps).run()
         fitted = state.judged(family, following.params(target.dtype))
         better = fitted is not None and (gained > self.gain or (gained > 0 and fitted.close))
         return _with_better(state, "scales that follow dense rows", fitted, better=better)
@@ -212,7 +268,22 @@ class FollowDenseRows:
 
 @dataclass(frozen=True)
 class ImportanceWeights:
-    """Weights for draws of q, where q is close and no tail of the target is heavier."""
+    """Weights for draws of q, where q is close and no tail of the target is heavier.
+
+    Parameters
+    ----------
+    fewest, most : int
+        Draws, unless mc_tolerance asks for more.
+    most_for_tolerance : int
+        Draws, whatever it asks for.
+    numbers : float
+        That the log density at these draws computes.
+    """
+
+    fewest: int = 1024
+    most: int = 4096
+    most_for_tolerance: int = 2**16
+    numbers: float = 1e8
 
     def applies(self, state: State) -> bool:
         """Whether q is close, and nothing corrects it yet."""
@@ -224,20 +295,39 @@ class ImportanceWeights:
 
     def climb(self, state: State) -> State:
         """Weigh draws of q; a few that carry the rest are no answer."""
-        best, place = state.candidate, state.candidate.map
-        count = number_to_weight(state.target, best, state.mc_tolerance)
+        place, count = state.candidate.map, self._number(state)
         if isinstance(place, SparseMap):
             noise = with_own_moments(place, normalise(state.noise(count, 2)))
         else:
             noise = whiten(state.noise(max(count, number_of_draws(state.target.dimension)), 2))
-        correction = weighted(state.density, best, noise)
+        correction = weighted(state.density, state.candidate, noise)
         note = "a few carry the rest" if correction is None else "corrected"
         return replace(state, correction=correction).noted("importance weights", note)
+
+    def _number(self, state: State) -> int:
+        """How many draws are worth a weight."""
+        affordable = self.numbers / max(state.target.density.cost.numbers, 1.0)
+        needed = 0.0
+        if state.mc_tolerance is not None:
+            lost = 1 / state.candidate.relative_ess - 1
+            needed = min(lost / state.mc_tolerance**2, self.most_for_tolerance)
+        return int(np.clip(affordable, self.fewest, max(self.most, needed)))
 
 
 @dataclass(frozen=True)
 class HMC:
-    """Draws of the target by Hamiltonian Monte Carlo from draws of q, which it judges."""
+    """Draws of the target by Hamiltonian Monte Carlo from draws of q, which it judges.
+
+    Parameters
+    ----------
+    spending : Spending
+        What it may cost.
+    trajectories : Trajectories
+        How its chains move.
+    """
+
+    spending: Spending = SPENDING
+    trajectories: Trajectories = TRAJECTORIES
 
     def applies(self, state: State) -> bool:
         """Whether nothing corrects q yet."""
@@ -245,7 +335,8 @@ class HMC:
 
     def climb(self, state: State) -> State:
         """Move many chains until their moments have converged."""
-        effort = effort_of(state.target, state.mc_tolerance, state.budget.left)
+        effort = self.spending.effort(state.target, state.mc_tolerance, state.budget.left)
+        effort = replace(effort, trajectories=self.trajectories)
         rng = state.generator(3)
         correction, note = moved(state.target, state.density, state.candidate, rng, effort)
         return replace(state, correction=correction).noted("HMC", note)

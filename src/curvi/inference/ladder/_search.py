@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betainc, logsumexp
 
-from curvi.families._host import HostMap
-from curvi.objective._batch import BatchedDensity
+from curvi.families import HostMap
+from curvi.objective import BatchedDensity
 
 
 @dataclass(frozen=True)

@@ -9,24 +9,37 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from curvi._core.trees import on_device
-from curvi.diagnostics import FitResult
-from curvi.diagnostics._correction import Attempt, Correction
-from curvi.diagnostics._evaluation import evaluate, raw_relative_ess
-from curvi.diagnostics._modes import Mode
+from curvi.diagnostics import Attempt, Correction, FitResult, Mode, evaluate, raw_relative_ess
 from curvi.engine import Budget, Execution, Resources, VariationalProblem, run
-from curvi.families import Family, Params, SparsePrecision
-from curvi.families._host import HostMap, host_map
-from curvi.families._sparse_host import SparseMap
-from curvi.inference.ladder._first import FEWEST_DRAWS, draws_for, method_for
+from curvi.families import Family, HostMap, Params, SparseMap, SparsePrecision, host_map
+from curvi.inference._first import SIZES, draws_for, method_for
 from curvi.inference.ladder._recentre import Recentred
-from curvi.objective import normalise, whiten
-from curvi.objective._batch import BatchedDensity
-from curvi.objective._draws import host_generator
+from curvi.objective import BatchedDensity, host_generator, normalise, whiten
 from curvi.targets import AbstractTarget
 
-CLOSE = 0.8  # relative ESS from which weights are enough
-_HEAVIEST, _TAIL = 0.5, 64  # shape of the tail of weights, and one in so many draws that are it
 _STREAM = 0x1AD
+
+
+@dataclass(frozen=True)
+class Close:
+    """When importance weights make up for what q has wrong.
+
+    Parameters
+    ----------
+    relative_ess : float
+        Fraction of effective draws from which they do.
+    heaviest : float
+        Shape of the tail of the weights up to which they do.
+    tail : int
+        One in so many draws is the tail.
+    """
+
+    relative_ess: float = 0.8
+    heaviest: float = 0.5
+    tail: int = 64
+
+
+CLOSE = Close()
 
 
 class Candidate(NamedTuple):
@@ -62,13 +75,13 @@ class Candidate(NamedTuple):
     @property
     def close(self) -> bool:
         """Whether importance weights make up for the rest."""
-        return self.relative_ess >= CLOSE and self.tail_shape <= _HEAVIEST
+        return self.relative_ess >= CLOSE.relative_ess and self.tail_shape <= CLOSE.heaviest
 
     @property
     def tail_shape(self) -> float:
         """Hill's estimate of k: from 1/2 on weights have no variance, and their ESS deceives."""
         logs = np.sort(self.log_ratio[np.isfinite(self.log_ratio)])
-        tail = max(len(logs) // _TAIL, 8)
+        tail = max(len(logs) // CLOSE.tail, 8)
         return float(np.mean(logs[-tail:] - logs[-tail - 1])) if len(logs) > tail else np.inf
 
     @property
@@ -185,7 +198,7 @@ class State:
         dimension = self.target.dimension
         plan = draws_for(family, dimension)
         if plan.kind == "whitened":
-            plan = replace(plan, num_draws=max(plan.num_draws, 2 * FEWEST_DRAWS))
+            plan = replace(plan, num_draws=max(plan.num_draws, 2 * SIZES.fewest_draws))
         problem = VariationalProblem(self.target.density, family, plan, dimension, None)
         noise = (normalise if self.sparse else whiten)(self.noise(plan.num_draws, 1))
         resources = self.resources._replace(noise=on_device(noise, self.target.dtype))

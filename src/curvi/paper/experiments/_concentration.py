@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from curvi.paper.concentration import loose_variance_bound, tail_bound, variance_bound
-from curvi.paper.experiments._tables import Row, as_markdown, write_files
+from curvi.paper.experiments._figures import Row, as_markdown, write_files
 from curvi.plots import house_style, new_figure
 from curvi.vae import reconstruction_variance, relative_gradient_error
 
@@ -26,7 +26,6 @@ DIMENSIONS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 COUNTS = (1, 3, 10, 30, 100, 300, 1000)
 EPOCHS = (1, 2, 5, 10, 20, 40)
 ERROR = 0.2  # of the mean, in units of L
-_NUMBERS_AT_ONCE = 2_000_000
 _ROWS, _DRAWS = 100, 200
 
 
@@ -88,9 +87,11 @@ def tail_rows(means: int, seeds: Sequence[int]) -> list[Row]:
     return rows
 
 
-def _values(function: Function, draws: int, dimension: int, seed: int) -> np.ndarray:
+def _values(
+    function: Function, draws: int, dimension: int, seed: int, *, numbers_at_once: int = 2_000_000
+) -> np.ndarray:
     rng = np.random.default_rng([5, seed, dimension])
-    size = max(1, _NUMBERS_AT_ONCE // dimension)
+    size = max(1, numbers_at_once // dimension)
     sizes = [min(size, draws - start) for start in range(0, draws, size)]
     return np.concatenate([function(rng.standard_normal((n, dimension))) for n in sizes])
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from curvi.paper.experiments._figures import QUICK, Row, as_markdown, median_and_range, write_files
 from curvi.paper.experiments._methods import (
     LARGE,
     SMALL,
@@ -20,12 +21,9 @@ from curvi.paper.experiments._methods import (
 )
 from curvi.paper.experiments._regression import DATA, NEAR
 from curvi.paper.experiments._runs import MethodRun, Setting, errors, run_setting
-from curvi.paper.experiments._tables import QUICK, Row, as_markdown, median_and_range, write_files
 
 Rows = tuple[np.ndarray, np.ndarray]
 COUNTS = (3, 10, 30, 50)
-_USUAL = 10  # the paper's
-_STEPS = 100
 _EARLY = 30  # steps, after half of which it is seen where a run stands
 # Rows of a9a, draws of L-BFGS-SGVI, and processor seconds.
 _TABLES = {"a9a, first 3,000 rows": (3000, (10, 100, 300), 20.0),
@@ -33,20 +31,17 @@ _TABLES = {"a9a, first 3,000 rows": (3000, (10, 100, 300), 20.0),
 
 
 def cg_steps(
-    out: Path,
-    *,
-    seeds: Sequence[int],
-    quick: bool,
-    report: Callable[[str], None],
-    seconds: float | None = None,
-    steps: int | None = None,
-) -> list[Path]:
+    out: Path, *, seeds: Sequence[int], quick: bool, report: Callable[[str], None],
+    seconds: float | None = None, steps: int | None = None, num_steps: int = 100,
+) -> list[Path]:  # fmt: skip
     """Write cg_steps.csv (one line per run) and cg_steps.md (medians for every K).
 
     Every K takes the same number of steps, and the variant of HFSGVI is the one that the pilot
     runs with K = 10 choose.
+
+    ``num_steps``: steps of a run.
     """
-    usual = _STEPS // 5 if quick else _STEPS
+    usual = num_steps // 5 if quick else num_steps
     options = Options(tuple(seeds), quick, seconds, usual if steps is None else steps)
     rows: list[Row] = []
     lines: list[Row] = []
@@ -92,14 +87,17 @@ def _line(name: str, count: int, runs: list[MethodRun], train: Rows, test: Rows)
     }
 
 
-def _verdict(ends: dict[int, float]) -> str:
-    """The paper's sentence about K = 10, in nats."""
+def _verdict(ends: dict[int, float], *, usual: int = 10) -> str:
+    """The paper's sentence about K = 10, in nats.
+
+    ``usual``: the paper's number of steps.
+    """
     most = max(COUNTS)
-    gap = ends[_USUAL] - ends[most]
+    gap = ends[usual] - ends[most]
     side = "above" if gap > 0 else "below"
     held = "does not deteriorate" if gap > -NEAR else "deteriorates"
     return (
-        f"K = {_USUAL} ends {abs(gap):.2f} nats {side} K = {most} in these runs: the bound {held} "
+        f"K = {usual} ends {abs(gap):.2f} nats {side} K = {most} in these runs: the bound {held} "
         f"by more than {NEAR:g} nats"
     )
 

@@ -22,7 +22,6 @@ from curvi.solvers import DSVI, HFSGVI, LBFGS
 NEWTON = "Newton (curvi)"
 PAPER_METHODS = ("DSVI", "L-BFGS-SGVI", "HFSGVI")
 _PILOT_SEED = 10_000
-_MANY_ROWS = 1000
 
 
 def _hfsgvi_settings(steps: int) -> tuple[Setting, ...]:
@@ -178,10 +177,16 @@ def compare(name: str, options: Options, report: Callable[[str], None]) -> Compa
     return _FOUND[name, options]
 
 
-def pilots(name: str, method: str, options: Options, report: Callable[[str], None]) -> list[Pilot]:
-    """Every candidate of a method, run once with a seed that is not used again."""
+def pilots(
+    name: str, method: str, options: Options, report: Callable[[str], None], *,
+    many_rows: int = 1000,
+) -> list[Pilot]:  # fmt: skip
+    """Every candidate of a method, run once with a seed that is not used again.
+
+    ``many_rows``: above which a table has the candidates of large ones.
+    """
     (X, y), _ = load_rows(name)
-    candidates = (LARGE if len(X) > _MANY_ROWS else SMALL)[method]
+    candidates = (LARGE if len(X) > many_rows else SMALL)[method]
     settings = [options.limited(s) for s in candidates[: 1 if options.quick else None]]
     if len(settings) == 1:
         return [Pilot(settings[0], float("nan"))]

@@ -9,6 +9,15 @@ import numpy as np
 
 from curvi import datasets
 from curvi.glm import is_selected
+from curvi.paper.experiments._figures import (
+    QUICK,
+    Row,
+    as_markdown,
+    draw_coefficients,
+    draw_convergence,
+    median_and_range,
+    write_files,
+)
 from curvi.paper.experiments._methods import (
     NEWTON,
     Comparison,
@@ -18,9 +27,7 @@ from curvi.paper.experiments._methods import (
     newton_run,
     newton_runs,
 )
-from curvi.paper.experiments._regression_figures import draw_coefficients, draw_convergence
 from curvi.paper.experiments._runs import errors, steps_to
-from curvi.paper.experiments._tables import QUICK, Row, as_markdown, median_and_range, write_files
 
 Report = Callable[[str], None]
 Errors = dict[tuple[str, str], list[list[int]]]  # training and test errors of every seed
@@ -32,10 +39,7 @@ PAPER = {
     ("leukemia", "HFSGVI"): (0, 3), ("a9a", "DSVI"): (4948, 2455),
     ("a9a", "L-BFGS-SGVI"): (4936, 2427), ("a9a", "HFSGVI"): (4931, 2468),
 }  # fmt: skip
-DUKE_TEST_ROWS = 4
 NEAR = 2.0  # nats
-_VISIBLE = 0.01  # of the largest coefficient
-_EXPLODED = 1e7  # nats
 _CHOICE = (
     "Candidates of every method with the bound of their pilot run, whose seed is not used again; "
     "the one with the highest bound is used above:"
@@ -128,8 +132,11 @@ def _table1_summary(one: Comparison, wrong: Errors) -> list[Row]:
     ]
 
 
-def not_reproduced(wrong: Errors) -> str:
-    """What differs from the paper, more errors or fewer, found by comparing medians."""
+def not_reproduced(wrong: Errors, *, duke_test_rows: int = 4) -> str:
+    """What differs from the paper, more errors or fewer, found by comparing medians.
+
+    ``duke_test_rows``: those of the table, which are few.
+    """
     said, too_few = [], []
     for (data, method), paper in PAPER.items():
         ours = [np.median(counts) for counts in wrong[data, method]]
@@ -144,7 +151,7 @@ def not_reproduced(wrong: Errors) -> str:
         "1 %, either way):"
     )
     few = (
-        f"The {DUKE_TEST_ROWS} test rows of duke are of one class and too few for a verdict: "
+        f"The {duke_test_rows} test rows of duke are of one class and too few for a verdict: "
         f"{'; '.join(too_few)}."
     )
     return "\n".join([head, "", *(said or ["- no difference of that size"]), "", few])
@@ -176,11 +183,14 @@ def logistic(
     )
 
 
-def _nats(bound: float) -> str:
-    """A bound in words where it is not finite, and in few digits where it has exploded."""
+def _nats(bound: float, *, exploded: float = 1e7) -> str:
+    """A bound in words where it is not finite, and in few digits where it has exploded.
+
+    ``exploded``: nats beyond which a run has.
+    """
     if not np.isfinite(bound):
         return "not finite"
-    return f"{bound:.2f}" if abs(bound) < _EXPLODED else f"{bound:.1e}"
+    return f"{bound:.2f}" if abs(bound) < exploded else f"{bound:.1e}"
 
 
 def pilot_rows(one: Comparison) -> list[Row]:
@@ -238,15 +248,13 @@ def claims(sets: list[Comparison]) -> str:
 
 
 def coefficients(
-    out: Path,
-    *,
-    seeds: Sequence[int],
-    quick: bool,
-    report: Report,
-    seconds: float | None = None,
-    steps: int | None = None,
-) -> list[Path]:
-    """Write coefficients.png, coefficients.csv (those that matter) and coefficients.md."""
+    out: Path, *, seeds: Sequence[int], quick: bool, report: Report, seconds: float | None = None,
+    steps: int | None = None, visible: float = 0.01,
+) -> list[Path]:  # fmt: skip
+    """Write coefficients.png, coefficients.csv (those that matter) and coefficients.md.
+
+    ``visible``: share of the largest coefficient.
+    """
     options = Options(tuple(seeds), quick, seconds, steps)
     means: dict[str, dict[str, np.ndarray]] = {}
     counts: list[Row] = []
@@ -260,7 +268,7 @@ def coefficients(
             selected = is_selected(best.mean, best.sd**2)
             shown = np.where(selected, best.mean, 0.0)
             means[one.name][method] = shown
-            large = np.abs(shown) > _VISIBLE * np.abs(shown).max(initial=0.0)
+            large = np.abs(shown) > visible * np.abs(shown).max(initial=0.0)
             counts.append({"data": one.name, "method": method, "coefficients": len(selected),
                            "that matter by a nat": int(selected.sum()),
                            "above a hundredth of the largest": int(large.sum()),

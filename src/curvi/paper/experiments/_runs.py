@@ -33,9 +33,6 @@ from curvi.glm import DenseDesign, GLMProblem, Rows, SampledGLMProblem, SparseDe
 from curvi.likelihoods import Bernoulli
 from curvi.solvers import Method
 
-_EVALUATIONS_PER_DECADE = 8
-_LARGEST_LOG = 700.0  # of a diverged run
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -121,8 +118,9 @@ def run_setting(
 
 
 def _run(
-    setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget: float
-) -> MethodRun:
+    setting: Setting, matrix: np.ndarray, y: np.ndarray, seed: int, budget: float, *,
+    largest_log: float = 700.0,
+) -> MethodRun:  # fmt: skip
     dtype, columns = matrix.dtype, matrix.shape[1]
     family = MeanField()
     rows = Rows(
@@ -156,7 +154,7 @@ def _run(
         seconds=elapsed,
         bound=bound_column,
         mean=np.asarray(q.mean, np.float64),
-        sd=np.exp(np.minimum(np.asarray(q.scale_params, np.float64), _LARGEST_LOG)),
+        sd=np.exp(np.minimum(np.asarray(q.scale_params, np.float64), largest_log)),
         outcome=ended.outcome,
     )
 
@@ -214,10 +212,13 @@ class _Evaluations:
         return Outcome.BUDGET if late and not progress.ended else None
 
 
-def evaluation_steps(max_steps: int) -> list[int]:
-    """The steps after which the ELBO is evaluated: all of the first few, then ever fewer."""
+def evaluation_steps(max_steps: int, *, per_decade: int = 8) -> list[int]:
+    """The steps after which the ELBO is evaluated: all of the first few, then ever fewer.
+
+    ``per_decade``: evaluations between a number of steps and ten times it.
+    """
     decades = np.log10(max_steps)
-    spaced = np.logspace(0, decades, int(np.ceil(decades * _EVALUATIONS_PER_DECADE)) + 1)
+    spaced = np.logspace(0, decades, int(np.ceil(decades * per_decade)) + 1)
     return sorted({*range(1, min(max_steps, 5) + 1), *map(round, spaced), max_steps})
 
 

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from curvi.paper.experiments._figures import plot_convergence
-from curvi.paper.experiments._tables import Row, as_markdown, write_files
+from curvi.paper.experiments._figures import Row, as_markdown, plot_convergence, write_files
 from curvi.paper.experiments._vae_runs import (
     CANDIDATES,
     CASES,
@@ -62,8 +61,6 @@ _READINGS = (
     "Readings of HFSGVI on the pilot seed, with the paper's settings and K = 10. Steps at negative "
     "curvature are those in which conjugate gradients met it and stopped:"
 )
-_SHOWN = 10
-_SWEEPS = 50
 
 
 @dataclass(frozen=True)
@@ -142,10 +139,16 @@ def run(
     return written
 
 
-def _painted(data: Images, method: str, model: Trained) -> dict[str, np.ndarray]:
-    """What the figures show of a model."""
+def _painted(
+    data: Images, method: str, model: Trained, *, sweeps: int = 50, most: int = 10
+) -> dict[str, np.ndarray]:
+    """What the figures show of a model.
+
+    ``sweeps``: rounds of imputation.
+    ``most``: images that are shown.
+    """
     generator = np.random.default_rng(0)
-    shown = data.test[generator.choice(len(data.test), _SHOWN, replace=False)]
+    shown = data.test[generator.choice(len(data.test), most, replace=False)]
     sheets = {"original": shown, "rebuilt": rebuilt_by(model, shown)}
     if method != "kfac":
         return sheets
@@ -159,7 +162,7 @@ def _painted(data: Images, method: str, model: Trained) -> dict[str, np.ndarray]
         "noisy": noisy,
         "denoised": use.denoised(model, noisy, num_draws=20),
         "right half hidden": occluded,
-        "imputed": use.imputed(model, occluded, np.array(missing), num_sweeps=_SWEEPS),
+        "imputed": use.imputed(model, occluded, np.array(missing), num_sweeps=sweeps),
     }
 
 

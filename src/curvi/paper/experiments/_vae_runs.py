@@ -30,9 +30,6 @@ from curvi.vae import _use as use
 
 PILOT_SEED = 10_000
 PILOT = 1 / 2  # of the seconds of a run of the same method
-_END = 10  # one in so many looks, the last ones, say by their mean where a run ended
-_HELD_OUT = 0.1
-_DRAWS = 10  # of the code, for the bound of test images
 
 
 @dataclass(frozen=True)
@@ -129,12 +126,15 @@ class Images(NamedTuple):
     shape: tuple[int, int]
 
 
-def images(name: str, *, rows: int | None = None) -> Images:
-    """Images, split at random with a fixed seed; MNIST has its own test images."""
+def images(name: str, *, rows: int | None = None, held_out: float = 0.1) -> Images:
+    """Images, split at random with a fixed seed; MNIST has its own test images.
+
+    ``held_out``: share of the images.
+    """
     data = datasets.load(name)
     X, shape = data.train[0], data.image_shape or (1, data.train[0].shape[1])
     order = np.random.default_rng(0).permutation(len(X))
-    held = int(_HELD_OUT * len(X))
+    held = int(held_out * len(X))
     test = X[order[:held]] if data.test is None else data.test[0]
     rest = order if data.test is not None else order[held:]
     return Images(X[rest[held:][:rows]], X[rest[:held][:rows]], test[:rows], shape)
@@ -226,16 +226,21 @@ class Finished:
         return float(self.history["seconds"][above[0]]) if len(above) else None
 
 
-def _end_of(values: np.ndarray) -> float:
-    mean = float(np.mean(values[-max(len(values) // _END, 1) :]))
+def _end_of(values: np.ndarray, *, end: int = 10) -> float:
+    mean = float(np.mean(values[-max(len(values) // end, 1) :]))
     return mean if np.isfinite(mean) else -np.inf
 
 
 Painter = Callable[[Trained], dict[str, np.ndarray]]
 
 
-def finished(job: Job, data: Images, folder: Path, paint: Painter | None = None) -> Finished:
-    """The run of a job, from its file where it has finished before."""
+def finished(
+    job: Job, data: Images, folder: Path, paint: Painter | None = None, *, draws: int = 10
+) -> Finished:
+    """The run of a job, from its file where it has finished before.
+
+    ``draws``: draws of the code, for the bound of test images.
+    """
     commit = provenance("")["commit"]
     painter = getattr(getattr(paint, "func", paint), "__name__", None)  # of a partial function
     text = json.dumps({**job.described(), "commit": commit, "painted": painter})
@@ -245,7 +250,7 @@ def finished(job: Job, data: Images, folder: Path, paint: Painter | None = None)
     model = trained(job, data)
     bound, error = np.nan, np.nan
     if not job.is_pilot:
-        bound = float(np.mean(use.elbos(model, data.test, num_draws=_DRAWS)))
+        bound = float(np.mean(use.elbos(model, data.test, num_draws=draws)))
         error = float(np.mean((rebuilt_by(model, data.test) - data.test) ** 2))
     run = Finished(
         model.history, bound, error, {} if paint is None else paint(model),
