@@ -122,11 +122,24 @@ class SummedModel(SiteModel):
         """See `SiteModel.pull`."""
         return self._tau(theta) * self._sums.target + self._prior_pull(theta)
 
+    @cached_property
+    def _times_prior_mean(self) -> sparse.csr_array:
+        """Entries of Q times this are Q m."""
+        pattern, mean = self.assembly.pattern, self.assembly.prior_mean
+        lower = mean[pattern.columns]
+        upper = np.where(pattern.rows == pattern.columns, 0.0, mean[pattern.rows])
+        entry = np.arange(pattern.entries)
+        data, at = (
+            np.append(lower, upper),
+            (np.tile(entry, 2), np.append(pattern.rows, pattern.columns)),
+        )
+        found = sparse.csr_array((data, at), shape=(pattern.entries, pattern.size))
+        found.eliminate_zeros()
+        return found
+
     def _prior_pull(self, theta: np.ndarray) -> np.ndarray:
-        mean = self.assembly.prior_mean
-        if not mean.any():
-            return np.zeros((len(theta), len(mean)))
-        return self.assembly.pattern.multiply(self.assembly.precision(theta).values, mean)
+        pull: np.ndarray = self.assembly.precision(theta).values @ self._times_prior_mean
+        return pull
 
     @one_blas_thread()
     def fit(self, theta: np.ndarray, sites: Any = None) -> SiteFit:
