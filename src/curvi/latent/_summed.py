@@ -193,6 +193,8 @@ class SummedModel(SiteModel):
         """See `SiteModel.with_factor`; of one factorisation."""
         next(self.at_once(len(theta)))  # looks at the clock, and at the memory that it takes
         value, factor, mean = self._fitted(theta)
+        if factor is None:
+            raise NumericalError("the precision of the effects is not positive definite anywhere")
         none = np.zeros((len(theta), 0))
         return SiteFit(value, none, none, none, none), factor, mean
 
