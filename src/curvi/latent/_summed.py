@@ -120,7 +120,8 @@ class SummedModel(SiteModel):
 
     def pull(self, theta: np.ndarray, fitted: SiteFit) -> np.ndarray:
         """See `SiteModel.pull`."""
-        return self._tau(theta) * self._sums.target + self._prior_pull(theta)
+        prior = self.assembly.precision(theta).values
+        return self._tau(theta) * self._sums.target + self._prior_pull(prior)
 
     @cached_property
     def _times_prior_mean(self) -> sparse.csr_array:
@@ -137,8 +138,11 @@ class SummedModel(SiteModel):
         found.eliminate_zeros()
         return found
 
-    def _prior_pull(self, theta: np.ndarray) -> np.ndarray:
-        pull: np.ndarray = self.assembly.precision(theta).values @ self._times_prior_mean
+    def _prior_pull(self, values: np.ndarray) -> np.ndarray:
+        """Q m, from the entries of Q."""
+        if not self._times_prior_mean.nnz:
+            return np.zeros((1, self.assembly.size))
+        pull: np.ndarray = values @ self._times_prior_mean
         return pull
 
     @one_blas_thread()
@@ -163,7 +167,7 @@ class SummedModel(SiteModel):
 
     def _conditioned(self, theta: np.ndarray) -> tuple[np.ndarray, Any, np.ndarray]:
         prior, sums, tau = self.assembly.precision(theta), self._sums, self._tau(theta)
-        from_prior = self._prior_pull(theta)
+        from_prior = self._prior_pull(prior.values)
         pull = tau * sums.target + from_prior
         try:
             factor = self.assembly.factor(prior.values + tau * self._gram)
