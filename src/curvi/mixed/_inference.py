@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from curvi._core.threads import one_blas_thread
 from curvi.engine._recording import belongs
 from curvi.latent import (
     GivenRest,
+    Iteration,
     Mixture,
     Proposal,
     SummedModel,
@@ -41,6 +42,7 @@ _ROWS = 4000
 _MORE, _TIMES = 0.8, 4  # below this share of effective points there are four times as many
 _MOST_STORED = 2e7  # numbers in the table of conditional covariances
 _FARTHEST = 30.0  # entry of theta, a logarithm or a tangent
+_NUMBERS_AT_ONCE = 5e5  # of systems side by side: they stay in the cache
 _RESAMPLE = 0.6  # share of effective points below which kernels are tried
 LEAST_ESS, _ENOUGH_ESS = 0.05, 0.3
 
@@ -164,6 +166,7 @@ class GaussianMarginal:
         """The levels of the first factor are eliminated first, all other effects last."""
         last = (0, *range(2, 1 + len(design.factors)))
         model = summed_model(design, layout, likelihood, summed.sums, last)
+        model = replace(model, iteration=Iteration(numbers_at_once=_NUMBERS_AT_ONCE))
         effects, width = model.assembly.effects[1], design.factors[0].size
         return cls(model, GivenRest(model.assembly.pattern, effects, width))
 
