@@ -15,10 +15,11 @@ from curvi.linalg._modes import find_mode
 from curvi.mixed import MixedModel
 from curvi.mixed._conditional import integrate as integrate_model
 from curvi.mixed._design import merge_copies
-from curvi.mixed._exact import GaussianMarginal
 from curvi.mixed._hyper import Block, Layout
+from curvi.mixed._inference import GaussianMarginal
 from curvi.mixed._large import fit_large, model_of
 from curvi.mixed._marginal import Marginal
+from curvi.mixed._sums import Summed, sums_of
 from curvi.mixed._system import condition, prior_of, remaining_columns, statistics, whitened
 from curvi.mixed._variational import Problem, bound_and_slope, find_hyper, fit_effects
 from tests.mixed.tables import generator, table
@@ -51,7 +52,9 @@ def dense(design, roots):
 def test_the_marginal_likelihood_of_gaussian_rows_is_the_dense_normal_density(key):
     design, layout, _, rng = crossed(key)
     thetas = layout.start([0.7]) + 0.3 * rng.standard_normal((3, layout.size))
-    exact = GaussianMarginal.of(design, layout)
+    likelihood = likelihood_of("gaussian", None)
+    summed = Summed(sums_of(design), np.zeros(len(design.names)), design.y)
+    exact = GaussianMarginal.of(design, layout, likelihood, summed)
     for theta, value in zip(thetas, exact(thetas), strict=True):
         A, precision = dense(design, layout.scale_factors(theta))
         covariance = (A / precision) @ A.T + np.exp(2 * theta[-1]) * np.eye(design.rows)

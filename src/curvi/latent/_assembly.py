@@ -35,6 +35,8 @@ class Assembly:
         Where the search for them begins.
     gram : sparse array, shape (size, size), optional
         Non-zero where rows see two effects together, if the components were made for no rows.
+    last : sequence of int, optional
+        Components that are eliminated last, as one dense block.
     dense : float
         A coordinate that touches more than this share of all others is eliminated last.
     difference : float
@@ -59,6 +61,7 @@ class Assembly:
         extra_start: Sequence[float] = (),
         *,
         gram: sparse.csr_array | None = None,
+        last: Sequence[int] = (),
         dense: float = 0.2,
         difference: float = 1e-5,
     ) -> None:
@@ -66,7 +69,7 @@ class Assembly:
             raise InputError("components is empty; give at least one")
         self.components, self.extras, self._dense = tuple(components), tuple(extras), dense
         self.difference = difference
-        self._extra_start, self._gram = tuple(extra_start), gram
+        self._extra_start, self._gram, self._last = tuple(extra_start), gram, tuple(last)
         self._check()
         ends = np.cumsum([0] + [c.size for c in components])
         self.effects = [slice(int(a), int(b)) for a, b in pairwise(ends)]
@@ -130,7 +133,10 @@ class Assembly:
         )
 
     def _border(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Coordinates that touch most others, if they are few."""
+        """Those of the last components, or coordinates that touch most others, if they are few."""
+        if self._last:
+            every = np.arange(self.size)
+            return np.concatenate([every[self.effects[k]] for k in self._last])
         keys = distinct(np.maximum(rows, columns) * self.size + np.minimum(rows, columns))
         ends = np.divmod(keys, max(self.size, 1))
         degree = sum(np.bincount(end, minlength=self.size) for end in ends)

@@ -38,7 +38,16 @@ class GivenRest:
         self._starts = np.searchsorted(level[order], np.arange(count + 1))
         self._inside = np.flatnonzero((one >= 0) & (two >= 0))
         self._at = divmod(one[self._inside], width), two[self._inside] % width
-        self.levels, self._width = levels, width
+        self.levels, self.width = levels, width
+
+    def covariances(self, values: np.ndarray) -> np.ndarray:
+        """Of levels given the rest: (..., levels, width, width), from values (..., entries)."""
+        count, width = (self.levels.stop - self.levels.start) // self.width, self.width
+        blocks = np.zeros((*values.shape[:-1], count, width, width))
+        (level, row), column = self._at
+        inside = values[..., self._inside]
+        blocks[..., level, row, column] = blocks[..., level, column, row] = inside
+        return 1 / blocks if width == 1 else np.linalg.inv(blocks)
 
     def moments(
         self, values: np.ndarray, pull: np.ndarray, rest: np.ndarray
@@ -54,12 +63,9 @@ class GivenRest:
         rest : array, shape (draws, rest)
             The other effects.
         """
-        count, width = self.levels.stop - self.levels.start, self._width
+        count, width = self.levels.stop - self.levels.start, self.width
         data = values[self._across], self._rest, self._starts
         coupling = sparse.csr_array(data, shape=(count, len(self.rest)))
-        blocks = np.zeros((count // width, width, width))
-        (level, row), column = self._at
-        blocks[level, row, column] = blocks[level, column, row] = values[self._inside]
-        covariance = np.linalg.inv(blocks)
+        covariance = self.covariances(values)
         left = (pull[self.levels, None] - coupling @ rest.T).T.reshape(len(rest), -1, width)
         return np.einsum("gkl,dgl->dgk", covariance, left), covariance

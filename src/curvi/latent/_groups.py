@@ -17,7 +17,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from scipy import linalg, sparse
+from scipy import sparse
 
 from curvi._core.errors import InputError
 from curvi.latent._component import Component, Natural, Precision
@@ -181,14 +181,11 @@ class Groups(Component):
     def precision(self, theta: np.ndarray) -> Precision:
         """The inverse of Sigma for every level."""
         root = self.root(np.asarray(theta, np.float64))
-        diagonal = np.diagonal(root, axis1=-2, axis2=-1)
-        with np.errstate(divide="ignore"):
-            log_det = -2 * self.levels * np.log(diagonal).sum(axis=-1)
-        if self.width == 1:
-            inverse = 1 / np.maximum(root, np.finfo(float).tiny)
-        else:
-            inverse = np.stack([linalg.solve_triangular(one, np.eye(self.width), lower=True)
-                                for one in root])  # fmt: skip
+        place = np.arange(self.width)
+        # An sd that underflows has the largest precision that there is.
+        root[..., place, place] = np.maximum(root[..., place, place], np.finfo(float).tiny)
+        log_det = -2 * self.levels * np.log(root[..., place, place]).sum(axis=-1)
+        inverse = 1 / root if self.width == 1 else np.linalg.inv(root)
         block = np.swapaxes(inverse, -1, -2) @ inverse
         return Precision(np.tile(block[:, self._row, self._column], (1, self.levels)), log_det)
 

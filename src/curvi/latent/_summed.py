@@ -120,13 +120,30 @@ class SummedModel(SiteModel):
 
     def pull(self, theta: np.ndarray, fitted: SiteFit) -> np.ndarray:
         """See `SiteModel.pull`."""
-        return self._tau(theta) * self._sums.target + self._prior_pull(theta)
+        prior = self.assembly.precision(theta).values
+        return self._tau(theta) * self._sums.target + self._prior_pull(prior)
 
-    def _prior_pull(self, theta: np.ndarray) -> np.ndarray:
-        mean = self.assembly.prior_mean
-        if not mean.any():
-            return np.zeros((len(theta), len(mean)))
-        return self.assembly.pattern.multiply(self.assembly.precision(theta).values, mean)
+    @cached_property
+    def _times_prior_mean(self) -> sparse.csr_array:
+        """Entries of Q times this are Q m."""
+        pattern, mean = self.assembly.pattern, self.assembly.prior_mean
+        lower = mean[pattern.columns]
+        upper = np.where(pattern.rows == pattern.columns, 0.0, mean[pattern.rows])
+        entry = np.arange(pattern.entries)
+        data, at = (
+            np.append(lower, upper),
+            (np.tile(entry, 2), np.append(pattern.rows, pattern.columns)),
+        )
+        found = sparse.csr_array((data, at), shape=(pattern.entries, pattern.size))
+        found.eliminate_zeros()
+        return found
+
+    def _prior_pull(self, values: np.ndarray) -> np.ndarray:
+        """Q m, from the entries of Q."""
+        if not self._times_prior_mean.nnz:
+            return np.zeros((1, self.assembly.size))
+        pull: np.ndarray = values @ self._times_prior_mean
+        return pull
 
     @one_blas_thread()
     def fit(self, theta: np.ndarray, sites: Any = None) -> SiteFit:
@@ -150,7 +167,7 @@ class SummedModel(SiteModel):
 
     def _conditioned(self, theta: np.ndarray) -> tuple[np.ndarray, Any, np.ndarray]:
         prior, sums, tau = self.assembly.precision(theta), self._sums, self._tau(theta)
-        from_prior = self._prior_pull(theta)
+        from_prior = self._prior_pull(prior.values)
         pull = tau * sums.target + from_prior
         try:
             factor = self.assembly.factor(prior.values + tau * self._gram)
@@ -180,6 +197,8 @@ class SummedModel(SiteModel):
         """See `SiteModel.with_factor`; of one factorisation."""
         next(self.at_once(len(theta)))  # looks at the clock, and at the memory that it takes
         value, factor, mean = self._fitted(theta)
+        if factor is None:
+            raise NumericalError("the precision of the effects is not positive definite anywhere")
         none = np.zeros((len(theta), 0))
         return SiteFit(value, none, none, none, none), factor, mean
 

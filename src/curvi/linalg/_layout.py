@@ -158,6 +158,11 @@ class SideBySide:
     @staticmethod
     def apply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """Products with vectors (points, columns, count, k)."""
+        if right.shape[3] <= 4:  # an operation on so few numbers costs more than they do
+            columns = [
+                SideBySide.times(left, one) for one in np.moveaxis(right, 3, 0)[:, :, :, None]
+            ]
+            return np.stack([column[:, :, 0] for column in columns], axis=3)
         out = left[:, :, 0, :, None] * right[:, None, 0]
         for j in range(1, left.shape[2]):
             out += left[:, :, j, :, None] * right[:, None, j]

@@ -61,11 +61,11 @@ class Ordering:
     def candidates(self, graph: sparse.csr_array, places: np.ndarray | None) -> list[Order]:
         """Orders of a graph without loops; the cheapest is taken."""
         size = graph.shape[0]
+        count, component = csgraph.connected_components(graph, directed=False)
+        if count > 1 and np.bincount(component).max() <= self.leaf:
+            return [Order(component.astype(np.int64), np.zeros(count, np.int64))]
         if size <= self.dense:
             return [Order(np.zeros(size, np.int64), np.zeros(min(size, 1), np.int64))]
-        count, component = csgraph.connected_components(graph, directed=False)
-        if np.bincount(component).max() <= self.leaf:
-            return [Order(component.astype(np.int64), np.zeros(count, np.int64))]
         layers = _layers(graph, component)
         degree = graph.nnz / size
         if _mean_width(layers) <= self.thin * (degree + 1):

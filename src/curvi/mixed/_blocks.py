@@ -26,11 +26,11 @@ from curvi.mixed._checks import (
 from curvi.mixed._design import Design, Factor, Moments, arrange, joined
 from curvi.mixed._formula import Formula, Matrices, evaluate
 from curvi.mixed._hyper import INTERCEPT, Layout
-from curvi.mixed._large import part_of, present_levels, sums_of
+from curvi.mixed._large import part_of, present_levels
 from curvi.mixed._levels import Parts, Seen, seen
 from curvi.mixed._response import require_variation, response_of
 from curvi.mixed._standard import moves, origin_of, standardised
-from curvi.mixed._sums import DenseSums, Summed, dense_sums, gram_of_fixed, moved
+from curvi.mixed._sums import Summed, moved, sums_of
 from curvi.mixed._table import (
     Scales,
     as_frame,
@@ -104,7 +104,7 @@ def learn(formula: Formula, parts: Parts, likelihood: Likelihood, scales: Scales
         [next(f for f in design.factors if f.name == name) for name in blocks],
         matrices.common.crossed(known.example),
     )
-    inspect_design(design, gram_of_fixed(sums, len(names)), known.rows, likelihood)
+    inspect_design(design, sums.gram[: len(names), : len(names)].toarray(), known.rows, likelihood)
     some = None if rows is None else standardised(finished(rows, began), layout)[0]
     summed = Summed(sums, began.shift / fixed, response / unit, some)
     return Learned(matrices, known.example, design, layout, summed)
@@ -159,12 +159,12 @@ class _Start(NamedTuple):
 
 def _pass(
     reader: _Reader, parts: Parts, count: int, pairs: Pairs
-) -> tuple[RowSums | DenseSums, Moments, list[_Within], _Start, Design | None]:
+) -> tuple[RowSums, Moments, list[_Within], _Start, Design | None]:
     """RowSums and moments of all rows, and those rows that a large model begins with."""
     empty = reader.empty
     start: _Start | None = None
     within = [_Within.of(*one) for one in reader.shapes()]
-    total: Any = None
+    total: RowSums | None = None
     moments: Moments | None = None
     rows, kept = 0, []
     for part in _cut(parts(), reader.at_once):
@@ -174,7 +174,7 @@ def _pass(
         design = arrange(
             near, empty.names, empty.scales, offset, y - start.shift.sum(), np.ones(len(y)), nearer
         )
-        sums: Any = sums_of(design) if empty.is_large else dense_sums(design)
+        sums = sums_of(design)
         found = Moments.of(np.column_stack([X, offset, y, *(f.columns for f in factors)]))
         total = sums if total is None else total + sums
         moments = found if moments is None else moments + found

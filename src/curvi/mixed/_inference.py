@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,11 @@ from curvi._core.errors import InputError
 from curvi._core.threads import one_blas_thread
 from curvi.engine._recording import belongs
 from curvi.latent import (
+    GivenRest,
+    Iteration,
     Mixture,
     Proposal,
+    SummedModel,
     Weighted,
     explore,
     kernels,
@@ -26,13 +28,11 @@ from curvi.likelihoods import Likelihood
 from curvi.linalg import find_mode
 from curvi.mixed._conditional import integrate
 from curvi.mixed._design import Design, centred, merge_copies
-from curvi.mixed._exact import GaussianMarginal
 from curvi.mixed._hyper import Layout
-from curvi.mixed._large import fit_large
+from curvi.mixed._large import fit_large, summed_model
 from curvi.mixed._marginal import quadrature_possible
 from curvi.mixed._standard import in_units_of_table, standardised
-from curvi.mixed._sums import Summed, dense_sums
-from curvi.mixed._system import whitened
+from curvi.mixed._sums import Summed, sums_of
 from curvi.mixed._variational import Problem, find_hyper
 
 _LARGEST_QUADRATURE = 80  # remaining effects that importance sampling can correct
@@ -41,6 +41,8 @@ _FEWER = 256  # where one evaluation passes over many rows
 _ROWS = 4000
 _MORE, _TIMES = 0.8, 4  # below this share of effective points there are four times as many
 _MOST_STORED = 2e7  # numbers in the table of conditional covariances
+_FARTHEST = 30.0  # entry of theta, a logarithm or a tangent
+_NUMBERS_AT_ONCE = 5e5  # of systems side by side: they stay in the cache
 _RESAMPLE = 0.6  # share of effective points below which kernels are tried
 LEAST_ESS, _ENOUGH_ESS = 0.05, 0.3
 
@@ -111,11 +113,9 @@ def _gaussian(
 ) -> Fitted:  # fmt: skip
     levels = design.factors[0].levels
     if summed is None:
-        design, shift = centred(merge_copies(design))
-        summed = Summed(dense_sums(design), shift, design.y)
-    else:
-        shift = summed.shift
-    marginal = GaussianMarginal.of(design, layout, summed.dense)
+        design, shift = centred(design)
+        summed = Summed(sums_of(design), shift, design.y)
+    marginal = GaussianMarginal.of(design, layout, likelihood, summed)
     start = layout.start(likelihood.extra_start(summed.response))
     density = shared("density", marginal)
     mode, hessian, reached = find_mode(density, start)
@@ -128,7 +128,7 @@ def _gaussian(
         more = _sampled(marginal, outer, _TIMES * points, seed + 11)
         _, found, parts = again(outer, *more, seed + 13)
     rest, mean, covariance = parts
-    rest[:, : len(shift)] += shift
+    rest[:, : len(summed.shift)] += summed.shift
     return Fitted(
         found.points, found.weights, rest, mean, covariance, design.alias, found.log_ratios,
         found.log_mean_ratio, _settled(found, reached), 0,
@@ -160,34 +160,54 @@ def _sampled(
 ) -> tuple[Weighted, Parts]:
     """Weighted theta, and for each a draw of the rest, and mean and covariance of the levels."""
     size = len(outer.mean)
-    x = white_points(points, size + marginal.prior.size, seed)
+    x = white_points(points, size + len(marginal.given.rest), seed)
     theta, log_q = outer.at(x[:, :size])
-    parts = []
-    for start in range(0, points, marginal.at_once):
-        some = slice(start, start + marginal.at_once)
-        conditioned = shared("effects", partial(_conditioned, marginal))
-        parts.append(conditioned(theta[some], x[some, size:]))
+    conditioned = shared("effects", marginal.conditioned)
+    parts = [conditioned(theta[some], x[some, size:]) for some in marginal.model.at_once(points)]
     value, rest, mean, covariance = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return weigh(theta, value, log_q), (rest, mean, covariance)
 
 
-def _conditioned(
-    marginal: GaussianMarginal, theta: np.ndarray, x: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Log densities of theta, draws of the rest from standard normal x, moments of the levels."""
-    layout = marginal.layout
-    solved = marginal.system(np.clip(theta, -30.0, 30.0))
-    noise = np.einsum("dij,di->dj", np.linalg.inv(solved.rest_root), x)
-    # E[xi | u] = level mean - H^-1 C (u - mean), its covariance the inverse block
-    pulled = np.einsum("dgkp,dp->dgk", solved.coupling, noise)
-    turned = np.swapaxes(solved.level_root, -1, -2)
-    xi = solved.level_mean - (turned @ pulled[..., None])[..., 0]
-    roots = layout.scale_factors(theta)
-    others = [np.swapaxes(root, -1, -2) for root in roots[1:]]
-    rest = whitened(solved.rest_mean + noise, others, marginal.prior, theta.shape[:1])
-    scaled = roots[0][:, None] @ turned
-    mean = xi @ np.swapaxes(roots[0], -1, -2)
-    return marginal.value(theta, solved), rest, mean, scaled @ np.swapaxes(scaled, -1, -2)
+@dataclass(frozen=True)
+class GaussianMarginal:
+    """``log p(y, theta)`` of Gaussian responses, the effects integrated out, and these given it."""
+
+    model: SummedModel
+    given: GivenRest
+
+    @classmethod
+    def of(
+        cls, design: Design, layout: Layout, likelihood: Likelihood, summed: Summed
+    ) -> GaussianMarginal:
+        """The levels of the first factor are eliminated first, all other effects last."""
+        last = (0, *range(2, 1 + len(design.factors)))
+        model = summed_model(design, layout, likelihood, summed.sums, last)
+        model = replace(model, iteration=Iteration(numbers_at_once=_NUMBERS_AT_ONCE))
+        effects, width = model.assembly.effects[1], design.factors[0].size
+        return cls(model, GivenRest(model.assembly.pattern, effects, width))
+
+    def __call__(self, theta: np.ndarray) -> np.ndarray:
+        """``log p(y, theta)`` of many points."""
+        theta = np.clip(theta, -_FARTHEST, _FARTHEST)
+        value: np.ndarray = self.model.fit(theta).bound + self.model.assembly.log_prior(theta)
+        return value
+
+    def conditioned(self, theta: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Log densities, draws of the rest from standard normal x, moments of levels given it."""
+        model, given = self.model, self.given
+        theta = np.clip(theta, -_FARTHEST, _FARTHEST)
+        fitted, factor, mean = model.with_factor(theta)
+        noise = np.zeros(mean.shape)
+        noise[:, given.rest] = x  # the rest is eliminated last: its levels are at their means
+        drawn = mean + factor.sample(noise)
+        level_mean = drawn[:, given.levels].reshape(len(theta), -1, given.width)
+        covariance = given.covariances(model.values(theta, fitted))
+        value = fitted.bound + model.assembly.log_prior(theta)
+        # By rows, as a checkpoint returns them: sums over axes depend on the order in memory.
+        rest, level_mean, covariance = map(
+            np.ascontiguousarray, (drawn[:, given.rest], level_mean, covariance)
+        )
+        return value, rest, level_mean, covariance
 
 
 def _settled(found: Weighted, reached: bool) -> bool:

@@ -7,12 +7,12 @@ the posterior, each with draws of the effects.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from curvi._core.threads import one_blas_thread
 from curvi.engine._recording import remembered
@@ -29,13 +29,12 @@ from curvi.latent import (
     SiteModel,
     Star,
     SummedModel,
-    level_columns,
     root_of_precision,
 )  # fmt: skip
 from curvi.likelihoods import Likelihood
 from curvi.mixed._design import Design, Factor, taken
 from curvi.mixed._hyper import Layout
-from curvi.mixed._sums import Summed
+from curvi.mixed._sums import Summed, sums_of
 
 _DRAWS = 24  # of the effects at each point
 _MOST_STORED = 6e7  # numbers in the table of conditional means
@@ -55,24 +54,26 @@ def components_of(design: Design) -> list[Fixed | Groups]:
     )]  # fmt: skip
 
 
-def sums_of(design: Design) -> RowSums:
-    """All that a Gaussian model takes from its rows."""
-    parts = [level_columns(f.codes, f.columns, f.levels) for f in design.factors]
-    A = sparse.csr_array(sparse.hstack([sparse.csr_array(design.X), *parts]))
-    return RowSums.of(A, design.y - design.offset)
+def summed_model(
+    design: Design, layout: Layout, likelihood: Likelihood, sums: RowSums | None = None,
+    last: Sequence[int] = (),
+) -> SummedModel:  # fmt: skip
+    """The engine's model of a Gaussian design, from sums, which are taken if not given."""
+    sums = sums_of(design) if sums is None else sums
+    bare = components_of(taken(design, np.arange(0)))
+    begin = [1.0] * len(layout.extras)
+    assembly = Assembly(bare, layout.extras, begin, gram=sums.gram, last=last)
+    probes = _PROBES if assembly.pattern.numbers > _MANY_NUMBERS else 0
+    return SummedModel.given(assembly, likelihood, sums, probes=probes)
 
 
 def model_of(
     design: Design, layout: Layout, likelihood: Likelihood, sums: RowSums | None = None
 ) -> SiteModel:
-    """The engine's model of a design; of a Gaussian one from sums, which are taken if not given."""
-    extra_start = likelihood.extra_start(design.y) if sums is None else [1.0] * len(layout.extras)
+    """The engine's model of a design; of a Gaussian one from sums."""
     if likelihood.conjugate:
-        sums = sums_of(design) if sums is None else sums
-        bare = components_of(taken(design, np.arange(0)))
-        assembly = Assembly(bare, layout.extras, extra_start, gram=sums.gram)
-        probes = _PROBES if assembly.pattern.numbers > _MANY_NUMBERS else 0
-        return SummedModel.given(assembly, likelihood, sums, probes=probes)
+        return summed_model(design, layout, likelihood, sums)
+    extra_start = likelihood.extra_start(design.y)
     assembly = Assembly(components_of(design), layout.extras, extra_start)
     return SiteModel(assembly, likelihood, design.y, design.offset, design.trials)
 
@@ -232,7 +233,7 @@ def _beginning(
     rows = float(design.rows) if summed is None else summed.sums.rows
     if small.rows == rows:
         return part, mode, root_of_precision(-hessian)
-    whole = model_of(design, layout, likelihood, None if summed is None else summed.whole)
+    whole = model_of(design, layout, likelihood, None if summed is None else summed.sums)
     more = np.sqrt(_more(design, small, rows, layout))
     root = root_of_precision(-hessian * np.outer(more, more))
     mode, covariance = remembered("mode", partial(find_on_whole, whole), mode, root @ root.T)
