@@ -6,19 +6,20 @@ import warnings
 
 import numpy as np
 import pytest
-from pandas import read_csv
+from pandas import DataFrame, read_csv
 from scipy import integrate, special, stats
 
-from curvi.latent import white_points
+from curvi.latent import Integration, white_points
 from curvi.likelihoods import likelihood_of
 from curvi.linalg._modes import find_mode
 from curvi.mixed import MixedModel
 from curvi.mixed._conditional import integrate as integrate_model
 from curvi.mixed._design import merge_copies
 from curvi.mixed._hyper import Block, Layout
-from curvi.mixed._inference import GaussianMarginal
+from curvi.mixed._inference import GaussianMarginal, _hardly_known
 from curvi.mixed._large import fit_large, model_of
 from curvi.mixed._marginal import Marginal
+from curvi.mixed._posterior import weighted_moments
 from curvi.mixed._sums import Summed, sums_of
 from curvi.mixed._system import condition, prior_of, remaining_columns, statistics, whitened
 from curvi.mixed._variational import Problem, bound_and_slope, find_hyper, fit_effects
@@ -252,3 +253,56 @@ def test_points_that_few_others_outweigh_are_drawn_again_around_them(data_dir, s
         warnings.simplefilter("error")
         found = MixedModel(formula, random_state=seed).fit(frame)
     assert found.khat_ < 0.7
+
+
+def crossed_answers(rng, sds):
+    """Few binary rows for every effect of two factors."""
+    cells = np.argwhere(rng.random((120, 90)) < 0.06)
+    effects = [sd * rng.normal(size=count) for sd, count in zip(sds, (120, 90), strict=True)]
+    t = effects[0][cells[:, 0]] + effects[1][cells[:, 1]] - 0.5
+    y = rng.random(len(t)) < special.expit(t)
+    return DataFrame({"y": y, "r": cells[:, 0], "c": cells[:, 1]})
+
+
+def test_sds_of_a_large_crossed_table_are_those_of_a_lattice_and_not_of_the_bound(key):
+    """The bound alone places both sds too low."""
+    model = MixedModel("y ~ 1 + (1 | r) + (1 | c)", likelihood="bernoulli")
+    design, layout = model.design(crossed_answers(generator(key), (1.8, 1.5)))
+    likelihood = likelihood_of("bernoulli", None)
+    found = fit_large(design, layout, likelihood, seed=0)
+    mean, sd = weighted_moments(found["theta"], found["weights"])
+    given = model_of(design, layout, likelihood)
+    lattice = Integration()(given).lattice
+    wanted, spread = weighted_moments(lattice.points, lattice.weights)
+    assert (np.abs(mean - wanted) < 0.1 * spread).all()
+    assert (np.abs(np.log(sd / spread)) < 0.1).all()
+    plain = Integration(gap=lambda model, theta, _: np.zeros(len(theta)))(given).lattice
+    assert (plain.weights @ plain.points < wanted - 0.03 * spread).all()
+
+
+@pytest.mark.parametrize("sd", [0.0, 0.3])
+def test_a_hyperparameter_that_rows_hardly_determine_has_a_lattice(key, sd):
+    model = MixedModel("y ~ 1 + (1 | r) + (1 | c)", likelihood="bernoulli")
+    design, layout = model.design(crossed_answers(generator(key), (1.8, sd)))
+    likelihood = likelihood_of("bernoulli", None)
+    found = fit_large(design, layout, likelihood, seed=0)
+    lattice = Integration()(model_of(design, layout, likelihood)).lattice
+    mean, spread = weighted_moments(found["theta"], found["weights"])
+    wanted, width = weighted_moments(lattice.points, lattice.weights)
+    assert (np.abs(mean - wanted) < 0.05 * width).all()
+    np.testing.assert_allclose(spread, width, rtol=0.1)
+
+
+def test_factors_that_rows_hardly_tell_apart_are_named(key):
+    frame = crossed_answers(generator(key), (1.8, 1.0))
+    frame["x"] = np.arange(len(frame)) % 7.0
+    model = MixedModel("y ~ 1 + (1 + x | r) + (1 | c)", likelihood="bernoulli")
+    design, layout = model.design(frame)
+    theta = np.zeros((5, layout.size))
+    wide = {"r": [0, 1, 2], "c": [3]}
+    for name, places in wide.items():
+        for place in places:
+            moved = theta.copy()
+            moved[1:3, place] = 1.2, -1.2
+            assert _hardly_known(design, layout, np.full(5, 0.2), moved) == [name]
+    assert _hardly_known(design, layout, np.full(5, 0.2), theta) == []

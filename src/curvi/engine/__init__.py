@@ -13,6 +13,8 @@ from curvi.engine._problems import pick_rows as pick_rows
 from curvi.engine._problems import row_keys as row_keys
 from curvi.engine._problems import step_key as step_key
 from curvi.engine._problems import traced_objective as traced_objective
+from curvi.engine._recording import belongs as belongs
+from curvi.engine._recording import remembered as remembered
 
 __all__ = [
     "Budget",

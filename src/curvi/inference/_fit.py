@@ -342,10 +342,7 @@ class _Call(NamedTuple):
 def _judged(
     call: _Call, grown: Grown, first: FirstRun, climbing: Callable[[FitResult], FitResult] | None
 ) -> FitResult:
-    """The result, judged on fresh draws, and corrected by a ladder.
-
-    A first Ctrl-C leaves that out, a second one raises.
-    """
+    """The result, judged on fresh draws, and corrected by a ladder, which Ctrl-C leaves out."""
     unjudged = call.result(grown, Outcome.INTERRUPTED, _UNJUDGED)
     with Phase("checking"):
         try:

@@ -87,8 +87,10 @@ class Assembly:
 
     def of(self, components: Sequence[Component]) -> Assembly:
         """Other components, such as the same ones with more rows, with all else as it is."""
-        more = {"dense": self._dense, "difference": self.difference}
-        return Assembly(components, self.extras, self._extra_start, **more)
+        return Assembly(
+            components, self.extras, self._extra_start, dense=self._dense,
+            difference=self.difference,
+        )  # fmt: skip
 
     def _check(self) -> None:
         rows = [c.A.shape[0] for c in self.components]

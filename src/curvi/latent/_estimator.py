@@ -12,9 +12,8 @@ from sklearn.base import BaseEstimator
 from curvi._core import validation
 from curvi._core.errors import InputError, Interrupted, NotConvergedWarning, Outcome, warn_user
 from curvi._core.memory import require_memory
-from curvi.diagnostics._verdict import summary_table
-from curvi.engine import hooks_for, opened
-from curvi.engine._recording import belongs
+from curvi.diagnostics import summary_table
+from curvi.engine import belongs, hooks_for, opened
 from curvi.latent._assembly import Assembly
 from curvi.latent._component import Component
 from curvi.latent._integral import Integration

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import special
 
 from curvi._core.meshes import divided
-from curvi.engine._recording import remembered
+from curvi.engine import remembered
 from curvi.linalg import Density
 
 _ARM = 2.0  # sds from the mode where its sides are measured

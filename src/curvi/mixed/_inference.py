@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from curvi._core.errors import InputError
 from curvi._core.threads import one_blas_thread
-from curvi.engine._recording import belongs
+from curvi.engine import belongs
 from curvi.latent import (
     GivenRest,
     Iteration,
@@ -234,6 +235,19 @@ def _quadrature(problem: Problem, points: int | None, seed: int) -> Fitted:
     )  # fmt: skip
 
 
+def _hardly_known(
+    design: Design, layout: Layout, weights: np.ndarray, theta: np.ndarray, most: float = 0.5
+) -> list[str]:
+    """Factors of which a hyperparameter is too wide for a normal density on a few points."""
+    spread, out, at = np.sqrt(weights @ (theta - weights @ theta) ** 2), [], 0
+    for factor, blocks in zip(design.factors, layout.factors, strict=True):
+        count = sum(block.parameters for block in blocks)
+        if spread[at : at + count].max() > most:
+            out.append(factor.name)
+        at += count
+    return out
+
+
 def _large(
     design: Design, layout: Layout, likelihood: Likelihood, seed: int,
     summed: Summed | None = None,
@@ -244,18 +258,27 @@ def _large(
     if exact and summed is None:
         design, shift = centred(design)
     found = fit_large(design, layout, likelihood, seed=seed, summed=summed)
+    on_lattice = found.pop("on_lattice")
     found["rest"][:, : len(shift)] += shift
     first = design.factors[0]
-    notes = (
+    notes: tuple[str, ...] = (
         ()
         if exact
         else (
             f"The model has {first.size} effects per level of {first.name} and "
             f"{found['rest'].shape[1]} others, too many for quadrature with importance sampling: "
-            "the posterior of effects is a Gaussian, and sds of groups with few rows may be off.",
+            "the posterior of effects is a Gaussian given the hyperparameters, whose likelihood is "
+            "corrected for that to second order.",
         )
     )
+    points = "a lattice" if on_lattice else "a design of points"
+    vague = [] if on_lattice else _hardly_known(design, layout, found["weights"], found["theta"])
+    if vague:
+        notes += (
+            f"The rows hardly determine how much {' and '.join(vague)} differ: intervals of such "
+            "sds come from few points and are rough.",
+        )
     return Fitted(
-        **found, method=f"{method} given hyperparameters; a design of points for them",
+        **found, method=f"{method} given hyperparameters; {points} for them",
         warnings=notes,
     )  # fmt: skip

@@ -1,8 +1,10 @@
 """Models with many random effects: the latent Gaussian engine, and a design of points for theta.
 
-The log marginal of theta is exact for Gaussian responses; otherwise it is the variational bound.
+The log marginal of theta is exact for Gaussian responses; otherwise it is the variational bound
+and what it misses, to second order.
 An ascent on a part of the table finds where to begin; on the whole table, points on a star carry
-the posterior, each with draws of the effects.
+the posterior, each with draws of the effects. Where the rows hardly determine a hyperparameter, a
+lattice takes the place of the star.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ from typing import Any
 import numpy as np
 
 from curvi._core.threads import one_blas_thread
-from curvi.engine._recording import remembered
+from curvi.engine import remembered
 from curvi.latent import (
     Ascent,
     Assembly,
     Fixed,
+    Gap,
     GivenRest,
     Groups,
+    Integration,
     Iteration,
     Parabolas,
     RowSums,
@@ -41,6 +45,7 @@ _MOST_STORED = 6e7  # numbers in the table of conditional means
 _SMALL_ROWS = 40_000
 _NEAR = 0.25  # sds that the mode may be from the centre of the star
 _PROBES, _MANY_NUMBERS = 32, 5e6  # traces of large factors are estimated
+_MOST_ON_LATTICE = 3  # hyperparameters
 _ROUGH = 1e-3  # accuracy of sites on the way to the mode
 
 
@@ -161,12 +166,15 @@ class Points:
         half = np.random.default_rng(seed).standard_normal((assembly.size, count // 2))
         self.noise = np.concatenate([half, -half], axis=1)
         self.scale = np.ones((len(self.given.rest), 1))
+        self.gap = Gap()
 
     def __call__(self, theta: np.ndarray, near: Drawn | None) -> tuple[float, Drawn]:
         """Log density, and draws."""
         model, point, some = self.model, theta[None], self.given.rest
         fitted, factor, mean = model.with_factor(point, None if near is None else near.fitted.sites)
         value = float(fitted.bound[0] + model.assembly.log_prior(point)[0])
+        if not model.likelihood.conjugate:
+            value += float(self.gap(model, point, fitted)[0])
         with one_blas_thread():
             moves = factor.sample(self.noise[None])[0, some]
             if near is None:
@@ -209,6 +217,12 @@ def fit_large(
     weights = star.weights(values)
     log_det = float(np.linalg.slogdet(root)[1])
     near = bool(np.abs(seen.shift / seen.sds).max() < 2 * _NEAR)
+    evidence = float(values[0] + log_det + 0.5 * len(mode) * np.log(2 * np.pi))
+    wide = _is_wide(thetas, weights) or not near
+    on_lattice = wide and not likelihood.conjugate and len(mode) <= _MOST_ON_LATTICE
+    if on_lattice:
+        points, thetas, weights, evidence, near = _on_lattice(model, design, draws, seed)
+        draws = len(points[0].rest)
     covariances = np.stack([point.level_covariance for point in points])
     return {
         "theta": np.repeat(thetas, draws, axis=0), "weights": np.repeat(weights / draws, draws),
@@ -216,9 +230,34 @@ def fit_large(
         "level_mean": np.concatenate([point.level_mean for point in points]),
         "level_covariance": np.repeat(covariances, draws, axis=0),
         "alias": np.arange(first.levels), "log_ratios": np.zeros(0),
-        "log_evidence": float(values[0] + log_det + 0.5 * len(mode) * np.log(2 * np.pi)),
+        "log_evidence": evidence, "on_lattice": on_lattice,
         "converged": near and all(point.converged for point in points), "steps": len(points),
     }  # fmt: skip
+
+
+def _is_wide(thetas: np.ndarray, weights: np.ndarray, most: float = 0.25) -> bool:
+    """Whether a log sd may be too far from normal for a star: the rows hardly determine it."""
+    centred = thetas - weights @ thetas
+    return bool(np.sqrt(weights @ centred**2).max() > most)
+
+
+def _on_lattice(
+    model: SiteModel, design: Design, draws: int, seed: int, least: float = 2e-3
+) -> tuple[list[Drawn], np.ndarray, np.ndarray, float, bool]:
+    """Draws at the points of a lattice, their weights, the log evidence, and whether it is whole.
+
+    ``least``: weights below this share of the largest are left out.
+    """
+    lattice = Integration()(model, seed=seed).lattice
+    order = np.argsort(-lattice.weights, kind="stable")
+    some = order[lattice.weights[order] > least * lattice.weights.max()]
+    draws = max(2, 2 * round(draws * 5 / len(some) / 2))
+    evaluate, found = Points(model, design, draws, seed), list[Drawn]()
+    for theta in lattice.points[some]:
+        found.append(evaluate(theta, found[0] if found else None)[1])
+    weights = lattice.weights[some] / lattice.weights[some].sum()
+    complete = lattice.complete
+    return found, lattice.points[some], weights, lattice.log_integral, complete
 
 
 def _beginning(

@@ -11,8 +11,7 @@ from sklearn.base import BaseEstimator
 from curvi._core import validation
 from curvi._core.errors import InputError, Interrupted, NotConvergedWarning, Outcome, warn_user
 from curvi._core.memory import require_memory
-from curvi.engine import hooks_for, opened
-from curvi.engine._recording import belongs
+from curvi.engine import belongs, hooks_for, opened
 from curvi.io import SavedEstimator
 from curvi.latent import Band, Integral, Integration, LatentPosterior, Lattice
 from curvi.likelihoods import Likelihood, likelihood_of

@@ -22,12 +22,12 @@ from curvi.engine import (
     Budget,
     ObjectiveProblem,
     Resources,
+    belongs,
     hooks_for,
     run,
     step_key,
     traced_objective,
 )
-from curvi.engine._recording import belongs
 from curvi.solvers import KFAC, Averaged, FirstOrder, HessianFree, Method
 from curvi.vae._markov import Batch, MarkovObjective
 from curvi.vae._markov_flat import flattened

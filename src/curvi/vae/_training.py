@@ -19,8 +19,7 @@ from curvi._core.compilation import SizedJit, compiled
 from curvi._core.errors import InputError, Interrupted, Outcome
 from curvi._core.run import Clock
 from curvi._core.threads import one_blas_thread
-from curvi.engine import Budget, Resources, StepInfo, hooks_for, run, traced_objective
-from curvi.engine._recording import belongs
+from curvi.engine import Budget, Resources, StepInfo, belongs, hooks_for, run, traced_objective
 from curvi.objective import Stream
 from curvi.solvers import Method
 from curvi.vae._epochs import EpochProblem, ShuffledRows, shuffling_multipliers, stored_rows
