@@ -19,10 +19,10 @@ pytestmark = pytest.mark.float64_only
 
 SLICES = {"glm", "mixed", "vae", "sequences"}
 CEILINGS = {
-    "files": 307,
-    "lines of code": 36663,
-    "numeric constants of modules": 168,
-    "imports of private modules across rooms": 16,
+    "files": 321,
+    "lines of code": 40723,
+    "numeric constants of modules": 157,
+    "imports of private modules across rooms": 10,
     "imports between slices": 0,
     "files that name KeyboardInterrupt": 3,
 }
