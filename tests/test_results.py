@@ -35,10 +35,12 @@ ENGINE = ("diagnostics", "engine", "families", "inference", "linalg", "objective
 # The rooms whose change may move a record; "reproduction/NAME" stands for a folder or a file there.
 MEASURED = {
     "cold_start": ENGINE, "conjugate": ENGINE, "draws": ("families", "objective"),
-    "groups": ENGINE, "import": ("_core",), "mixed": ("latent", "linalg", "mixed"), "music": ("vae",),
+    "groups": ENGINE, "import": ("_core",), "mixed": ("latent", "linalg", "mixed"),
+    "music": ("vae",),
     "music_methods": ("vae",), "paper_methods": ("solvers",), "policies": ("solvers",),
     "posteriors": ENGINE, "products": ("linalg", "objective"), "regression": ("glm",),
-    "rows": ("glm", "objective"), "scale": ("engine", "vae"), "sequences": ("latent", "linalg", "sequences"),
+    "rows": ("glm", "objective"), "scale": ("engine", "vae"),
+    "sequences": ("latent", "linalg", "sequences"),
     "trust": ENGINE, "trust_region": ("linalg", "solvers"), "vae": ("vae",),
     "vae_settings": ("vae",), "cg_steps": ("solvers",), "coefficients": ("glm", "solvers"),
     "concentration": ("paper/concentration",), "plateau": ("solvers",),

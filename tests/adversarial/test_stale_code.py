@@ -267,7 +267,9 @@ def test_caches_can_be_cleared_and_are_when_they_are_full(dtype, monkeypatch):
     assert num_compiled() > before
     cleared = []
     monkeypatch.setattr(compilation, "clear_caches", lambda: cleared.append(1))
-    monkeypatch.setattr(compilation, "_used", set(range(compilation._KEPT)))
+    monkeypatch.setattr(
+        compilation, "_used", set(range(compilation.count_use.__kwdefaults__["most"]))
+    )
     trace(lambda x: x**11, jnp.zeros((), dtype))
     assert cleared
 

@@ -271,10 +271,9 @@ def network(seed):
 @pytest.mark.filterwarnings("ignore::curvi.MisfitWarning")
 def test_where_the_first_q_is_lost_another_start_answers(key):
     seed = seed_of(key)
-    ladder = tuple(rung for rung in LADDER if not isinstance(rung, FreshStart))
     with pytest.raises(curvi.NumericalError, match="Diverged"):
         curvi.fit(network(seed), progress=False, seed=seed, ladder=())
-    result = curvi.fit(network(seed), progress=False, seed=seed, ladder=(FreshStart(), *ladder))
+    result = curvi.fit(network(seed), progress=False, seed=seed, ladder=(FreshStart(), HMC()))
     assert result.rungs[0].note == "failed"
     assert result.correction is not None
     assert "The first q was lost (DIVERGED)" in result.message

@@ -91,6 +91,15 @@ class Evaluation:
         return float(values[0]), slopes[0], 0.5 * (hessian + hessian.T)
 
 
+class Tried(NamedTuple):
+    """Points of a proposal, what was kept of each, their Pareto k, and whether they stand."""
+
+    found: Weighted
+    kept: SiteFit
+    khat: float
+    stands: bool
+
+
 @dataclass(frozen=True)
 class Integration:
     """Integrates over the hyperparameters of a model.
@@ -188,19 +197,28 @@ class Integration:
     ) -> Lattice:
         size = len(start)
         mode, hessian, _ = find_mode(evaluate.values, start, local=evaluate.local)
-        proposal = self._fitted(evaluate, two_piece(evaluate.values, mode, -hessian), seed)
+        wide = two_piece(evaluate.values, mode, -hessian)
         count = min(self.draws, self._most(model))
-        points, log_q = proposal.at(white_points(count, size, seed + self.rounds))
+        tried = self._weighed(evaluate, self._fitted(evaluate, wide, seed), count, seed)
+        if not tried.stands and size <= self.few:  # kernels have the tails that it has seen
+            again = self._weighed(evaluate, kernels(tried.found, wide), count, seed + 1)
+            tried = max(tried, again, key=lambda one: (one.stands, one.found.ess))
+        found, kept, khat, stands = tried
+        use = found.weights > np.finfo(np.float32).eps * found.weights.max()
+        kept = jax.tree.map(lambda a: a[use], kept)
+        weights = found.weights[use] / found.weights[use].sum()
+        given = found.points[use], weights, found.log_mean_ratio, kept, mode
+        return Lattice(*given, complete=stands, khat=khat)
+
+    def _weighed(self, evaluate: Evaluation, proposal: Any, count: int, seed: int) -> Tried:
+        """Points of a proposal, and whether they can stand for the density."""
+        points, log_q = proposal.at(white_points(count, len(proposal.mean), seed + self.rounds))
         values, kept = evaluate(points)
         found = weigh(points, values, log_q)
         khat = float(smoothed_weights(found.log_ratios).khat)
         enough = khat <= self.worst_khat and found.ess >= self.least_points
-        stands = enough or found.ess > 0.5 * count  # the largest weights then carry little
-        use = found.weights > np.finfo(np.float32).eps * found.weights.max()
-        kept = jax.tree.map(lambda a: a[use], kept)
-        weights = found.weights[use] / found.weights[use].sum()
-        given = points[use], weights, found.log_mean_ratio, kept, mode
-        return Lattice(*given, complete=bool(stands), khat=khat)
+        # With half of the points effective, the largest weights carry little.
+        return Tried(found, kept, khat, bool(enough or found.ess > 0.5 * count))
 
     def _fitted(self, evaluate: Evaluation, wide: Proposal, seed: int) -> Any:
         """The proposal whose moments are those of the density, as its own points tell them."""
