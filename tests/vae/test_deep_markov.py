@@ -133,7 +133,9 @@ def layer_jacobians(layered, params, batch, key):
     return inputs, deltas
 
 
-@pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian"])
+@pytest.mark.parametrize(
+    "likelihood", [pytest.param("bernoulli", marks=pytest.mark.slow), "gaussian"]
+)
 def test_the_layers_of_all_steps_make_up_the_gauss_newton_matrix(key, likelihood):
     """J = sum over rows of a times the derivative in the tap of the row, so J' J is the matrix.
 

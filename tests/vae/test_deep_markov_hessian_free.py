@@ -70,6 +70,7 @@ def loops(jaxpr):
     )
 
 
+@pytest.mark.slow
 def test_a_hessian_free_step_has_few_loops_over_time(key):
     """Two samples, three products, one value: with branches for three lengths there were 92."""
     rng = generator(key)
