@@ -29,16 +29,45 @@ from curvi.mixed._marginal import Levels, Marginal
 from curvi.mixed._system import condition, whitened
 from curvi.mixed._variational import Problem, Variational
 
-_NUMBERS_AT_ONCE = 2**21
-_WIDER = 0.25
-_ENOUGH = 0.6  # share of effective points below which hyperparameters are sampled again
-_GAIN = 0.01  # nats that Newton steps may leave: weights correct them
-_SHORTEST = 1e-3
-_FAR = 0.5  # entries of theta from where the exact mode of u was taken
-_STEP = 0.1  # of theta, in differences of modes
-_EXACT_TO = 2e-3  # nats of the log likelihood that the rule of few nodes may lose
 _COUNTS = {1: (7, 9, 11, 15, 21), 2: (5, 7, 9, 11), 3: (5, 7)}
 _REFERENCE = {1: 31, 2: 15, 3: 9}
+
+
+@dataclass(frozen=True)
+class ExactMode:
+    """How the proposal for the remaining effects is moved to the exact mode.
+
+    Attributes
+    ----------
+    numbers_at_once : int
+        Of systems side by side.
+    wider : float
+        Sds of the proposal beyond those of the curvature, over the root of its dimension.
+    enough : float
+        Share of effective points below which hyperparameters are sampled again.
+    gain : float
+        Nats that Newton steps may leave: weights correct them.
+    shortest : float
+        Part of a Newton step.
+    far : float
+        Entries of theta from where the exact mode was taken, beyond which it is taken again.
+    step : float
+        Of theta, in differences of modes.
+    exact_to : float
+        Nats of the log likelihood that a rule of few nodes may lose.
+    """
+
+    numbers_at_once: int = 2**21
+    wider: float = 0.25
+    enough: float = 0.6
+    gain: float = 0.01
+    shortest: float = 1e-3
+    far: float = 0.5
+    step: float = 0.1
+    exact_to: float = 2e-3
+
+
+EXACT = ExactMode()
 
 
 @dataclass(frozen=True)
@@ -55,7 +84,7 @@ class Conditional:
         """Mean and covariance root of u that the sites imply, in the units of the columns."""
         problem = self.marginal.problem
         width = problem.prior.size * (problem.prior.size + problem.design.factors[0].levels)
-        at_once = max(1, _NUMBERS_AT_ONCE // width)
+        at_once = max(1, EXACT.numbers_at_once // width)
         means, roots = [], []
         for start in range(0, len(theta), at_once):
             part = theta[start : start + at_once]
@@ -79,7 +108,7 @@ class Conditional:
     @property
     def width(self) -> float:
         """Factor of the proposal's sds: a wider one keeps weights of the tails small."""
-        return 1 + _WIDER / np.sqrt(self.marginal.problem.prior.size)
+        return 1 + EXACT.wider / np.sqrt(self.marginal.problem.prior.size)
 
     def laplace(self, theta: np.ndarray) -> np.ndarray:
         """Laplace's approximation of ``log p(y, theta)``."""
@@ -104,7 +133,7 @@ def exact_conditional(marginal: Marginal, theta: np.ndarray) -> Conditional:
     slope = np.zeros((len(theta), len(u)))
     for k in range(len(theta)):
         step = np.zeros(len(theta))
-        step[k] = _STEP
+        step[k] = EXACT.step
         ends = np.stack([theta + step, theta - step])
         sites = plain.of_sites(ends)[0]
         modes = []
@@ -112,7 +141,7 @@ def exact_conditional(marginal: Marginal, theta: np.ndarray) -> Conditional:
             at = u + site - mean
             gradient, curvature = marginal.slope_and_precision(np.concatenate([end, at]))
             modes.append(at + _solve(curvature, gradient) - site)
-        slope[k] = (modes[0] - modes[1]) / (2 * _STEP)
+        slope[k] = (modes[0] - modes[1]) / (2 * EXACT.step)
     return Conditional(marginal, theta, u - mean, slope, np.linalg.solve(root, exact))
 
 
@@ -126,10 +155,10 @@ def _mode_of_rest(
     for _ in range(most):
         gradient, precision = marginal.slope_and_precision(np.concatenate([theta, u]))
         step = _solve(precision, gradient)
-        if gradient @ step < _GAIN:
+        if gradient @ step < EXACT.gain:
             break
         length = 1.0
-        while length > _SHORTEST:
+        while length > EXACT.shortest:
             trial = float(marginal(np.concatenate([theta, u + length * step])[None])[0])
             if trial > value:
                 break
@@ -154,7 +183,7 @@ def marginal_with_few_nodes(problem: Problem, theta: np.ndarray, fitted: Variati
     exact = reference(at)[0]
     for count in _COUNTS[size]:
         trial = Marginal.of(problem, fitted, count)
-        if abs(trial(at)[0] - exact) < _EXACT_TO:
+        if abs(trial(at)[0] - exact) < EXACT.exact_to:
             return trial
     return reference
 
@@ -177,14 +206,16 @@ def integrate(
     proposal = exact_conditional(marginal, theta)
     density = shared("density", proposal.laplace)
     mode, hessian, reached = find_mode(density, theta, tolerance=1e-2, most=20)
-    if np.abs(mode - theta).max() > _FAR:  # the exact curvature of u belongs to another theta
+    if np.abs(mode - theta).max() > EXACT.far:  # the exact curvature of u belongs to another theta
         proposal = exact_conditional(marginal, mode)
         density = shared("density", proposal.laplace)
         mode, hessian, reached = find_mode(density, mode, tolerance=1e-2, most=20)
     wide = two_piece(density, mode, -hessian)
     outer = explore(density, wide, seed=seed + 1)
     found, levels = _sampled(proposal, outer, count, seed)
-    if found.ess < _ENOUGH * count:  # Laplace misjudged the tails: take kernels of exact weights
+    if (
+        found.ess < EXACT.enough * count
+    ):  # Laplace misjudged the tails: take kernels of exact weights
         points = replace(found, points=found.points[:, : len(mode)])
         again = _sampled(proposal, kernels(points, wide), count, seed + 7)
         if again[0].ess > found.ess:

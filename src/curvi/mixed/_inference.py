@@ -36,16 +36,54 @@ from curvi.mixed._standard import in_units_of_table, standardised
 from curvi.mixed._sums import Summed, sums_of
 from curvi.mixed._variational import Problem, find_hyper
 
-_LARGEST_QUADRATURE = 80  # remaining effects that importance sampling can correct
-_POINTS = 1024
-_FEWER = 256  # where one evaluation passes over many rows
-_ROWS = 4000
-_MORE, _TIMES = 0.8, 4  # below this share of effective points there are four times as many
-_MOST_STORED = 2e7  # numbers in the table of conditional covariances
-_FARTHEST = 30.0  # entry of theta, a logarithm or a tangent
-_NUMBERS_AT_ONCE = 5e5  # of systems side by side: they stay in the cache
-_RESAMPLE = 0.6  # share of effective points below which kernels are tried
-LEAST_ESS, _ENOUGH_ESS = 0.05, 0.3
+
+@dataclass(frozen=True)
+class Sampling:
+    """How hyperparameters and few remaining effects are importance-sampled.
+
+    Attributes
+    ----------
+    largest_rest : int
+        Remaining effects that importance sampling can correct.
+    points : int
+        Unless the user chooses.
+    fewer : int
+        Where one evaluation passes over many rows.
+    rows : int
+        That are many.
+    more : float
+        Share of effective points below which there are more of them.
+    times : int
+        How many times as many.
+    stored : float
+        Numbers in the table of conditional covariances, at most.
+    farthest : float
+        Entry of theta, a logarithm or a tangent.
+    numbers_at_once : float
+        Of systems side by side: they stay in the cache.
+    resample : float
+        Share of effective points below which kernels are tried.
+    least_ess : float
+        Share of effective points below which an answer does not stand.
+    enough_ess : float
+        And above which it does, wherever a search for a mode has ended.
+    """
+
+    largest_rest: int = 80
+    points: int = 1024
+    fewer: int = 256
+    rows: int = 4000
+    more: float = 0.8
+    times: int = 4
+    stored: float = 2e7
+    farthest: float = 30.0
+    numbers_at_once: float = 5e5
+    resample: float = 0.6
+    least_ess: float = 0.05
+    enough_ess: float = 0.3
+
+
+SAMPLING = Sampling()
 
 
 @dataclass(frozen=True)
@@ -99,11 +137,11 @@ def _fit_standard(
         return _large(design, layout, likelihood, seed, summed)
     with one_blas_thread():
         if likelihood.conjugate:
-            return _gaussian(design, layout, likelihood, points or _POINTS, seed, summed)
+            return _gaussian(design, layout, likelihood, points or SAMPLING.points, seed, summed)
         merged = merge_copies(design)
         rest = merged.remaining
         problem = Problem.of(merged, layout, likelihood)
-        if rest > _LARGEST_QUADRATURE or not quadrature_possible(problem):
+        if rest > SAMPLING.largest_rest or not quadrature_possible(problem):
             return _large(design, layout, likelihood, seed)
         return _quadrature(problem, points, seed)
 
@@ -124,9 +162,9 @@ def _gaussian(
     outer = explore(density, wide, seed=seed)
     again = partial(_concentrated, marginal, wide)
     outer, found, parts = again(outer, *_sampled(marginal, outer, points, seed + 1), seed + 7)
-    stored = _TIMES * points * levels * design.factors[0].size ** 2
-    if found.ess < _MORE * points and stored < _MOST_STORED:
-        more = _sampled(marginal, outer, _TIMES * points, seed + 11)
+    stored = SAMPLING.times * points * levels * design.factors[0].size ** 2
+    if found.ess < SAMPLING.more * points and stored < SAMPLING.stored:
+        more = _sampled(marginal, outer, SAMPLING.times * points, seed + 11)
         _, found, parts = again(outer, *more, seed + 13)
     rest, mean, covariance = parts
     rest[:, : len(summed.shift)] += summed.shift
@@ -149,7 +187,7 @@ def _concentrated(
     More points reach further into tails than a proposal has shown before.
     """
     points = len(found.weights)
-    if found.ess >= _RESAMPLE * points:
+    if found.ess >= SAMPLING.resample * points:
         return outer, found, parts
     local = kernels(found, wide)
     again, others = _sampled(marginal, local, points, seed)
@@ -183,20 +221,20 @@ class GaussianMarginal:
         """The levels of the first factor are eliminated first, all other effects last."""
         last = (0, *range(2, 1 + len(design.factors)))
         model = summed_model(design, layout, likelihood, summed.sums, last)
-        model = replace(model, iteration=Iteration(numbers_at_once=_NUMBERS_AT_ONCE))
+        model = replace(model, iteration=Iteration(numbers_at_once=SAMPLING.numbers_at_once))
         effects, width = model.assembly.effects[1], design.factors[0].size
         return cls(model, GivenRest(model.assembly.pattern, effects, width))
 
     def __call__(self, theta: np.ndarray) -> np.ndarray:
         """``log p(y, theta)`` of many points."""
-        theta = np.clip(theta, -_FARTHEST, _FARTHEST)
+        theta = np.clip(theta, -SAMPLING.farthest, SAMPLING.farthest)
         value: np.ndarray = self.model.fit(theta).bound + self.model.assembly.log_prior(theta)
         return value
 
     def conditioned(self, theta: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, ...]:
         """Log densities, draws of the rest from standard normal x, moments of levels given it."""
         model, given = self.model, self.given
-        theta = np.clip(theta, -_FARTHEST, _FARTHEST)
+        theta = np.clip(theta, -SAMPLING.farthest, SAMPLING.farthest)
         fitted, factor, mean = model.with_factor(theta)
         noise = np.zeros(mean.shape)
         noise[:, given.rest] = x  # the rest is eliminated last: its levels are at their means
@@ -214,14 +252,14 @@ class GaussianMarginal:
 def _settled(found: Weighted, reached: bool) -> bool:
     """Whether the answer stands: weights judge it better than the search for a mode."""
     share = found.ess / len(found.weights)
-    return bool(share > _ENOUGH_ESS or (reached and share > LEAST_ESS))
+    return bool(share > SAMPLING.enough_ess or (reached and share > SAMPLING.least_ess))
 
 
 def _quadrature(problem: Problem, points: int | None, seed: int) -> Fitted:
     layout, likelihood, design = problem.layout, problem.likelihood, problem.design
     start = layout.start(likelihood.extra_start(design.y))
     theta, fitted, reached = find_hyper(problem, start)
-    count = points or (_FEWER if design.rows > _ROWS else _POINTS)
+    count = points or (SAMPLING.fewer if design.rows > SAMPLING.rows else SAMPLING.points)
     found = integrate(problem, theta, fitted, count=count, seed=seed)
     size = layout.size
     at, levels = found.weighted.points, found.levels

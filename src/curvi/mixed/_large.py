@@ -40,13 +40,42 @@ from curvi.mixed._design import Design, Factor, taken
 from curvi.mixed._hyper import Layout
 from curvi.mixed._sums import Summed, sums_of
 
-_DRAWS = 24  # of the effects at each point
-_MOST_STORED = 6e7  # numbers in the table of conditional means
-_SMALL_ROWS = 40_000
-_NEAR = 0.25  # sds that the mode may be from the centre of the star
-_PROBES, _MANY_NUMBERS = 32, 5e6  # traces of large factors are estimated
-_MOST_ON_LATTICE = 3  # hyperparameters
-_ROUGH = 1e-3  # accuracy of sites on the way to the mode
+
+@dataclass(frozen=True)
+class LargeModels:
+    """How models with many random effects are integrated.
+
+    Attributes
+    ----------
+    draws : int
+        Of the effects at each point of theta.
+    stored : float
+        Numbers in the table of conditional means, at most.
+    small_rows : int
+        Rows of the part on which an ascent begins.
+    near : float
+        Sds that the mode may be from the centre of the star.
+    probes : int
+        With which traces of large factors are estimated.
+    many_numbers : float
+        Of a factor that is large.
+    on_lattice : int
+        Hyperparameters that a lattice can integrate.
+    rough : float
+        Accuracy of sites on the way to the mode.
+    """
+
+    draws: int = 24
+    stored: float = 6e7
+    small_rows: int = 40_000
+    near: float = 0.25
+    probes: int = 32
+    many_numbers: float = 5e6
+    on_lattice: int = 3
+    rough: float = 1e-3
+
+
+LARGE = LargeModels()
 
 
 def components_of(design: Design) -> list[Fixed | Groups]:
@@ -68,7 +97,7 @@ def summed_model(
     bare = components_of(taken(design, np.arange(0)))
     begin = [1.0] * len(layout.extras)
     assembly = Assembly(bare, layout.extras, begin, gram=sums.gram, last=last)
-    probes = _PROBES if assembly.pattern.numbers > _MANY_NUMBERS else 0
+    probes = LARGE.probes if assembly.pattern.numbers > LARGE.many_numbers else 0
     return SummedModel.given(assembly, likelihood, sums, probes=probes)
 
 
@@ -83,7 +112,7 @@ def model_of(
     return SiteModel(assembly, likelihood, design.y, design.offset, design.trials)
 
 
-def part_of(design: Design, total: int | None = None, most: int = _SMALL_ROWS) -> Design:
+def part_of(design: Design, total: int | None = None, most: int = LARGE.small_rows) -> Design:
     """Rows whose levels are all among the first of a share of the levels of every factor.
 
     ``total`` is the number of all rows, where the design has a block of them; then the levels
@@ -124,7 +153,7 @@ def find_on_whole(
     model: SiteModel, start: np.ndarray, covariance: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mode and about the covariance there, from those of a part."""
-    near_enough = Ascent(tolerance=len(start) * _NEAR**2)  # a star says where else the mode is
+    near_enough = Ascent(tolerance=len(start) * LARGE.near**2)  # a star says where else the mode is
     mode = near_enough.mode(_rough(model), start, covariance)
     return mode.theta, mode.covariance
 
@@ -132,7 +161,7 @@ def find_on_whole(
 def _rough(model: SiteModel) -> SiteModel:
     if model.likelihood.conjugate:
         return model
-    return replace(model, iteration=Iteration(accuracy=_ROUGH))
+    return replace(model, iteration=Iteration(accuracy=LARGE.rough))
 
 
 def _more(design: Design, part: Design, rows: float, layout: Layout) -> np.ndarray:
@@ -196,7 +225,7 @@ def fit_large(
     model, mode, root = _beginning(design, layout, likelihood, summed)
     first, count = design.factors[0], 2 * len(mode) + 1
     stored = count * first.levels * first.size**2
-    draws = int(np.clip(_MOST_STORED // stored, 2, _DRAWS)) // 2 * 2
+    draws = int(np.clip(LARGE.stored // stored, 2, LARGE.draws)) // 2 * 2
     star = Star(Points(model, design, draws, seed))
     found: list[Any] = []
 
@@ -207,7 +236,7 @@ def fit_large(
 
     seen = Parabolas(*remembered("star", around, mode, root))
     for _ in range(3):
-        if not seen.far(_NEAR):
+        if not seen.far(LARGE.near):
             break
         mode, root = mode + root @ seen.shift, root * seen.sds
         seen = Parabolas(*remembered("star", around, mode, root))
@@ -216,10 +245,10 @@ def fit_large(
     points, thetas, values, _ = found
     weights = star.weights(values)
     log_det = float(np.linalg.slogdet(root)[1])
-    near = bool(np.abs(seen.shift / seen.sds).max() < 2 * _NEAR)
+    near = bool(np.abs(seen.shift / seen.sds).max() < 2 * LARGE.near)
     evidence = float(values[0] + log_det + 0.5 * len(mode) * np.log(2 * np.pi))
     wide = _is_wide(thetas, weights) or not near
-    on_lattice = wide and not likelihood.conjugate and len(mode) <= _MOST_ON_LATTICE
+    on_lattice = wide and not likelihood.conjugate and len(mode) <= LARGE.on_lattice
     if on_lattice:
         points, thetas, weights, evidence, near = _on_lattice(model, design, draws, seed)
         draws = len(points[0].rest)

@@ -10,7 +10,7 @@ from curvi._core.text import printable
 from curvi.diagnostics import smoothed_weights
 from curvi.likelihoods import Likelihood
 from curvi.mixed._hyper import INTERCEPT
-from curvi.mixed._inference import LEAST_ESS
+from curvi.mixed._inference import SAMPLING
 from curvi.mixed._origins import Entries
 from curvi.mixed._posterior import MixedPosterior, weighted_moments, weighted_quantile
 
@@ -72,7 +72,7 @@ def cautions(
     ``fixed`` are the effects of which the priors are stated.
     """
     found = []
-    if relative_ess < LEAST_ESS:
+    if relative_ess < SAMPLING.least_ess:
         found.append(
             f"The importance weights keep {relative_ess:.1%} of the points: the posterior is not "
             "what the approximation takes it for, and means and sds may be wrong. Raise "

@@ -34,12 +34,39 @@ from curvi.mixed._system import (
     whitened,
 )  # fmt: skip
 
-_TOLERANCE = 1e-7  # of the gain that a step promises, in nats
-_ROUGH = 1e-3  # the same on the way to the best hyperparameters
-_MOST_STEPS = 60
-_HALVINGS = 8
-_SHORTEST, _TINY = 1e-3, 1e-10
-_LEAST = 1e-10  # weight of a row; the expected curvature of a Student t may have the wrong sign
+
+@dataclass(frozen=True)
+class NewtonSteps:
+    """When the best Gaussian of a theta, and theta itself, are found.
+
+    Attributes
+    ----------
+    tolerance : float
+        Of the gain that a step promises, in nats.
+    rough : float
+        The same on the way to the best hyperparameters.
+    most_steps : int
+        At most.
+    halvings : int
+        Of a step that loses.
+    shortest : float
+        Part of a step in theta.
+    tiny : float
+        Curvature along a step that says nothing.
+    least : float
+        Weight of a row; the expected curvature of a Student t may have the wrong sign.
+    """
+
+    tolerance: float = 1e-7
+    rough: float = 1e-3
+    most_steps: int = 60
+    halvings: int = 8
+    shortest: float = 1e-3
+    tiny: float = 1e-10
+    least: float = 1e-10
+
+
+NEWTON = NewtonSteps()
 
 
 @dataclass(frozen=True)
@@ -87,7 +114,7 @@ def fit_effects(
     problem: Problem,
     theta: np.ndarray,
     start: Variational | None,
-    tolerance: float = _TOLERANCE,
+    tolerance: float = NEWTON.tolerance,
 ) -> Variational:
     """Maximise the bound over q, from the sites of an earlier fit or from the data alone."""
     roots = problem.layout.scale_factors(theta)
@@ -98,19 +125,19 @@ def fit_effects(
     if start is None:
         base = d.offset + problem.likelihood.predictor_start(d.y, d.trials)
         _, slope, curvature = problem.expected(base, np.full(d.rows, 0.5), extra)
-        weights = np.maximum(-curvature, _LEAST)
+        weights = np.maximum(-curvature, NEWTON.least)
         targets = weights * (base - d.offset) + slope
     else:
         weights, targets = start.weights, start.targets
     fitted = _evaluate(problem, roots, A, B, extra, weights, targets)
-    for step in range(1, _MOST_STEPS + 1):
-        weights = np.maximum(-fitted.curvature, _LEAST)
+    for step in range(1, NEWTON.most_steps + 1):
+        weights = np.maximum(-fitted.curvature, NEWTON.least)
         targets = weights * (fitted.predictor - d.offset) + fitted.slope
         trial = _evaluate(problem, roots, A, B, extra, weights, targets)
         length = 1.0
         while not trial.bound >= fitted.bound - 1e-9 * abs(fitted.bound):
             length *= 0.5
-            if length < 2.0**-_HALVINGS:
+            if length < 2.0**-NEWTON.halvings:
                 return replace(fitted, steps=step, converged=bool(np.isfinite(fitted.bound)))
             mixed_w = fitted.weights + length * (weights - fitted.weights)
             mixed_t = fitted.targets + length * (targets - fitted.targets)
@@ -119,7 +146,7 @@ def fit_effects(
         fitted = trial
         if length == 1.0 and gain < tolerance * max(1.0, 1e-3 * abs(fitted.bound)):
             return replace(fitted, steps=step, converged=True)
-    return replace(fitted, steps=_MOST_STEPS)
+    return replace(fitted, steps=NEWTON.most_steps)
 
 
 def _evaluate(
@@ -166,7 +193,7 @@ def bound_and_slope(
     problem: Problem,
     theta: np.ndarray,
     start: Variational | None,
-    tolerance: float = _TOLERANCE,
+    tolerance: float = NEWTON.tolerance,
 ) -> tuple[float, np.ndarray, Variational]:
     """``F(theta) + log p(theta)`` maximised over q, and its gradient in theta."""
     layout, d = problem.layout, problem.design
@@ -215,7 +242,7 @@ def find_hyper(
     The tolerance is of the gain that is left, in nats: the mode only centres what follows.
     """
     at = np.array(start)
-    value, slope, fitted = bound_and_slope(problem, at, None, _ROUGH)
+    value, slope, fitted = bound_and_slope(problem, at, None, NEWTON.rough)
     inverse = np.eye(len(at)) / max(1.0, float(np.abs(slope).max()))
     for turn in range(most):
         step = inverse @ slope
@@ -225,14 +252,14 @@ def find_hyper(
             return at, fitted, fitted.converged
         length = 1.0
         while True:
-            trial = bound_and_slope(problem, at + length * step, fitted, _ROUGH)
-            if trial[0] >= value + 1e-4 * length * promised - 2 * _ROUGH:
+            trial = bound_and_slope(problem, at + length * step, fitted, NEWTON.rough)
+            if trial[0] >= value + 1e-4 * length * promised - 2 * NEWTON.rough:
                 break
             length *= 0.3
-            if length < _SHORTEST:
+            if length < NEWTON.shortest:
                 return at, fitted, bool(promised < 1.0)
         move, change = length * step, slope - trial[1]
-        if (curved := move @ change) > _TINY:
+        if (curved := move @ change) > NEWTON.tiny:
             if turn == 0:
                 inverse = np.eye(len(at)) * curved / (change @ change)
             left = np.eye(len(at)) - np.outer(move, change) / curved
