@@ -161,3 +161,26 @@ REFUSED = {
 def test_what_cannot_be_fitted_is_refused(call, sentence):
     with pytest.raises(curvi.InputError, match=sentence):
         call()
+
+
+def test_intervals_of_hyperparameters_are_those_of_a_fine_grid():
+    """Quantiles of the lattice's own points are too narrow by a quarter."""
+    rng = np.random.default_rng(0)
+    groups, n = np.eye(20)[np.repeat(np.arange(20), 6)], 120
+    y = groups @ rng.normal(0, 0.7, 20) + rng.normal(0, 0.5, n)
+    model = curvi.LatentGaussian([FromPrecision(groups, np.eye(20), "sd")]).fit(y)
+    log_sd, log_noise = np.linspace(-1.8, 0.8, 101), np.linspace(-1.2, -0.2, 101)
+    values, vectors = np.linalg.eigh(groups @ groups.T)
+    square, unit = (vectors.T @ y) ** 2, np.std(y)
+    sd, noise = np.exp(2 * log_sd)[:, None, None], np.exp(2 * log_noise)[None, :, None]
+    total = sd * values + noise
+    log_p = -0.5 * (square / total + np.log(total)).sum(axis=2)
+    log_p += (log_sd[:, None] - 0.5 * sd[..., 0]) + (log_noise - 0.5 * noise[..., 0] / unit**2)
+    weight = np.exp(log_p - log_p.max())
+    table = model.summary_table()
+    for name, grid, axis in (("sd", log_sd, 1), ("residual sd", log_noise, 0)):
+        share = weight.sum(axis=axis) / weight.sum()
+        exact = np.interp([0.05, 0.95], np.cumsum(share) - 0.5 * share, grid)
+        width = exact[1] - exact[0]
+        found = np.log(table.loc[name, ["lower", "upper"]].to_numpy(float))
+        np.testing.assert_allclose(found, exact, atol=0.03 * width)

@@ -134,3 +134,12 @@ REFUSED = {
 def test_what_is_no_precision_is_refused(call, sentence):
     with pytest.raises(curvi.InputError, match=sentence):
         call()
+
+
+def test_two_levels_without_a_prior_that_cancel_each_other_are_refused():
+    rows, y = np.arange(24), np.arange(24) % 5.0
+    walk = FromPrecision(np.eye(6)[rows % 6], WALK, "walk", constraints=np.ones((1, 6)))
+    with pytest.raises(curvi.InputError, match="levels of 'walk' and 'time'"):
+        curvi.LatentGaussian([walk, RandomWalk(rows // 6, "time")], likelihood="poisson").fit(y)
+    held = RandomWalk(rows // 6, "time", first_sd=1.0)
+    assert curvi.LatentGaussian([walk, held], likelihood="poisson").fit(y).converged_

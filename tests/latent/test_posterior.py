@@ -13,7 +13,7 @@ from curvi.latent import (
     LatentPosterior,
     RandomWalk,
 )  # fmt: skip
-from curvi.latent._mixtures import mixture_band, quantile, weighted_interval
+from curvi.latent._mixtures import mixture_band, quantile
 from curvi.likelihoods import likelihood_of
 from tests.latent.models import RESPONSES, generator, site_model
 
@@ -49,8 +49,6 @@ def test_quantiles_of_mixtures_are_roots_of_their_distribution_function(key):
 def test_a_certain_value_has_no_width():
     band = mixture_band(np.full((2, 1), 3.0), np.zeros((2, 1)), np.full(2, 0.5), 0.9)
     assert [float(part[0]) for part in band] == pytest.approx([3.0, 0.0, 3.0, 3.0], abs=1e-9)
-    ends = weighted_interval(np.arange(1001.0), np.full(1001, 1 / 1001), 0.8)
-    assert ends == pytest.approx((99.6, 900.4), abs=0.5)
 
 
 @pytest.mark.parametrize("name", ["gaussian", "negative-binomial", "binomial"])

@@ -245,6 +245,8 @@ def test_new_rows_without_a_column_or_with_a_new_category_are_refused(frame):
         model.predict(frame.drop(columns="g").assign(c="low"))
     with pytest.raises(curvi.InputError, match=r"interval is 1\.5"):
         model.predict(frame.assign(c="low"), interval=1.5)
+    with pytest.raises(curvi.InputError, match="'x' holds text"):
+        model.predict(frame.assign(c="low", x="a"))
 
 
 @pytest.mark.parametrize(

@@ -222,3 +222,17 @@ def test_an_update_keeps_the_priors_of_the_first_fit(fitted):
     priors = model._priors()
     model.partial_fit(frame.iloc[60:].assign(y=lambda t: 100 * t["y"]))
     assert model._priors() == priors
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_report_does_not_blame_a_right_model_of_crossed_labels(seed, tmp_path):
+    """Posterior means have seen the rows: in bins by them five shares of ten are off."""
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame({"p": np.repeat(np.arange(316), 24), "i": np.tile(np.arange(24), 316)})
+    t = 1.4 * rng.normal(size=316)[table.p] + rng.normal(size=24)[table.i] - 0.2
+    table["y"] = (rng.random(len(table)) < 1 / (1 + np.exp(-t))).astype(int)
+    model = curvi.MixedModel(
+        "y ~ 1 + (1 | p) + (1 | i)", likelihood="bernoulli", num_points=64
+    ).fit(table)
+    page = model.report(tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "does not describe these data" not in page

@@ -103,6 +103,27 @@ class Assembly:
             if not np.isfinite(c.A.data).all():
                 raise InputError(f"the columns of {c.name!r} are not finite")
 
+    def require_separate_levels(self, seen: np.ndarray) -> None:
+        """Refuse singular components whose free directions cancel each other in the seen rows.
+
+        The constraints do determine them, but only after P has been factorised.
+        """
+        if self.constraints is None:
+            return
+        C, pattern = self.constraints, self.pattern
+        values = self.precision(self.start()[None]).values[0]
+        lower = sparse.csr_array((values, (pattern.rows, pattern.columns)), shape=2 * (self.size,))
+        rows = self.A[seen] @ C.T
+        gram = C @ (lower + sparse.tril(lower, -1).T) @ C.T + rows.T @ rows
+        found = np.linalg.eigvalsh(gram)
+        if found[0] < 1e-12 * found[-1]:
+            told = " and ".join(repr(c.name) for c in self.components if c.constraints is not None)
+            raise InputError(
+                f"no prior holds the levels of {told}, which cancel each other in the rows; "
+                "give all of them but one a prior: first_sd of a random walk, or a precision with "
+                "a small multiple of the identity added"
+            )
+
     def _joined_constraints(self) -> np.ndarray | None:
         parts = []
         for c, some in zip(self.components, self.effects, strict=True):

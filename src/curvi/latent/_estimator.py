@@ -182,6 +182,7 @@ class LatentGaussian(BaseEstimator):
         assembly = Assembly(self.components, extras, likelihood.extra_start(y[seen]))
         if assembly.A.shape[0] != len(y):
             raise InputError(f"y has {len(y)} rows and the components {assembly.A.shape[0]}")
+        assembly.require_separate_levels(seen)
         return SiteModel(assembly, likelihood, y, given["offset"], given["trials"])
 
     def _extras(self, likelihood: Likelihood, y: np.ndarray, trials: np.ndarray) -> tuple[Any, ...]:

@@ -88,13 +88,9 @@ class Lattice(NamedTuple):
 
 
 def integrate(
-    evaluate: Evaluation,
-    start: np.ndarray,
-    *,
-    spacing: float = 1.0,
-    cutoff: float = 7.0,
-    most: int = 400,
-) -> Lattice:
+    evaluate: Evaluation, start: np.ndarray, *,
+    spacing: float = 1.0, cutoff: float = 7.0, most: int = 400,
+) -> Lattice:  # fmt: skip
     """Integrate a density over all of its support that matters.
 
     Parameters
@@ -132,10 +128,8 @@ def integrate(
             break
         more, also = evaluate(mode + new @ root.T)
         fresh = len(places) + np.arange(len(new))
-        places, seen = (
-            np.concatenate([places, new]),
-            seen | {tuple(place) for place in new.tolist()},
-        )
+        places = np.concatenate([places, new])
+        seen |= {tuple(place) for place in new.tolist()}
         log_density = np.concatenate([log_density, more])
         kept = jax.tree.map(lambda a, b: np.concatenate([a, b]), kept, also)
     log_density = np.where(np.isfinite(log_density), log_density, -np.inf)

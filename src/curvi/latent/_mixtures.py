@@ -104,14 +104,3 @@ def quantile(
         if (np.abs(x - last) <= accuracy * narrow).all():
             break
     return x
-
-
-def weighted_interval(
-    values: np.ndarray, weights: np.ndarray, interval: float
-) -> tuple[float, float]:
-    """Ends of the central interval of points with weights."""
-    order = np.argsort(values)
-    middle = np.cumsum(weights[order]) - 0.5 * weights[order]
-    tail = 0.5 * (1 - interval)
-    low, high = np.interp([tail, 1 - tail], middle, values[order])
-    return float(low), float(high)

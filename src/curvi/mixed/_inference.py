@@ -303,10 +303,10 @@ def _large(
         ()
         if exact
         else (
-            f"The model has {first.size} effects per level of {first.name} and "
-            f"{found['rest'].shape[1]} others, too many for quadrature with importance sampling: "
-            "the posterior of effects is a Gaussian given the hyperparameters, whose likelihood is "
-            "corrected for that to second order.",
+            f"The model has {first.size} effect{'s' * (first.size > 1)} per level of {first.name} "
+            f"and {found['rest'].shape[1]} others, too many for quadrature with importance "
+            "sampling: the posterior of effects is a Gaussian given the hyperparameters, whose "
+            "likelihood is corrected for that to second order.",
         )
     )
     points = "a lattice" if on_lattice else "a design of points"

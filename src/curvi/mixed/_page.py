@@ -224,9 +224,11 @@ def _fit_blocks(model: Any, response: str) -> tuple[Any, ...]:
     y, _ = model._response(frame)
     expected = np.asarray(model.predict(frame), float)
     if model.classes_:
-        label = model.classes_[1]
+        # Means have seen the rows and lie nearer to the middle. Of a draw the rows are independent.
+        found = np.exp(model.log_likelihood(model.sample_posterior(1))[0])
         return (
-            calibration(y > 0, expected, label),
+            calibration(y > 0, np.where(y > 0, found, 1 - found), model.classes_[1]),
+            Prose("Probabilities of groups of rows are those of one draw from the posterior."),
             _few_classes(model, y, expected, response),
         )
     drawn = replicated(model, frame)
@@ -241,17 +243,11 @@ def _few_classes(model: Any, y: np.ndarray, expected: np.ndarray, response: str)
     kept = evenly(len(y))
     frame = model._fitted_rows()
     ends = model.predict(frame.iloc[kept], interval=0.9)
-    rows = []
-    for i, low, high in zip(kept, ends["lower"], ends["upper"], strict=True):
-        seen = model.classes_[int(y[i] > 0)]
-        rows.append(
-            (
-                str(i + 1),
-                str(seen),
-                percent(expected[i]),
-                f"{percent(low)} to {percent(high)}",
-            )
-        )
+    rows = [
+        (str(i + 1), str(model.classes_[int(y[i] > 0)]), percent(expected[i]),
+         f"{percent(low)} to {percent(high)}")
+        for i, low, high in zip(kept, ends["lower"], ends["upper"], strict=True)
+    ]  # fmt: skip
     chance = f"Probability of {model.classes_[1]}"
     return Grid("Predictions of a few rows", ("Row", f"Observed {response}", chance,
                 "90 % interval"), tuple(rows), numeric=frozenset({0, 2, 3}))  # fmt: skip
@@ -283,7 +279,4 @@ def _model_blocks(
     if model.classes_:
         facts["response"] = f"{response}: {model.classes_[1]} against {model.classes_[0]}"
     facts["how it was found"] = model.message_
-    return (
-        Facts("What was fitted", facts | more),
-        Facts("Priors", dict(model._priors())),
-    )
+    return Facts("What was fitted", facts | more), Facts("Priors", dict(model._priors()))

@@ -80,13 +80,9 @@ def intervals(
 
 
 def drawn_responses(
-    posterior: MixedPosterior,
-    likelihood: Likelihood,
-    rows: NewRows,
-    part: slice,
-    chosen: np.ndarray,
-    rng: np.random.Generator,
-) -> np.ndarray:
+    posterior: MixedPosterior, likelihood: Likelihood, rows: NewRows, part: slice,
+    chosen: np.ndarray, rng: np.random.Generator,
+) -> np.ndarray:  # fmt: skip
     """New responses of a part of the rows, one of each from every chosen point: (points, rows)."""
     mean, variance = predictor(posterior, rows, part)
     t = mean[chosen] + np.sqrt(variance)[chosen] * rng.standard_normal(mean[chosen].shape)
@@ -95,12 +91,9 @@ def drawn_responses(
 
 
 def response_intervals(
-    posterior: MixedPosterior,
-    likelihood: Likelihood,
-    rows: NewRows,
-    level: float,
+    posterior: MixedPosterior, likelihood: Likelihood, rows: NewRows, level: float,
     rng: np.random.Generator,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Lower and upper ends for new responses, from draws."""
     low, high = np.empty(len(rows.X)), np.empty(len(rows.X))
     chosen = posterior.resampled(_DRAWS, rng)
@@ -113,12 +106,9 @@ def response_intervals(
 
 
 def row_log_likelihood(
-    posterior: MixedPosterior,
-    likelihood: Likelihood,
-    rows: NewRows,
-    y: np.ndarray,
+    posterior: MixedPosterior, likelihood: Likelihood, rows: NewRows, y: np.ndarray,
     draws: dict[str, Any],
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """``log p(y_i | draw)``: (draws, rows), for known levels."""
     t = draws["fixed"] @ rows.X.T + rows.offset
     for effects, codes, columns in zip(draws["effects"], rows.codes, rows.columns, strict=True):

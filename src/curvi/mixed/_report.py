@@ -136,7 +136,8 @@ def text_table(rows: list[dict[str, Any]]) -> str:
 
 def _where(names: tuple[str, ...], place: int, origin: Any, within: Entries) -> str:
     """Where the prior of an effect is stated, if not at zero."""
-    moves = np.any(origin) if names[place] == INTERCEPT else any(e[0] == place for e in within)
+    moves = any(entry[0] == place for entry in within)
+    moves |= names[place] == INTERCEPT and bool(np.any(origin))
     return " at the means of the columns" if moves else ""
 
 

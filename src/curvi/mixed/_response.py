@@ -67,6 +67,7 @@ def _binary(column: Any, text: str) -> tuple[np.ndarray, tuple[str, ...]]:
     if len(classes) != 2:
         raise InputError(
             f"the response {quoted(text)} has {len(classes)} different values "
-            f"({', '.join(str(c) for c in classes[:5])}); a bernoulli model needs two"
+            f"({', '.join([*map(str, classes[:5]), '...'][: len(classes)])}); "
+            "a bernoulli model needs two"
         )
     return codes.astype(np.float64), (label_of(classes[0]), label_of(classes[1]))

@@ -134,7 +134,12 @@ class Component:
         """Its columns on the rows of a table."""
         value = _raw(self.node, table) if self.levels is not None else compute(self.node, table)[0]
         if self.levels is None:
-            return np.asarray(value, np.float64).reshape(len(table), self.width)
+            try:
+                return np.asarray(value, np.float64).reshape(len(table), self.width)
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"{quoted(self.name)} holds text; it held numbers when fitted"
+                ) from None
         codes = codes_of_values(value, self.levels, self.name)
         found = np.zeros((len(table), len(self.levels)))
         found[np.arange(len(table)), codes] = 1.0

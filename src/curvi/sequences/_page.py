@@ -246,14 +246,10 @@ def _component_blocks(model: Any) -> tuple[Any, ...]:
     return tuple(charts)
 
 
-def _estimate(name: str, moments: tuple[float, float], ends: tuple[float, float]) -> Estimate:
-    return Estimate(name, moments[0], moments[1], ends[0], ends[1])
-
-
 def _estimate_blocks(model: Any) -> tuple[Any, ...]:
     posterior = model._posterior
     rows = [
-        _estimate(_NAMES.get(name, name), moments, posterior.hyperparameter_interval(name, LEVEL))
+        Estimate(_NAMES.get(name, name), *moments, *posterior.hyperparameter_interval(name, LEVEL))
         for name, moments in model.hyperparameters_.items()
     ]
     spreads = [row for row in rows if row.name != _NAMES["phi"]]
@@ -274,11 +270,14 @@ def _estimate_blocks(model: Any) -> tuple[Any, ...]:
 
 
 def _fit_blocks(model: Any, y: np.ndarray, seen: np.ndarray) -> tuple[Any, ...]:
-    if model._model.likelihood.binary:
-        chance = model.smooth(response=True).mean
-        return (calibration(y[seen] > 0, chance[seen], "1"),)
-    rng = np.random.default_rng(0)
-    posterior = model._posterior
+    rng, posterior = np.random.default_rng(0), model._posterior
+    if (
+        model._model.likelihood.binary
+    ):  # of a draw: means have seen the steps, and lie too centrally
+        drawn = posterior.draw(1, rng, some=slice(0)).predictors[0, seen]
+        chance = np.asarray(model._model.likelihood.mean(drawn))
+        said = "Probabilities of groups of steps are those of one draw from the posterior."
+        return (calibration(y[seen] > 0, chance, "1"), Prose(said))
     states = posterior.draw(AMOUNTS.replicates, rng, some=slice(0))
     drawn = posterior.responses(states, rng)[:, seen]
     lower, upper = central(drawn)

@@ -144,7 +144,7 @@ def _worst(target: AbstractTarget, best: Candidate, found: HMCDraws) -> str:
     far = int(np.argmax(shift))
     off = int(np.argmax(np.abs(np.log(np.maximum(ratio, 1e-300)))))
     return (
-        f"the mean of {names[order[far]]} is off by {shift[far]:.2g} sds, the sd of "
+        f"the mean of {names[order[far]]} off by {shift[far]:.2g} sds, and the sd of "
         f"{names[order[off]]} by a factor of {ratio[off]:.2g}"
     )
 
