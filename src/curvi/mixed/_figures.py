@@ -8,8 +8,6 @@ import numpy as np
 
 from curvi.plots import draw_intervals, house_style, literal, new_figure
 
-_MOST_LEVELS = 60
-
 
 @house_style
 def plot_estimates(rows: list[dict[str, Any]]) -> Any:
@@ -65,7 +63,7 @@ def plot_groups(
         A caterpillar plot per effect.
     """
     levels = len(labels)
-    named = levels <= _MOST_LEVELS
+    named = levels <= 60
     figure = new_figure(1.5 + 3.2 * len(effects), min(2.0 + 0.16 * levels, 10.0))
     panels = figure.subplots(1, len(effects), squeeze=False)[0]
     for index, panel in enumerate(panels):

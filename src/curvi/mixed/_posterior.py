@@ -12,12 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
 
 from curvi._core.errors import InputError
 from curvi.mixed._hyper import Block, Layout
-
-_BISECTIONS = 45
 
 
 @dataclass(frozen=True)
@@ -176,17 +173,3 @@ def weighted_quantile(values: np.ndarray, weights: np.ndarray, level: float) -> 
         middle = np.cumsum(sorted_weights) - 0.5 * sorted_weights
         out[column] = np.interp(level, middle, flat[order[:, column], column])
     return out.reshape(values.shape[1:])
-
-
-def mixture_quantile(
-    mean: np.ndarray, sd: np.ndarray, weights: np.ndarray, level: float
-) -> np.ndarray:
-    """Quantile of a mixture of normals over the first axis, by bisection."""
-    low = (mean - 9 * sd).min(axis=0)
-    high = (mean + 9 * sd).max(axis=0)
-    width = np.maximum(sd, 1e-9 * (1 + np.abs(mean).max()))
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        below = np.tensordot(weights, special.ndtr((middle - mean) / width), axes=1) < level
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return 0.5 * (low + high)

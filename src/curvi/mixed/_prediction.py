@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from curvi.latent import quantile
 from curvi.likelihoods import Likelihood
-from curvi.mixed._posterior import MixedPosterior, mixture_quantile, weighted_quantile
+from curvi.mixed._posterior import MixedPosterior, weighted_quantile
 
 _NUMBERS_AT_ONCE = 2**22
 _DRAWS = 4000  # of new responses per row
@@ -72,7 +73,7 @@ def intervals(
         mean = mean + shift
         sd, w = np.sqrt(variance), posterior.weights
         for row, q in enumerate((0.5 - level / 2, 0.5 + level / 2)):
-            t = mixture_quantile(mean, sd, w, q)
+            t = quantile(mean, sd, w, q)
             ends[row, part] = likelihood.mean(t, rows.trials[part])
         centre = w @ mean
         ends[2, part] = np.sqrt(w @ (variance + (mean - centre) ** 2))
