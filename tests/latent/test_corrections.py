@@ -112,6 +112,28 @@ def test_the_gap_is_half_the_variance_and_most_of_what_the_bound_misses(name, y)
         assert missing == pytest.approx(math.log(product @ np.exp(g - product @ g)), abs=1e-4)
 
 
+def test_the_gap_of_counts_in_the_millions_is_no_rounding(key):
+    """Rows and sites are of 1e9 nats each, and what they differ by is of 1e-5."""
+    rng = generator(key)
+    y = rng.poisson(1e7 * np.exp(np.cumsum(0.05 * rng.standard_normal(60))))
+    walk = Assembly([RandomWalk(np.arange(60), first_sd=10.0)])
+    model = site_model(walk, likelihood_of("poisson"), y, offset=np.log(1e7))
+    theta = np.log([[0.04], [0.05], [0.06]])
+    fitted = model.fit(theta)
+    # A Poisson row has third derivative y, and its predictor about the variance 1 / y.
+    wanted = (y[None] ** 2 * fitted.variance**3).sum(axis=1) / 12
+    np.testing.assert_allclose(Gap()(model, theta, fitted), wanted, rtol=0.3)
+
+
+def test_the_gap_of_rows_in_parts_is_that_of_all(key):
+    rng = generator(key)
+    model = walk_and_autoregression("poisson", rng)
+    theta = model.assembly.start()[None]
+    fitted = model.fit(theta)
+    few = Gap(numbers_at_once=512 * 7)
+    assert few(model, theta, fitted) == pytest.approx(Gap()(model, theta, fitted), rel=1e-9)
+
+
 @pytest.mark.parametrize("name", ["bernoulli", "student-t", "poisson"])
 def test_the_slopes_of_rows_minus_sites_are_those_of_autodiff(name, key):
     rng = generator(key)

@@ -136,7 +136,10 @@ def small(**options):
 
 
 Y = np.asarray([1.0, 2.0, 4.0])
+NEW = {"one": np.ones((2, 1))}
 REFUSED = {
+    "new offset": (lambda: small().fit(Y).predict(NEW, offset=np.nan), "offset"),
+    "new trials": (lambda: small().fit(Y).predict(NEW, trials=-3.0), "zero or less"),
     "rows": (lambda: small().fit(Y[:2]), "y has 2 rows and the components 3"),
     "shape": (lambda: small().fit(Y[:, None]), "one response per row"),
     "nothing": (lambda: small().fit(np.full(3, np.nan)), "no response"),

@@ -1,5 +1,7 @@
 """The integral over hyperparameters: against quadrature, in few and in many dimensions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.special
@@ -7,7 +9,16 @@ import scipy.stats
 
 from curvi._core.errors import Interrupted, Outcome
 from curvi._core.run import OutOfTime
-from curvi.latent import Assembly, Fixed, FromPrecision, Gap, Integration, RandomWalk, SiteModel
+from curvi.latent import (
+    Assembly,
+    Fixed,
+    FromPrecision,
+    Gap,
+    Integration,
+    Iteration,
+    RandomWalk,
+    SiteModel,
+)  # fmt: skip
 from curvi.latent._integral import Rule
 from curvi.latent._priors import half_normal
 from curvi.likelihoods import likelihood_of
@@ -175,3 +186,14 @@ def test_every_likelihood_is_integrated(name, key):
     assert np.isfinite(found.log_integral)
     assert found.weights.sum() == pytest.approx(1.0)
     assert set(assembly.natural(found.points)) == {"walk", *(e.name for e in likelihood.extras)}
+
+
+@pytest.mark.parametrize(("rounds", "stands"), [(2, False), (200, True)])
+def test_effects_that_did_not_converge_are_no_answer(rounds, stands, key):
+    at, rng = np.arange(40), generator(key)
+    y = rng.poisson(np.exp(1.5 * np.sin(at / 6)))
+    walk = Assembly([RandomWalk(at, first_sd=3.0)])
+    model = site_model(walk, likelihood_of("poisson"), y)
+    found = Integration()(replace(model, iteration=Iteration(rounds=rounds))).lattice
+    assert found.complete is stands
+    assert ("did not converge" in found.shortcoming) is not stands

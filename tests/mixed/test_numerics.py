@@ -293,6 +293,18 @@ def test_a_hyperparameter_that_rows_hardly_determine_has_a_lattice(key, sd):
     np.testing.assert_allclose(spread, width, rtol=0.1)
 
 
+def test_ctrl_c_on_the_lattice_ends_the_fit(key, monkeypatch):
+    def pressed(evaluate, start, **_):
+        evaluate(start[None])
+        raise KeyboardInterrupt
+
+    model = MixedModel("y ~ 1 + (1 | r) + (1 | c)", likelihood="bernoulli")
+    design, layout = model.design(crossed_answers(generator(key), (1.8, 0.0)))
+    monkeypatch.setattr("curvi.latent._integral.integrate", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        fit_large(design, layout, likelihood_of("bernoulli", None), seed=0)
+
+
 def test_factors_that_rows_hardly_tell_apart_are_named(key):
     frame = crossed_answers(generator(key), (1.8, 1.0))
     frame["x"] = np.arange(len(frame)) % 7.0

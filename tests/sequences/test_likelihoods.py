@@ -83,6 +83,15 @@ def test_a_fit_that_is_left_keeps_what_it_has_and_says_so(error, key, monkeypatc
     assert "Time was up" in page
 
 
+def test_a_fit_that_fails_leaves_the_earlier_one_as_it_was(key):
+    y = counts(key)
+    model = curvi.StateSpace(likelihood="poisson").fit(y)
+    before = model.forecast(3).mean
+    with pytest.raises(curvi.InputError, match="before the first evaluation"):
+        model.fit(np.concatenate([y, y]), time_budget=1e-9)
+    np.testing.assert_array_equal(model.forecast(3).mean, before)
+
+
 def test_a_stored_series_of_other_sites_is_refused(key, tmp_path):
     model = curvi.StateSpace(likelihood="poisson").fit(counts(key))
     kept = model.lattice_.kept

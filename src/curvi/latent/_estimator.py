@@ -170,13 +170,7 @@ class LatentGaussian(BaseEstimator):
             raise InputError("y holds no response; at least one is needed")
         if np.isinf(y).any():
             raise InputError(f"y[{int(np.argmax(np.isinf(y)))}] is infinite; NaN is a missing one")
-        given = {}
-        for name, value in (("offset", offset), ("trials", trials)):
-            array = validation.real_numbers(value, name)
-            if array.ndim and array.shape != y.shape:
-                raise InputError(f"{name} has shape {array.shape} and y {y.shape}")
-            validation.refuse_non_finite(array, name, "it is known for every row")
-            given[name] = np.broadcast_to(array, y.shape).astype(np.float64)
+        given = _known(len(y), "the rows are", offset=offset, trials=trials)
         likelihood.check(y, given["trials"])
         extras = self._extras(likelihood, y[seen], given["trials"][seen])
         assembly = Assembly(self.components, extras, likelihood.extra_start(y[seen]))
@@ -265,9 +259,10 @@ class LatentGaussian(BaseEstimator):
             raise InputError(f"the columns of new rows differ in length: {sorted(rows)}")
         count = rows.pop()
         wide = [c.with_rows(more) for c, more in zip(components, columns, strict=True)]
-        given = (np.broadcast_to(validation.real_numbers(x, n), count)
-                 for x, n in ((offset, "offset"), (trials, "trials")))  # fmt: skip
-        longer, old = posterior.extended(wide, *given), len(posterior.model.y)
+        given = _known(count, "the new rows are", offset=offset, trials=trials)
+        if (given["trials"] <= 0).any():
+            raise InputError("trials has an entry of zero or less; each row has at least one")
+        longer, old = posterior.extended(wide, **given), len(posterior.model.y)
         return longer.predictors(slice(old, None), interval=interval, response=response)
 
     def sample(self, num_draws: int, *, seed: int = 0) -> LatentDraws:
@@ -361,6 +356,18 @@ class LatentGaussian(BaseEstimator):
             names=[str(name) for name in table.index],
             columns={name: table[name].to_numpy() for name in table},
         )
+
+
+def _known(count: int, what: str, **given: Any) -> dict[str, np.ndarray]:
+    """What is known of every row: one number for all, or one for each."""
+    found = {}
+    for name, value in given.items():
+        array = validation.real_numbers(value, name)
+        if array.ndim and array.shape != (count,):
+            raise InputError(f"{name} has shape {array.shape}; {what} {count}")
+        validation.refuse_non_finite(array, name, "it is known for every row")
+        found[name] = np.broadcast_to(array, count).astype(np.float64)
+    return found
 
 
 def _message(lattice: Lattice, *, exact: bool) -> str:

@@ -55,30 +55,29 @@ class Gap:
             return np.zeros(len(theta))
         assembly, seen = model.assembly, model.seen
         rng = np.random.default_rng(0)
-        # Single precision: values are only compared.
         most = max(64, int(5 * self.numbers_at_once / max(assembly.size, 1)))
         draws = min(self.draws, most)
+        # Draws in single precision; what is computed at them is a small rest of large terms.
         noise = rng.standard_normal((1, assembly.size, draws), np.float32)
-        y, trials = (x[seen, None].astype(np.float32) for x in (model.y, model.trials))
-        base = model.base[seen, None].astype(np.float32)
-        A = assembly.A[seen].astype(np.float32)
-        extra = assembly.extra_values(theta).astype(np.float32)
-        out = np.zeros(len(theta))
+        y, trials, base = (x[:, None] for x in (model.y, model.trials, model.base))
+        A, extra = assembly.A, assembly.extra_values(theta)
+        out, rows = np.zeros(len(theta)), max(1, int(self.numbers_at_once / draws))
+        parts = [seen[begin : begin + rows] for begin in range(0, len(seen), rows)]
         step = max(1, int(self.numbers_at_once / (draws * max(assembly.size, 1))))
         for first in range(0, len(theta), step):
-            current_run().check()
             some = slice(first, first + step)
             effects = model.draw(theta[some], fitted.at(some), noise, centred=True)
-            for point, one in enumerate(effects, first):
-                centred = A @ one
-                linear = fitted.linear[point, seen, None].astype(np.float32)
-                precision = fitted.precision[point, seen, None].astype(np.float32)
-                site = centred * (linear - 0.5 * precision * centred)
-                found = (
-                    model.likelihood.log_density(centred + base, y, trials, extra=extra[point])
-                    - site
-                )
-                out[point] = 0.5 * drawn_in(found.sum(axis=0, dtype=np.float64), self.reach).var()
+            for point, one in enumerate(effects.astype(np.float64), first):
+                total = np.zeros(draws)
+                for row in parts:
+                    current_run().check()
+                    t = A[row] @ one
+                    linear, precision = fitted.linear[point, row], fitted.precision[point, row]
+                    site = t * (linear[:, None] - 0.5 * precision[:, None] * t)
+                    given = t + base[row], y[row], trials[row]
+                    found = model.likelihood.log_density(*given, extra=extra[point]) - site
+                    total += found.sum(axis=0)
+                out[point] = 0.5 * drawn_in(total, self.reach).var()
         return out
 
 

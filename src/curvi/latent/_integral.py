@@ -130,6 +130,8 @@ class Integration:
         half of them are effective.
     gap : Gap
         The correction of the weights.
+    unsettled : float
+        Weight of points without the best effects, above which an answer does not stand.
     """
 
     lattices: tuple[Rule, ...] = (
@@ -145,6 +147,7 @@ class Integration:
     worst_khat: float = 0.7
     least_points: float = 50.0
     gap: Gap = field(default_factory=Gap)
+    unsettled: float = 0.01
 
     def __call__(self, model: SiteModel, *, seed: int = 0) -> Integral:
         """Points of the hyperparameters with weights, and the best Gaussian at each.
@@ -161,7 +164,8 @@ class Integration:
         with Phase("integrating over the hyperparameters") as phase:
             found = self._integrated(model, evaluate, seed)
             kept = model.completed(found.points, SiteFit(*found.kept))
-            return Integral(self._weighted(model, found._replace(kept=kept)), Outcome.CONVERGED)
+            found = self._weighted(model, found._replace(kept=kept))
+            return Integral(self._settled(model, found), Outcome.CONVERGED)
         if evaluate.theta is None:
             if phase.interrupted:
                 raise Interrupted("interrupted before the first evaluation")
@@ -252,6 +256,14 @@ class Integration:
         gap = shared("gap", gaps)(found.points, kept.precision, kept.linear)
         weights = found.weights * np.exp(gap - gap.max())
         return found._replace(weights=weights / weights.sum())
+
+    def _settled(self, model: SiteModel, found: Lattice) -> Lattice:
+        """No answer, where the effects did not converge at points that matter."""
+        lost = ~model.converged(found.points, SiteFit(*found.kept))
+        unsettled = float(found.weights[lost].sum())
+        if unsettled <= self.unsettled:
+            return found
+        return found._replace(complete=False, unsettled=unsettled)
 
 
 def _with_moments_of(found: Weighted, wide: Proposal) -> Proposal:

@@ -43,9 +43,11 @@ class Lattice(NamedTuple):
         Of the density.
     complete : bool
         Whether the answer stands: the tails were followed to the cutoff, before the number of
-        points ran out; importance weights are of use.
+        points ran out; importance weights are of use; the best effects were found.
     khat : float or None
         Pareto k of importance weights, where there are too many hyperparameters for a lattice.
+    unsettled : float
+        Weight of the points at which the best effects were not found.
     """
 
     points: np.ndarray
@@ -55,6 +57,7 @@ class Lattice(NamedTuple):
     mode: np.ndarray
     complete: bool
     khat: float | None = None
+    unsettled: float = 0.0
 
     @property
     def shortcoming(self) -> str:
@@ -65,6 +68,11 @@ class Lattice(NamedTuple):
             return (
                 "time was up before the hyperparameters were integrated: they are the best ones "
                 "until then, and their sds are zero"
+            )
+        if self.unsettled:
+            return (
+                f"the iteration for the effects did not converge at {self.unsettled:.1%} of the "
+                "hyperparameters by weight: means and sds may be off"
             )
         if self.khat is not None:
             return (

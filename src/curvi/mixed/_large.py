@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from curvi._core.errors import Interrupted, Outcome
 from curvi._core.threads import one_blas_thread
 from curvi.engine import remembered
 from curvi.latent import (
@@ -277,7 +278,10 @@ def _on_lattice(
 
     ``least``: weights below this share of the largest are left out.
     """
-    lattice = Integration()(model, seed=seed).lattice
+    whole = Integration()(model, seed=seed)
+    if whole.outcome is Outcome.INTERRUPTED:
+        raise Interrupted("interrupted before the answer was complete")
+    lattice = whole.lattice
     order = np.argsort(-lattice.weights, kind="stable")
     some = order[lattice.weights[order] > least * lattice.weights.max()]
     draws = max(2, 2 * round(draws * 5 / len(some) / 2))
@@ -285,8 +289,7 @@ def _on_lattice(
     for theta in lattice.points[some]:
         found.append(evaluate(theta, found[0] if found else None)[1])
     weights = lattice.weights[some] / lattice.weights[some].sum()
-    complete = lattice.complete
-    return found, lattice.points[some], weights, lattice.log_integral, complete
+    return found, lattice.points[some], weights, lattice.log_integral, lattice.complete
 
 
 def _beginning(

@@ -137,12 +137,13 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
             raise InputError("there is no process left; use level='walk' or season")
         return Parts(level, bool(self.trend), self.season or 0)
 
-    def _learn(self, series: Series) -> None:
-        """The model of a series; how many columns of its design are not the user's."""
-        self._parts, likelihood = self._checked_parts(len(series.y)), self._likelihood()
-        self._scales = scales_of(series, likelihood, self.prior_scales)
-        self._series = replace(series, num_own=int(self._parts.level != "walk"))
-        self._model = model_for(self._series, self._parts, likelihood, self._scales)
+    def _learned(self, series: Series) -> dict[str, Any]:
+        """The model of a series, and with what it was made."""
+        parts, likelihood = self._checked_parts(len(series.y)), self._likelihood()
+        scales = scales_of(series, likelihood, self.prior_scales)
+        series = replace(series, num_own=int(parts.level != "walk"))
+        model = model_for(series, parts, likelihood, scales)
+        return {"_parts": parts, "_scales": scales, "_series": series, "_model": model}
 
     def fit(
         self, y: Any, X: Any = None, *, checkpoint: Any = None, time_budget: float | None = None,
@@ -183,10 +184,13 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
             importance weights are of no use, or the time was up.
         """
         with opened(locals()), hooks_for(progress):
-            self._learn(as_series(y, X, self._likelihood(), season=self.season is not None))
-            identity = f"{self._parts!r} {self._scales} {self._model.likelihood.identity}"
-            belongs(identity, (self._series.y, self._series.X))
-            found = Integration()(self._model)
+            series = as_series(y, X, self._likelihood(), season=self.season is not None)
+            learned = self._learned(series)
+            model = learned["_model"]
+            identity = f"{learned['_parts']!r} {learned['_scales']} {model.likelihood.identity}"
+            belongs(identity, (series.y, series.X))
+            found = Integration()(model)
+            self.__dict__.update(learned)  # until now an earlier fit is as it was
             self._publish(found.lattice)
             if found.outcome is Outcome.INTERRUPTED:
                 raise Interrupted(
@@ -216,7 +220,7 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         """The model of the stored series at the stored points; all else is computed again."""
         found = super()._from_state(state)
         if hasattr(found, "lattice_") or hasattr(found, "_series"):
-            found._learn(found._series)
+            found.__dict__.update(found._learned(found._series))
             names = found._model.assembly.names
             found._publish(found.lattice_.fitting(names, len(found._series.y)))
             if not found._posterior.consistent():
