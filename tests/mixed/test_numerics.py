@@ -9,7 +9,7 @@ import pytest
 from pandas import DataFrame, read_csv
 from scipy import integrate, special, stats
 
-from curvi.latent import Integration, white_points
+from curvi.latent import Gap, Integration, SiteFit, white_points
 from curvi.likelihoods import likelihood_of
 from curvi.linalg._modes import find_mode
 from curvi.mixed import MixedModel
@@ -286,7 +286,11 @@ def test_a_hyperparameter_that_rows_hardly_determine_has_a_lattice(key, sd):
     design, layout = model.design(crossed_answers(generator(key), (1.8, sd)))
     likelihood = likelihood_of("bernoulli", None)
     found = fit_large(design, layout, likelihood, seed=0)
-    lattice = Integration()(model_of(design, layout, likelihood)).lattice
+    given = model_of(design, layout, likelihood)
+    lattice = Integration()(given).lattice
+    gaps = Gap()(given, lattice.points, SiteFit(*lattice.kept))
+    evidence = lattice.log_integral - np.log(lattice.weights @ np.exp(-gaps))
+    assert found["log_evidence"] == pytest.approx(evidence, abs=0.01)
     mean, spread = weighted_moments(found["theta"], found["weights"])
     wanted, width = weighted_moments(lattice.points, lattice.weights)
     assert (np.abs(mean - wanted) < 0.05 * width).all()

@@ -135,7 +135,7 @@ class LatentGaussian(BaseEstimator):
         -----
         NotConvergedWarning
             If the hyperparameters were not integrated: their tails are cut off for want of points,
-            importance weights are of no use, or the time was up.
+            importance weights are of no use, effects did not converge, or time was up.
         """
         with opened(locals()), hooks_for(progress):
             seed = validation.checked_seed(self.random_state)

@@ -11,7 +11,6 @@ The gap depends on theta, and a bound in the place of a log marginal likelihood 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from scipy import special
@@ -37,15 +36,12 @@ class Gap:
         Number of draws, of which there are fewer where there are many effects.
     reach : float
         Sds of what lies between the quartiles, beyond which values are drawn in.
-    negligible : float
-        Points that together weigh less keep the mean gap of the others (`reweight`).
     numbers_at_once : float
         Numbers of draws that are worked on side by side; five times as many of one point at most.
     """
 
     draws: int = 512
     reach: float = 4.0
-    negligible: float = 1e-3
     numbers_at_once: float = 4e6
 
     @one_blas_thread()
@@ -122,70 +118,3 @@ def drawn_in(values: np.ndarray, reach: float) -> np.ndarray:
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     far = reach * (high - low) / _QUARTILES
     return np.clip(values, middle - far, middle + far)
-
-
-class Reweighted(NamedTuple):
-    """Weights of theta from log marginal likelihoods in the place of bounds.
-
-    Attributes
-    ----------
-    weights : array, shape (points,)
-        They sum to one.
-    gap : array, shape (points,)
-        Of each bound.
-    log_evidence : float
-        What the gaps add to the log evidence.
-    moved : float
-        The largest change of a mean of theta, in sds.
-    """
-
-    weights: np.ndarray
-    gap: np.ndarray
-    log_evidence: float
-    moved: float
-
-    @property
-    def verdict(self) -> str:
-        """What was done, and what it changed."""
-        if not self.gap.any():
-            return "the marginal likelihood of the hyperparameters is exact"
-        return (
-            "the weights of the hyperparameters allow for the gap of the bound "
-            f"({self.weights @ self.gap:.2g} nats, to second order), "
-            f"which moved their means by at most {self.moved:.2g} sd"
-        )
-
-
-def reweight(
-    model: SiteModel, theta: np.ndarray, weights: np.ndarray, fitted: SiteFit,
-    gap: Gap | None = None,
-) -> Reweighted:  # fmt: skip
-    """Weights of points that the bound weighed, by what the gap says of each.
-
-    Parameters
-    ----------
-    model : SiteModel
-        Rows and effects.
-    theta, weights : arrays, shapes (points, dimension) and (points,)
-        Hyperparameters, and what they weigh by the bound.
-    fitted : SiteFit
-        The best q of each.
-    gap : Gap, optional
-        How the gaps are estimated.
-    """
-    gap = gap or Gap()
-    order = np.argsort(-weights, kind="stable")
-    before = np.cumsum(weights[order]) - weights[order]
-    some = order[before < 1 - gap.negligible]
-    found = gap(model, theta[some], fitted.at(some))
-    gaps = np.full(len(theta), float(np.average(found, weights=weights[some])))
-    gaps[some] = found
-    with np.errstate(divide="ignore"):
-        logs = np.log(weights) + gaps
-    corrected = special.softmax(logs)
-    spread = np.sqrt(np.maximum(weights @ (theta - weights @ theta) ** 2, 0.0))
-    change = np.abs((corrected - weights) @ theta)
-    moved = np.divide(change, spread, out=np.zeros_like(change), where=spread > 0)
-    return Reweighted(
-        corrected, gaps, float(special.logsumexp(logs)), float(moved.max(initial=0.0))
-    )

@@ -285,11 +285,15 @@ def _on_lattice(
     order = np.argsort(-lattice.weights, kind="stable")
     some = order[lattice.weights[order] > least * lattice.weights.max()]
     draws = max(2, 2 * round(draws * 5 / len(some) / 2))
-    evaluate, found = Points(model, design, draws, seed), list[Drawn]()
+    evaluate, found, values = Points(model, design, draws, seed), list[Drawn](), list[float]()
     for theta in lattice.points[some]:
-        found.append(evaluate(theta, found[0] if found else None)[1])
-    weights = lattice.weights[some] / lattice.weights[some].sum()
-    return found, lattice.points[some], weights, lattice.log_integral, lattice.complete
+        value, drawn = evaluate(theta, found[0] if found else None)
+        found.append(drawn)
+        values.append(value)
+    points, weights = lattice.points[some], lattice.weights[some] / lattice.weights[some].sum()
+    gaps = np.asarray(values) - lattice.kept.bound[some] - model.assembly.log_prior(points)
+    evidence = float(lattice.log_integral - np.log(weights @ np.exp(-gaps)))  # no longer the bound
+    return found, points, weights, evidence, lattice.complete
 
 
 def _beginning(

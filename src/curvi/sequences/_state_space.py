@@ -181,7 +181,7 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
         -----
         NotConvergedWarning
             If the hyperparameters were not integrated: their tails are cut off for want of points,
-            importance weights are of no use, or the time was up.
+            importance weights are of no use, effects did not converge, or time was up.
         """
         with opened(locals()), hooks_for(progress):
             series = as_series(y, X, self._likelihood(), season=self.season is not None)
