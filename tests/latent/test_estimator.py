@@ -1,12 +1,13 @@
 """``curvi.LatentGaussian`` as its users call it."""
 
+import jax
 import numpy as np
 import pytest
 from sklearn.base import clone
 
 import curvi
 from curvi._core.run import OutOfTime
-from curvi.latent import Fixed, FromPrecision, RandomWalk
+from curvi.latent import Fixed, FromPrecision, RandomWalk, Trajectories
 from tests.latent.models import generator
 from tests.latent.test_integral import cut
 
@@ -187,3 +188,21 @@ def test_intervals_of_hyperparameters_are_those_of_a_fine_grid():
         width = exact[1] - exact[0]
         found = np.log(table.loc[name, ["lower", "upper"]].to_numpy(float))
         np.testing.assert_allclose(found, exact, atol=0.03 * width)
+
+
+def test_chains_agree_with_quadrature_where_a_gaussian_given_theta_does_not(key):
+    """One count: its level is a skewed mixture, whose mean brute force knows."""
+    y, grid = np.asarray([3.0]), np.linspace(-6, 6, 4001)
+    model = curvi.LatentGaussian(
+        [Fixed(np.ones((1, 1)), "level", prior_scale=2.0)], likelihood="poisson"
+    ).fit(y)
+    log = y[0] * grid - np.exp(grid) - 0.5 * (grid / 2.0) ** 2
+    weights = np.exp(log - log.max())
+    weights /= weights.sum()
+    mean = weights @ grid
+    variance = weights @ (grid - mean) ** 2
+    rule = Trajectories(chains=64, draws=200)
+    found = model.hmc(trajectories=rule, seed=int(jax.random.randint(key, (), 0, 2**30)))
+    assert abs(found.moments.mean[0] - mean) < 0.03 * variance**0.5
+    np.testing.assert_allclose(found.moments.variance[0], variance, rtol=0.1)
+    assert "sd" in found.verdict

@@ -44,8 +44,7 @@ from curvi.latent._star import Parabolas as Parabolas
 from curvi.latent._star import Star as Star
 from curvi.latent._summed import RowSums as RowSums
 from curvi.latent._summed import SummedModel as SummedModel
-from curvi.latent._whitened import JointDraws as JointDraws
-from curvi.latent._whitened import Trajectories as Trajectories
+from curvi.latent._whitened import JointDraws, Trajectories
 from curvi.latent._whitened import run_chains as run_chains
 
 __all__ = [
@@ -55,6 +54,7 @@ __all__ = [
     "Fixed",
     "FromPrecision",
     "Groups",
+    "JointDraws",
     "LatentDraws",
     "LatentGaussian",
     "LatentPosterior",
@@ -62,4 +62,5 @@ __all__ = [
     "Precision",
     "RandomWalk",
     "Season",
+    "Trajectories",
 ]
