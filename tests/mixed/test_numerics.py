@@ -9,7 +9,7 @@ import pytest
 from pandas import DataFrame, read_csv
 from scipy import integrate, special, stats
 
-from curvi.latent import Integration, white_points
+from curvi.latent import Integration, SiteFit, reweight, white_points
 from curvi.likelihoods import likelihood_of
 from curvi.linalg._modes import find_mode
 from curvi.mixed import MixedModel
@@ -19,7 +19,7 @@ from curvi.mixed._hyper import Block, Layout
 from curvi.mixed._inference import GaussianMarginal, _hardly_known
 from curvi.mixed._large import fit_large, model_of
 from curvi.mixed._marginal import Marginal
-from curvi.mixed._posterior import weighted_moments
+from curvi.mixed._posterior import weighted_moments, weighted_quantile
 from curvi.mixed._sums import Summed, sums_of
 from curvi.mixed._system import condition, prior_of, remaining_columns, statistics, whitened
 from curvi.mixed._variational import Problem, bound_and_slope, find_hyper, fit_effects
@@ -291,6 +291,28 @@ def test_a_hyperparameter_that_rows_hardly_determine_has_a_lattice(key, sd):
     wanted, width = weighted_moments(lattice.points, lattice.weights)
     assert (np.abs(mean - wanted) < 0.05 * width).all()
     np.testing.assert_allclose(spread, width, rtol=0.1)
+
+
+def test_draws_on_a_lattice_are_as_many_as_intervals_and_correlations_need(key):
+    """Two draws of the same noise at all points had correlations near one, and short intervals."""
+    model = MixedModel("y ~ 1 + (1 | r) + (1 | c)", likelihood="bernoulli")
+    design, layout = model.design(crossed_answers(generator(key), (1.0, 0.3)))
+    likelihood = likelihood_of("bernoulli", None)
+    found = fit_large(design, layout, likelihood, seed=0)
+    assert found["on_lattice"]
+    given = model_of(design, layout, likelihood)
+    plain = Integration(gap=lambda model, theta, _: np.zeros(len(theta)))(given).lattice
+    more = reweight(given, plain.points, plain.weights, SiteFit(*plain.kept)).log_evidence
+    assert more > 0.01
+    assert found["log_evidence"] == pytest.approx(plain.log_integral + more, abs=0.1 * more)
+    rest, weights = found["rest"], found["weights"]
+    mean, sd = weighted_moments(rest, weights)
+    scaled = (rest - mean) / sd
+    correlations = (scaled * weights[:, None]).T @ scaled
+    assert np.abs(correlations[1:, 1:] - np.eye(len(sd) - 1)).max() < 0.6
+    low, high = (weighted_quantile(rest, weights, level) for level in (0.05, 0.95))
+    np.testing.assert_allclose((high - low) / sd, 3.29, rtol=0.3)
+    assert np.median((high - low) / sd) == pytest.approx(3.29, rel=0.05)
 
 
 def test_factors_that_rows_hardly_tell_apart_are_named(key):

@@ -90,3 +90,11 @@ def test_a_stored_series_of_other_sites_is_refused(key, tmp_path):
     model.save(tmp_path / "series")
     with pytest.raises(curvi.InputError, match="other sites, other predictors"):
         curvi.load(tmp_path / "series")
+
+
+def test_a_run_of_returns_that_are_zero_is_refused():
+    """Their log variance has no lower end; hyperparameters were NaN, and nothing was said."""
+    returns = np.random.default_rng(0).normal(size=150)
+    returns[20:40] = 0.0
+    with pytest.raises(curvi.InputError, match="exactly zero in a row"):
+        curvi.StateSpace(likelihood="volatility").fit(returns)

@@ -6,6 +6,8 @@ With :math:`g(u) = \sum_i \ell_i(t_i) - (r_i t_i - \tfrac12 w_i t_i^2)`, the row
     \log p(y \mid \theta) - L = \log E_q\big[e^{g - E_q g}\big] \approx \tfrac12 \mathrm{Var}_q(g).
 
 The gap depends on theta, and a bound in the place of a log marginal likelihood shifts theta.
+The next term, :math:`\tfrac16 E_q (g - E_q g)^3`, says how far the second order goes: log weights
+are in doubt by as much as it differs between points.
 """
 
 from __future__ import annotations
@@ -48,22 +50,26 @@ class Gap:
     negligible: float = 1e-3
     numbers_at_once: float = 4e6
 
-    @one_blas_thread()
     def __call__(self, model: SiteModel, theta: np.ndarray, fitted: SiteFit) -> np.ndarray:
         """Half the variance of g under q for each theta, in nats; zero for Gaussian responses."""
+        return self.terms(model, theta, fitted)[0]
+
+    @one_blas_thread()
+    def terms(self, model: SiteModel, theta: np.ndarray, fitted: SiteFit) -> np.ndarray:
+        """The term of second order of each theta, and that of third by each half of the draws."""
+        out = np.zeros((3, len(theta)))
         if model.likelihood.conjugate or not len(model.seen):
-            return np.zeros(len(theta))
+            return out
         assembly, seen = model.assembly, model.seen
         rng = np.random.default_rng(0)
         # Single precision: values are only compared.
         most = max(64, int(5 * self.numbers_at_once / max(assembly.size, 1)))
-        draws = min(self.draws, most)
+        draws = min(self.draws, most) // 2 * 2
         noise = rng.standard_normal((1, assembly.size, draws), np.float32)
         y, trials = (x[seen, None].astype(np.float32) for x in (model.y, model.trials))
         base = model.base[seen, None].astype(np.float32)
         A = assembly.A[seen].astype(np.float32)
         extra = assembly.extra_values(theta).astype(np.float32)
-        out = np.zeros(len(theta))
         step = max(1, int(self.numbers_at_once / (draws * max(assembly.size, 1))))
         for first in range(0, len(theta), step):
             current_run().check()
@@ -74,11 +80,13 @@ class Gap:
                 linear = fitted.linear[point, seen, None].astype(np.float32)
                 precision = fitted.precision[point, seen, None].astype(np.float32)
                 site = centred * (linear - 0.5 * precision * centred)
-                found = (
-                    model.likelihood.log_density(centred + base, y, trials, extra=extra[point])
-                    - site
-                )
-                out[point] = 0.5 * drawn_in(found.sum(axis=0, dtype=np.float64), self.reach).var()
+                with np.errstate(over="ignore", invalid="ignore"):
+                    given = (centred + base, y, trials)
+                    found = model.likelihood.log_density(*given, extra=extra[point]) - site
+                values = drawn_in(found.sum(axis=0, dtype=np.float64), self.reach)
+                values -= values.mean()
+                thirds = np.mean(values.reshape(2, -1) ** 3, axis=1) / 6
+                out[:, point] = np.mean(values**2) / 2, *thirds
         return out
 
 
@@ -123,6 +131,20 @@ def drawn_in(values: np.ndarray, reach: float) -> np.ndarray:
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     far = reach * (high - low) / _QUARTILES
     return np.clip(values, middle - far, middle + far)
+
+
+def in_doubt(weights: np.ndarray, thirds: np.ndarray) -> float:
+    """By how many nats the third term differs between points, as far as both halves agree.
+
+    Parameters
+    ----------
+    weights : array, shape (points,)
+        Of the points.
+    thirds : array, shape (2, points)
+        See `Gap.terms`.
+    """
+    first, second = thirds - thirds @ weights[:, None]
+    return float(np.sqrt(max(weights @ (first * second), 0.0)))
 
 
 class Reweighted(NamedTuple):

@@ -45,6 +45,7 @@ _MOST_STORED = 2e7  # numbers in the table of conditional covariances
 _FARTHEST = 30.0  # entry of theta, a logarithm or a tangent
 _NUMBERS_AT_ONCE = 5e5  # of systems side by side: they stay in the cache
 _RESAMPLE = 0.6  # share of effective points below which kernels are tried
+_MOST_IN_DOUBT = 0.3  # nats; a mean moves by as many sds at most, to first order
 LEAST_ESS, _ENOUGH_ESS = 0.05, 0.3
 
 
@@ -258,7 +259,7 @@ def _large(
     if exact and summed is None:
         design, shift = centred(design)
     found = fit_large(design, layout, likelihood, seed=seed, summed=summed)
-    on_lattice = found.pop("on_lattice")
+    on_lattice, in_doubt = found.pop("on_lattice"), found.pop("in_doubt")
     found["rest"][:, : len(shift)] += shift
     first = design.factors[0]
     notes: tuple[str, ...] = (
@@ -271,6 +272,13 @@ def _large(
             "corrected for that to second order.",
         )
     )
+    if in_doubt > _MOST_IN_DOUBT:
+        notes += (
+            "The second order is not enough: the next term of the likelihood differs by "
+            f"{in_doubt:.1f} nats between hyperparameters, so that sds of groups, and the effects, "
+            f"may be off by up to {in_doubt:.1f} of their posterior sds. Give a smaller "
+            "group_sd_scale, leave out a term, or use a sampler.",
+        )
     points = "a lattice" if on_lattice else "a design of points"
     vague = [] if on_lattice else _hardly_known(design, layout, found["weights"], found["theta"])
     if vague:
