@@ -45,7 +45,6 @@ _MOST_STORED = 2e7  # numbers in the table of conditional covariances
 _FARTHEST = 30.0  # entry of theta, a logarithm or a tangent
 _NUMBERS_AT_ONCE = 5e5  # of systems side by side: they stay in the cache
 _RESAMPLE = 0.6  # share of effective points below which kernels are tried
-_MOST_IN_DOUBT = 0.3  # nats; a mean moves by as many sds at most, to first order
 LEAST_ESS, _ENOUGH_ESS = 0.05, 0.3
 
 
@@ -251,8 +250,9 @@ def _hardly_known(
 
 def _large(
     design: Design, layout: Layout, likelihood: Likelihood, seed: int,
-    summed: Summed | None = None,
+    summed: Summed | None = None, most_in_doubt: float = 0.3,
 ) -> Fitted:  # fmt: skip
+    """``most_in_doubt``: nats; a mean moves by as many sds at most, to first order."""
     exact = likelihood.conjugate
     method = "exact" if exact else "the best Gaussian for the effects"
     shift = np.zeros(len(design.names)) if summed is None else summed.shift
@@ -272,7 +272,7 @@ def _large(
             "corrected for that to second order.",
         )
     )
-    if in_doubt > _MOST_IN_DOUBT:
+    if in_doubt > most_in_doubt:
         notes += (
             "The second order is not enough: the next term of the likelihood differs by "
             f"{in_doubt:.1f} nats between hyperparameters, so that sds of groups, and the effects, "

@@ -42,9 +42,6 @@ from curvi.mixed._design import Design, Factor, taken
 from curvi.mixed._hyper import Layout
 from curvi.mixed._sums import Summed, sums_of
 
-_DRAWS, _IN_ALL = 24, 1024  # of the effects: at each point of a large model, at all of another
-_LEAST = 8  # at each point: sds that are set right bind fewer to a few values
-_MOST_EFFECTS = 20_000  # of which there are so many draws
 _MOST_STORED = 6e7  # numbers in the table of conditional means
 _SMALL_ROWS = 40_000
 _NEAR = 0.25  # sds that the mode may be from the centre of the star
@@ -178,14 +175,22 @@ class Points:
         How many theta are expected.
     seed : int
         Of the noise.
+    most_effects, in_all, least : int
+        Up to so many effects there are so many draws at all points together, and at each no fewer
+        than the least: sds that are set right bind fewer to a few values.
+    draws : int
+        At each point of a larger model.
     """
 
-    def __init__(self, model: SiteModel, design: Design, points: int, seed: int) -> None:
+    def __init__(
+        self, model: SiteModel, design: Design, points: int, seed: int,
+        *, most_effects: int = 20_000, in_all: int = 1024, least: int = 8, draws: int = 24,
+    ) -> None:  # fmt: skip
         assembly, first = model.assembly, design.factors[0]
         self.model = model
         self.given = GivenRest(assembly.pattern, assembly.effects[1], first.size)
-        self.small = assembly.size <= _MOST_EFFECTS
-        wanted = max(_LEAST, _IN_ALL / points) if self.small else _DRAWS
+        self.small = assembly.size <= most_effects
+        wanted = max(least, in_all / points) if self.small else draws
         stored = _MOST_STORED // (points * first.levels * first.size**2)
         self.half = max(1, int(min(wanted, stored)) // 2)
         self.seed, self.gap = seed, Gap()
