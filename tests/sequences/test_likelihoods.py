@@ -98,3 +98,12 @@ def test_a_run_of_returns_that_are_zero_is_refused():
     returns[20:40] = 0.0
     with pytest.raises(curvi.InputError, match="exactly zero in a row"):
         curvi.StateSpace(likelihood="volatility").fit(returns)
+
+
+def test_large_counts_have_an_sd_with_a_spread():
+    """Rounding of their log densities in single precision chose one point of the lattice."""
+    steps = np.cumsum(0.05 * np.random.default_rng(1).normal(size=50))
+    model = curvi.StateSpace(likelihood="poisson").fit(np.round(1e9 * np.exp(steps)))
+    mean, sd = model.hyperparameters_["level"]
+    assert mean == pytest.approx(0.05, rel=0.3)
+    assert sd / mean == pytest.approx(1 / np.sqrt(2 * 49), rel=0.2)

@@ -13,7 +13,7 @@ are in doubt by as much as it differs between points.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -43,12 +43,15 @@ class Gap:
         Points that together weigh less keep the mean gap of the others (`reweight`).
     numbers_at_once : float
         Numbers of draws that are worked on side by side; five times as many of one point at most.
+    single : float
+        Precision of a site up to which single precision is enough.
     """
 
     draws: int = 512
     reach: float = 4.0
     negligible: float = 1e-3
     numbers_at_once: float = 4e6
+    single: float = 1e4
 
     def __call__(self, model: SiteModel, theta: np.ndarray, fitted: SiteFit) -> np.ndarray:
         """Half the variance of g under q for each theta, in nats; zero for Gaussian responses."""
@@ -62,23 +65,25 @@ class Gap:
             return out
         assembly, seen = model.assembly, model.seen
         rng = np.random.default_rng(0)
-        # Single precision: values are only compared.
+        # Values are only compared: single precision is enough where no row says very much.
+        many = float(fitted.precision[:, seen].max()) > self.single
+        kind: type[np.floating[Any]] = np.float64 if many else np.float32
         most = max(64, int(5 * self.numbers_at_once / max(assembly.size, 1)))
         draws = min(self.draws, most) // 2 * 2
         noise = rng.standard_normal((1, assembly.size, draws), np.float32)
-        y, trials = (x[seen, None].astype(np.float32) for x in (model.y, model.trials))
-        base = model.base[seen, None].astype(np.float32)
-        A = assembly.A[seen].astype(np.float32)
-        extra = assembly.extra_values(theta).astype(np.float32)
+        y, trials = (x[seen, None].astype(kind) for x in (model.y, model.trials))
+        base = model.base[seen, None].astype(kind)
+        A = assembly.A[seen].astype(kind)
+        extra = assembly.extra_values(theta).astype(kind)
         step = max(1, int(self.numbers_at_once / (draws * max(assembly.size, 1))))
         for first in range(0, len(theta), step):
             current_run().check()
             some = slice(first, first + step)
             effects = model.draw(theta[some], fitted.at(some), noise, centred=True)
             for point, one in enumerate(effects, first):
-                centred = A @ one
-                linear = fitted.linear[point, seen, None].astype(np.float32)
-                precision = fitted.precision[point, seen, None].astype(np.float32)
+                centred = A @ one.astype(kind)
+                linear = fitted.linear[point, seen, None].astype(kind)
+                precision = fitted.precision[point, seen, None].astype(kind)
                 site = centred * (linear - 0.5 * precision * centred)
                 with np.errstate(over="ignore", invalid="ignore"):
                     given = (centred + base, y, trials)
