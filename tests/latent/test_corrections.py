@@ -16,6 +16,7 @@ from curvi.latent import (
     RandomWalk,
     Season,
     Trajectories,
+    in_doubt,
     integrate,
     run_chains,
     skewed,
@@ -96,7 +97,8 @@ def test_the_gap_is_half_the_variance_and_most_of_what_the_bound_misses(name, y)
     case = TwoEffects(name, y)
     theta = np.log([[0.4], [0.9], [1.5]])
     fitted = case.model.fit(theta)
-    found = Gap(draws=400_000, reach=np.inf)(case.model, theta, fitted)
+    found, *halves = Gap(draws=400_000, reach=np.inf).terms(case.model, theta, fitted)
+    thirds = np.zeros(len(theta))
     nodes, weights = gauss_hermite(40)
     x = np.stack(np.meshgrid(nodes, nodes, indexing="ij")).reshape(1, 2, -1)
     product = np.outer(weights, weights).ravel()
@@ -106,9 +108,13 @@ def test_the_gap_is_half_the_variance_and_most_of_what_the_bound_misses(name, y)
         predictors = (case.model.assembly.A @ u)[None]
         g = excess(case.model, theta[some], fitted.at(some), predictors)[0][0]
         assert found[k] == pytest.approx(0.5 * product @ (g - product @ g) ** 2, rel=0.1)
+        thirds[k] = product @ (g - product @ g) ** 3 / 6
         missing = case.evidence(theta[k, 0]) - fitted.bound[k]
         assert abs(missing - found[k]) < 0.3 * missing
         assert missing == pytest.approx(math.log(product @ np.exp(g - product @ g)), abs=1e-4)
+    np.testing.assert_allclose(np.mean(halves, axis=0), thirds, atol=0.15 * np.abs(thirds).max())
+    even = np.full(len(theta), 1 / len(theta))
+    assert in_doubt(even, np.asarray(halves)) == pytest.approx(thirds.std(), rel=0.2)
 
 
 def test_the_gap_of_counts_in_the_millions_is_no_rounding(key):

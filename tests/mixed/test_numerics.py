@@ -19,7 +19,7 @@ from curvi.mixed._hyper import Block, Layout
 from curvi.mixed._inference import GaussianMarginal, _hardly_known
 from curvi.mixed._large import fit_large, model_of
 from curvi.mixed._marginal import Marginal
-from curvi.mixed._posterior import weighted_moments
+from curvi.mixed._posterior import weighted_moments, weighted_quantile
 from curvi.mixed._sums import Summed, sums_of
 from curvi.mixed._system import condition, prior_of, remaining_columns, statistics, whitened
 from curvi.mixed._variational import Problem, bound_and_slope, find_hyper, fit_effects
@@ -307,6 +307,29 @@ def test_ctrl_c_on_the_lattice_ends_the_fit(key, monkeypatch):
     monkeypatch.setattr("curvi.latent._integral.integrate", pressed)
     with pytest.raises(KeyboardInterrupt):
         fit_large(design, layout, likelihood_of("bernoulli", None), seed=0)
+
+
+def test_draws_on_a_lattice_are_as_many_as_intervals_and_correlations_need(key):
+    """Two draws of the same noise at all points had correlations near one, and short intervals."""
+    model = MixedModel("y ~ 1 + (1 | r) + (1 | c)", likelihood="bernoulli")
+    design, layout = model.design(crossed_answers(generator(key), (1.0, 0.3)))
+    likelihood = likelihood_of("bernoulli", None)
+    found = fit_large(design, layout, likelihood, seed=0)
+    assert found["on_lattice"]
+    given = model_of(design, layout, likelihood)
+    plain = Integration(gap=lambda model, theta, _: np.zeros(len(theta)))(given).lattice
+    gaps = Gap()(given, plain.points, SiteFit(*plain.kept))
+    more = float(special.logsumexp(gaps, b=plain.weights))
+    assert more > 0.01
+    assert found["log_evidence"] == pytest.approx(plain.log_integral + more, abs=0.1 * more)
+    rest, weights = found["rest"], found["weights"]
+    mean, sd = weighted_moments(rest, weights)
+    scaled = (rest - mean) / sd
+    correlations = (scaled * weights[:, None]).T @ scaled
+    assert np.abs(correlations[1:, 1:] - np.eye(len(sd) - 1)).max() < 0.6
+    low, high = (weighted_quantile(rest, weights, level) for level in (0.05, 0.95))
+    np.testing.assert_allclose((high - low) / sd, 3.29, rtol=0.3)
+    assert np.median((high - low) / sd) == pytest.approx(3.29, rel=0.05)
 
 
 def test_factors_that_rows_hardly_tell_apart_are_named(key):

@@ -99,3 +99,20 @@ def test_a_stored_series_of_other_sites_is_refused(key, tmp_path):
     model.save(tmp_path / "series")
     with pytest.raises(curvi.InputError, match="other sites, other predictors"):
         curvi.load(tmp_path / "series")
+
+
+def test_a_run_of_returns_that_are_zero_is_refused():
+    """Their log variance has no lower end; hyperparameters were NaN, and nothing was said."""
+    returns = np.random.default_rng(0).normal(size=150)
+    returns[20:40] = 0.0
+    with pytest.raises(curvi.InputError, match="exactly zero in a row"):
+        curvi.StateSpace(likelihood="volatility").fit(returns)
+
+
+def test_large_counts_have_an_sd_with_a_spread():
+    """Rounding of their log densities in single precision chose one point of the lattice."""
+    steps = np.cumsum(0.05 * np.random.default_rng(1).normal(size=50))
+    model = curvi.StateSpace(likelihood="poisson").fit(np.round(1e9 * np.exp(steps)))
+    mean, sd = model.hyperparameters_["level"]
+    assert mean == pytest.approx(0.05, rel=0.3)
+    assert sd / mean == pytest.approx(1 / np.sqrt(2 * 49), rel=0.2)

@@ -11,6 +11,7 @@ from curvi.latent._component import Component, Precision
 from curvi.latent._estimator import LatentGaussian
 from curvi.latent._fixed import Fixed
 from curvi.latent._gap import Gap as Gap
+from curvi.latent._gap import in_doubt as in_doubt
 from curvi.latent._given import FromPrecision
 from curvi.latent._given_rest import GivenRest as GivenRest
 from curvi.latent._groups import Covariance, Groups

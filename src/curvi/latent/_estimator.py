@@ -323,10 +323,7 @@ class LatentGaussian(BaseEstimator):
         )
 
     def hmc(self, *, trajectories: Trajectories | None = None, seed: int = 0) -> JointDraws:
-        """Draw from the joint posterior by Hamiltonian Monte Carlo, which q makes nearly exact.
-
-        What a Gaussian given the hyperparameters misses is in these draws; ``verdict`` says by how
-        many posterior sds it moves the answer. Gaussian responses have nothing to correct.
+        """Draws of the joint posterior, moments corrected by them, and by how many sds that is.
 
         Parameters
         ----------
@@ -334,20 +331,13 @@ class LatentGaussian(BaseEstimator):
             Numbers of chains, draws and kicks.
         seed : int
             All randomness follows from it.
-
-        Returns
-        -------
-        JointDraws
-            Draws, corrected moments of the effects, and a verdict.
         """
         posterior = self._fitted()
         model, theta, fitted = posterior.model, posterior.points, posterior.fitted
         gaps = Gap()(model, theta, fitted)
         by_bound = posterior.weights * np.exp(gaps.min() - gaps)
-        return run_chains(
-            model, theta, by_bound / by_bound.sum(), fitted, gaps, rule=trajectories,
-            seed=validation.checked_seed(seed),
-        )  # fmt: skip
+        given = model, theta, by_bound / by_bound.sum(), fitted, gaps
+        return run_chains(*given, rule=trajectories, seed=validation.checked_seed(seed))
 
     def summary_table(self, *, interval: float = 0.9) -> Any:
         """Hyperparameters and fixed effects with intervals, as a DataFrame."""

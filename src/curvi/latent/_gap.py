@@ -6,6 +6,8 @@ With :math:`g(u) = \sum_i \ell_i(t_i) - (r_i t_i - \tfrac12 w_i t_i^2)`, the row
     \log p(y \mid \theta) - L = \log E_q\big[e^{g - E_q g}\big] \approx \tfrac12 \mathrm{Var}_q(g).
 
 The gap depends on theta, and a bound in the place of a log marginal likelihood shifts theta.
+The next term, :math:`\tfrac16 E_q (g - E_q g)^3`, says how far the second order goes: log weights
+are in doubt by as much as it differs between points.
 """
 
 from __future__ import annotations
@@ -44,20 +46,25 @@ class Gap:
     reach: float = 4.0
     numbers_at_once: float = 4e6
 
-    @one_blas_thread()
     def __call__(self, model: SiteModel, theta: np.ndarray, fitted: SiteFit) -> np.ndarray:
         """Half the variance of g under q for each theta, in nats; zero for Gaussian responses."""
+        return self.terms(model, theta, fitted)[0]
+
+    @one_blas_thread()
+    def terms(self, model: SiteModel, theta: np.ndarray, fitted: SiteFit) -> np.ndarray:
+        """The term of second order of each theta, and that of third by each half of the draws."""
+        out = np.zeros((3, len(theta)))
         if model.likelihood.conjugate or not len(model.seen):
-            return np.zeros(len(theta))
+            return out
         assembly, seen = model.assembly, model.seen
         rng = np.random.default_rng(0)
         most = max(64, int(5 * self.numbers_at_once / max(assembly.size, 1)))
-        draws = min(self.draws, most)
+        draws = min(self.draws, most) // 2 * 2
         # Draws in single precision; what is computed at them is a small rest of large terms.
         noise = rng.standard_normal((1, assembly.size, draws), np.float32)
         y, trials, base = (x[:, None] for x in (model.y, model.trials, model.base))
         A, extra = assembly.A, assembly.extra_values(theta)
-        out, rows = np.zeros(len(theta)), max(1, int(self.numbers_at_once / draws))
+        rows = max(1, int(self.numbers_at_once / draws))
         parts = [seen[begin : begin + rows] for begin in range(0, len(seen), rows)]
         step = max(1, int(self.numbers_at_once / (draws * max(assembly.size, 1))))
         for first in range(0, len(theta), step):
@@ -73,7 +80,10 @@ class Gap:
                     given = t + base[row], y[row], trials[row]
                     found = model.likelihood.log_density(*given, extra=extra[point]) - site
                     total += found.sum(axis=0)
-                out[point] = 0.5 * drawn_in(total, self.reach).var()
+                values = drawn_in(total, self.reach)
+                values -= values.mean()
+                thirds = np.mean(values.reshape(2, -1) ** 3, axis=1) / 6
+                out[:, point] = np.mean(values**2) / 2, *thirds
         return out
 
 
@@ -118,3 +128,17 @@ def drawn_in(values: np.ndarray, reach: float) -> np.ndarray:
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     far = reach * (high - low) / _QUARTILES
     return np.clip(values, middle - far, middle + far)
+
+
+def in_doubt(weights: np.ndarray, thirds: np.ndarray) -> float:
+    """By how many nats the third term differs between points, as far as both halves agree.
+
+    Parameters
+    ----------
+    weights : array, shape (points,)
+        Of the points.
+    thirds : array, shape (2, points)
+        See `Gap.terms`.
+    """
+    first, second = thirds - thirds @ weights[:, None]
+    return float(np.sqrt(max(weights @ (first * second), 0.0)))

@@ -254,6 +254,13 @@ class Integration:
             return self.gap(model, theta, SiteFit(nothing, precision, linear, nothing, nothing))
 
         gap = shared("gap", gaps)(found.points, kept.precision, kept.linear)
+        gap = np.where(np.isfinite(gap), gap, -np.inf)
+        if not np.isfinite(gap.max()):
+            raise InputError(
+                "the likelihood leaves the range of numbers wherever the hyperparameters have "
+                "weight: there are responses that let the predictor run away, as returns do that "
+                "are exactly zero in a row; give NaN for them, or scales of priors that say more"
+            )
         weights = found.weights * np.exp(gap - gap.max())
         return found._replace(weights=weights / weights.sum())
 

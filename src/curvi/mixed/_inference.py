@@ -288,15 +288,16 @@ def _hardly_known(
 
 def _large(
     design: Design, layout: Layout, likelihood: Likelihood, seed: int,
-    summed: Summed | None = None,
+    summed: Summed | None = None, most_in_doubt: float = 0.3,
 ) -> Fitted:  # fmt: skip
+    """``most_in_doubt``: nats; a mean moves by as many sds at most, to first order."""
     exact = likelihood.conjugate
     method = "exact" if exact else "the best Gaussian for the effects"
     shift = np.zeros(len(design.names)) if summed is None else summed.shift
     if exact and summed is None:
         design, shift = centred(design)
     found = fit_large(design, layout, likelihood, seed=seed, summed=summed)
-    on_lattice = found.pop("on_lattice")
+    on_lattice, in_doubt = found.pop("on_lattice"), found.pop("in_doubt")
     found["rest"][:, : len(shift)] += shift
     first = design.factors[0]
     notes: tuple[str, ...] = (
@@ -309,6 +310,13 @@ def _large(
             "likelihood is corrected for that to second order.",
         )
     )
+    if in_doubt > most_in_doubt:
+        notes += (
+            "The second order is not enough: the next term of the likelihood differs by "
+            f"{in_doubt:.1f} nats between hyperparameters, so that sds of groups, and the effects, "
+            f"may be off by up to {in_doubt:.1f} of their posterior sds. Give a smaller "
+            "group_sd_scale, leave out a term, or use a sampler.",
+        )
     points = "a lattice" if on_lattice else "a design of points"
     vague = [] if on_lattice else _hardly_known(design, layout, found["weights"], found["theta"])
     if vague:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from curvi._core.errors import Interrupted, Outcome
 from curvi._core.threads import one_blas_thread
@@ -34,6 +35,7 @@ from curvi.latent import (
     SiteModel,
     Star,
     SummedModel,
+    in_doubt,
     root_of_precision,
 )  # fmt: skip
 from curvi.likelihoods import Likelihood
@@ -48,8 +50,6 @@ class LargeModels:
 
     Attributes
     ----------
-    draws : int
-        Of the effects at each point of theta.
     stored : float
         Numbers in the table of conditional means, at most.
     small_rows : int
@@ -66,7 +66,6 @@ class LargeModels:
         Accuracy of sites on the way to the mode.
     """
 
-    draws: int = 24
     stored: float = 6e7
     small_rows: int = 40_000
     near: float = 0.25
@@ -184,38 +183,75 @@ class Drawn:
     level_mean: np.ndarray  # (draws, levels, K)
     level_covariance: np.ndarray  # (levels, K, K)
     converged: bool
+    thirds: np.ndarray  # (2,) nats, the term that the log density leaves out
 
 
 class Points:
-    """Evaluates a model at one theta after the other, on the same noise."""
+    """Evaluates a model at one theta after the other.
 
-    def __init__(self, model: SiteModel, design: Design, count: int, seed: int) -> None:
+    Draws are made of new noise at each, with their exact variances, so that all together say how
+    effects vary jointly. Those of a large model are of the same noise, corrected by the variances
+    at the first theta, since every further selected inverse is dear.
+
+    Parameters
+    ----------
+    model : SiteModel
+        Of the design.
+    design : Design
+        Rows and factors.
+    points : int
+        How many theta are expected.
+    seed : int
+        Of the noise.
+    most_effects, in_all, least : int
+        Up to so many effects there are so many draws at all points together, and at each no fewer
+        than the least: sds that are set right bind fewer to a few values.
+    draws : int
+        At each point of a larger model.
+    """
+
+    def __init__(
+        self, model: SiteModel, design: Design, points: int, seed: int,
+        *, most_effects: int = 20_000, in_all: int = 1024, least: int = 8, draws: int = 24,
+    ) -> None:  # fmt: skip
         assembly, first = model.assembly, design.factors[0]
         self.model = model
         self.given = GivenRest(assembly.pattern, assembly.effects[1], first.size)
-        half = np.random.default_rng(seed).standard_normal((assembly.size, count // 2))
-        self.noise = np.concatenate([half, -half], axis=1)
-        self.scale = np.ones((len(self.given.rest), 1))
-        self.gap = Gap()
+        self.small = assembly.size <= most_effects
+        wanted = max(least, in_all / points) if self.small else draws
+        stored = LARGE.stored // (points * first.levels * first.size**2)
+        self.half = max(1, int(min(wanted, stored)) // 2)
+        self.seed, self.gap = seed, Gap()
+
+    def _moves(self, factor: Any, *, first: bool) -> np.ndarray:
+        """Draws of the rest around their means: (rest, draws)."""
+        some, renewed = self.given.rest, first or self.small
+        if first:
+            self.rng = np.random.default_rng(self.seed)
+        if renewed:
+            half = self.rng.standard_normal((self.model.assembly.size, self.half))
+            self.noise = np.concatenate([half, -half], axis=1)
+        moves: np.ndarray = factor.sample(self.noise[None])[0, some]
+        if renewed:
+            exact = factor.selected_inverse()[0, self.model.assembly.pattern.diagonal[some]]
+            self.scale = np.sqrt(exact / np.maximum(moves.var(axis=1), 1e-3 * exact))[:, None]
+        return self.scale * moves
 
     def __call__(self, theta: np.ndarray, near: Drawn | None) -> tuple[float, Drawn]:
         """Log density, and draws."""
         model, point, some = self.model, theta[None], self.given.rest
         fitted, factor, mean = model.with_factor(point, None if near is None else near.fitted.sites)
         value = float(fitted.bound[0] + model.assembly.log_prior(point)[0])
-        if not model.likelihood.conjugate:
-            value += float(self.gap(model, point, fitted)[0])
+        more, *thirds = self.gap.terms(model, point, fitted)[:, 0]
+        value += float(more)
         with one_blas_thread():
-            moves = factor.sample(self.noise[None])[0, some]
-            if near is None:
-                # Few draws have variances of their own; exact ones at the centre correct all.
-                exact = factor.selected_inverse()[0, model.assembly.pattern.diagonal[some]]
-                self.scale = np.sqrt(exact / np.maximum(moves.var(axis=1), 1e-3 * exact))[:, None]
-        rest = (mean[0, some, None] + self.scale * moves).T
+            moves = self._moves(factor, first=near is None)
+        rest = (mean[0, some, None] + moves).T
         values, pull = model.values(point, fitted)[0], model.pull(point, fitted)[0]
         level_mean, covariance = self.given.moments(values, pull, rest)
         converged = bool(model.converged(point, fitted).all())
-        return value, Drawn(fitted, rest + model.origin[some], level_mean, covariance, converged)
+        rest += model.origin[some]
+        return value, Drawn(fitted, rest, level_mean, covariance, converged, np.asarray(thirds))
 
 
 def fit_large(
@@ -224,10 +260,8 @@ def fit_large(
 ) -> dict[str, Any]:  # fmt: skip
     """Components, their weights, and how it went; see the module."""
     model, mode, root = _beginning(design, layout, likelihood, summed)
-    first, count = design.factors[0], 2 * len(mode) + 1
-    stored = count * first.levels * first.size**2
-    draws = int(np.clip(LARGE.stored // stored, 2, LARGE.draws)) // 2 * 2
-    star = Star(Points(model, design, draws, seed))
+    first = design.factors[0]
+    star = Star(Points(model, design, 2 * len(mode) + 1, seed))
     found: list[Any] = []
 
     def around(mode: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -251,8 +285,8 @@ def fit_large(
     wide = _is_wide(thetas, weights) or not near
     on_lattice = wide and not likelihood.conjugate and len(mode) <= LARGE.on_lattice
     if on_lattice:
-        points, thetas, weights, evidence, near = _on_lattice(model, design, draws, seed)
-        draws = len(points[0].rest)
+        points, thetas, weights, evidence, near = _on_lattice(model, design, seed)
+    draws = len(points[0].rest)
     covariances = np.stack([point.level_covariance for point in points])
     return {
         "theta": np.repeat(thetas, draws, axis=0), "weights": np.repeat(weights / draws, draws),
@@ -261,6 +295,7 @@ def fit_large(
         "level_covariance": np.repeat(covariances, draws, axis=0),
         "alias": np.arange(first.levels), "log_ratios": np.zeros(0),
         "log_evidence": evidence, "on_lattice": on_lattice,
+        "in_doubt": in_doubt(weights, np.transpose([point.thirds for point in points])),
         "converged": near and all(point.converged for point in points), "steps": len(points),
     }  # fmt: skip
 
@@ -272,7 +307,7 @@ def _is_wide(thetas: np.ndarray, weights: np.ndarray, most: float = 0.25) -> boo
 
 
 def _on_lattice(
-    model: SiteModel, design: Design, draws: int, seed: int, least: float = 2e-3
+    model: SiteModel, design: Design, seed: int, least: float = 2e-3
 ) -> tuple[list[Drawn], np.ndarray, np.ndarray, float, bool]:
     """Draws at the points of a lattice, their weights, the log evidence, and whether it is whole.
 
@@ -284,15 +319,14 @@ def _on_lattice(
     lattice = whole.lattice
     order = np.argsort(-lattice.weights, kind="stable")
     some = order[lattice.weights[order] > least * lattice.weights.max()]
-    draws = max(2, 2 * round(draws * 5 / len(some) / 2))
-    evaluate, found, values = Points(model, design, draws, seed), list[Drawn](), list[float]()
-    for theta in lattice.points[some]:
+    evaluate, found = Points(model, design, len(some), seed), list[Drawn]()
+    points, weights = lattice.points[some], lattice.weights[some] / lattice.weights[some].sum()
+    gaps = -model.assembly.log_prior(points)
+    for i, theta in enumerate(points):
         value, drawn = evaluate(theta, found[0] if found else None)
         found.append(drawn)
-        values.append(value)
-    points, weights = lattice.points[some], lattice.weights[some] / lattice.weights[some].sum()
-    gaps = np.asarray(values) - lattice.kept.bound[some] - model.assembly.log_prior(points)
-    evidence = float(lattice.log_integral - np.log(weights @ np.exp(-gaps)))  # no longer the bound
+        gaps[i] += value - drawn.fitted.bound[0]
+    evidence = lattice.log_integral - float(special.logsumexp(-gaps, b=weights))  # no bound
     return found, points, weights, evidence, lattice.complete
 
 
