@@ -20,8 +20,8 @@ pytestmark = pytest.mark.float64_only
 SLICES = {"glm", "mixed", "vae", "sequences"}
 CEILINGS = {
     "files": 321,
-    "lines of code": 40723,
-    "numeric constants of modules": 157,
+    "lines of code": 40794,
+    "numeric constants of modules": 120,
     "imports of private modules across rooms": 10,
     "imports between slices": 0,
     "files that name KeyboardInterrupt": 3,

@@ -349,20 +349,17 @@ class LatentGaussian(BaseEstimator):
             name: (*moments, *posterior.hyperparameter_interval(name, interval))
             for name, moments in self.hyperparameters_.items()
         }
-        parts = zip(posterior.model.assembly.components, posterior.model.assembly.effects,
-                    strict=True)  # fmt: skip
-        for component, some in parts:
+        assembly = posterior.model.assembly
+        for component, some in zip(assembly.components, assembly.effects, strict=True):
             if not component.names:
                 band = posterior.effects(some, interval=interval)
                 rows |= dict(zip(component.labels(), zip(*band, strict=True), strict=True))
-        return pd.DataFrame.from_dict(
-            rows, orient="index", columns=["mean", "sd", "lower", "upper"]
-        )
+        columns = ["mean", "sd", "lower", "upper"]
+        return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
     def summary(self) -> str:
         """The verdict, what was fitted, and a row for every hyperparameter and fixed effect."""
-        posterior, table = self._fitted(), self.summary_table()
-        model = posterior.model
+        model, table = self._fitted().model, self.summary_table()
         parts = ", ".join(f"{c.name} ({c.size})" for c in model.assembly.components)
         return summary_table(
             verdict=("converged" if self.converged_ else "NOT CONVERGED", self.message_),

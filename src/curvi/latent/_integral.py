@@ -130,7 +130,7 @@ class Integration:
         half of them are effective.
     gap : Gap
         The correction of the weights.
-    unsettled : float
+    most_not_converged : float
         Weight of points without the best effects, above which an answer does not stand.
     """
 
@@ -147,7 +147,7 @@ class Integration:
     worst_khat: float = 0.7
     least_points: float = 50.0
     gap: Gap = field(default_factory=Gap)
-    unsettled: float = 0.01
+    most_not_converged: float = 0.01
 
     def __call__(self, model: SiteModel, *, seed: int = 0) -> Integral:
         """Points of the hyperparameters with weights, and the best Gaussian at each.
@@ -267,10 +267,10 @@ class Integration:
     def _settled(self, model: SiteModel, found: Lattice) -> Lattice:
         """No answer, where the effects did not converge at points that matter."""
         lost = ~model.converged(found.points, SiteFit(*found.kept))
-        unsettled = float(found.weights[lost].sum())
-        if unsettled <= self.unsettled:
+        not_converged = float(found.weights[lost].sum())
+        if not_converged <= self.most_not_converged:
             return found
-        return found._replace(complete=False, unsettled=unsettled)
+        return found._replace(complete=False, not_converged=not_converged)
 
 
 def _with_moments_of(found: Weighted, wide: Proposal) -> Proposal:

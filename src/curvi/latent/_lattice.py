@@ -46,7 +46,7 @@ class Lattice(NamedTuple):
         points ran out; importance weights are of use; the best effects were found.
     khat : float or None
         Pareto k of importance weights, where there are too many hyperparameters for a lattice.
-    unsettled : float
+    not_converged : float
         Weight of the points at which the best effects were not found.
     """
 
@@ -57,7 +57,7 @@ class Lattice(NamedTuple):
     mode: np.ndarray
     complete: bool
     khat: float | None = None
-    unsettled: float = 0.0
+    not_converged: float = 0.0
 
     @property
     def shortcoming(self) -> str:
@@ -69,9 +69,9 @@ class Lattice(NamedTuple):
                 "time was up before the hyperparameters were integrated: they are the best ones "
                 "until then, and their sds are zero"
             )
-        if self.unsettled:
+        if self.not_converged:
             return (
-                f"the iteration for the effects did not converge at {self.unsettled:.1%} of the "
+                f"the iteration for the effects did not converge at {self.not_converged:.1%} of the "
                 "hyperparameters by weight: means and sds may be off"
             )
         if self.khat is not None:
