@@ -71,8 +71,8 @@ class Lattice(NamedTuple):
             )
         if self.not_converged:
             return (
-                f"the iteration for the effects did not converge at {self.not_converged:.1%} of the "
-                "hyperparameters by weight: means and sds may be off"
+                f"the iteration for the effects did not converge at {self.not_converged:.1%} of "
+                "the hyperparameters by weight: means and sds may be off"
             )
         if self.khat is not None:
             return (
