@@ -311,3 +311,13 @@ def test_a_training_that_stopped_early_says_when_and_why(fitted):
     if fitted.outcome_ is curvi.Outcome.CONVERGED:
         assert f"epoch {history['epoch'][-1]:.4g}" in fitted.message_
     assert str(fitted.outcome_) in ("CONVERGED", "BUDGET")
+
+
+def test_a_code_of_a_million_numbers_is_refused_before_any_work():
+    rows = np.random.default_rng(0).random((50, 10))
+    model = curvi.VAE(latent=10**6, hidden=(8,), max_epochs=1)
+    with (
+        pytest.warns(UserWarning, match="latent is 1000000"),
+        pytest.raises(curvi.MemoryBudgetError, match="latent=1000000"),
+    ):
+        model.fit(rows)
