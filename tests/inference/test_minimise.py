@@ -42,6 +42,7 @@ def squares(params, batch, key):
     return 0.5 * jnp.mean((batch["y"] - batch["x"] @ params) ** 2)
 
 
+@pytest.mark.filterwarnings("ignore::curvi.NotConvergedWarning")
 def test_stochastic_regression_comes_close_to_least_squares(key, dtype):
     model = linear(generator(key))
     data = {"x": jnp.asarray(model.x, dtype), "y": jnp.asarray(model.y, dtype)}
