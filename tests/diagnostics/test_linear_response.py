@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 import curvi
 from curvi._core.errors import NumericalError
 from curvi.diagnostics import _linear_response as response
+from curvi.diagnostics._flat_directions import _by_coordinate
 from curvi.objective import fixed_draws, neg_elbo
 from tests.diagnostics.test_fit_result import result_of
 from tests.solvers.problems import WIDTH, generator, linear, logistic
@@ -148,3 +149,8 @@ def test_fifteen_thousand_coordinates_need_no_dense_matrix(key, dtype):
     exact = np.sqrt(scipy.linalg.solveh_banded(banded, unit)[places, np.arange(3)])
     found = result.linear_response(lambda z: z[jnp.asarray(places)])
     np.testing.assert_allclose(found, exact, rtol=1e-6)
+
+
+def test_a_flat_direction_of_a_sparse_precision_is_named_by_its_mean():
+    table = {"mean": np.asarray([0.0, 3.0, 0.0]), "entries": np.arange(5.0)}
+    np.testing.assert_array_equal(_by_coordinate(table, 3), [0.0, 3.0, 0.0])

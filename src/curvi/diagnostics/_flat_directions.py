@@ -119,9 +119,9 @@ def _regression(family: Family, params: Params, coordinate: int) -> Array:
 
 
 def _by_coordinate(table: Any, dimension: int) -> np.ndarray:
-    """Sum what belongs to a coordinate: the rows of every array of the scale."""
-    leaves = jax.tree.leaves(table)
-    return sum((leaf.reshape(dimension, -1).sum(axis=1) for leaf in leaves), np.zeros(dimension))
+    """Sum what belongs to a coordinate: the rows of every array, but entries of a sparse pattern."""
+    rows = [leaf for leaf in jax.tree.leaves(table) if np.size(leaf) % dimension == 0]
+    return sum((leaf.reshape(dimension, -1).sum(axis=1) for leaf in rows), np.zeros(dimension))
 
 
 def _lowest(problem: Problem, params: Params, resources: Any, guess: Params) -> Params:
