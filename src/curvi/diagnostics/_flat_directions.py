@@ -119,7 +119,7 @@ def _regression(family: Family, params: Params, coordinate: int) -> Array:
 
 
 def _by_coordinate(table: Any, dimension: int) -> np.ndarray:
-    """Sum what belongs to a coordinate: the rows of every array, but entries of a sparse pattern."""
+    """Sum what belongs to a coordinate: rows of every array, but no entries of a pattern."""
     rows = [leaf for leaf in jax.tree.leaves(table) if np.size(leaf) % dimension == 0]
     return sum((leaf.reshape(dimension, -1).sum(axis=1) for leaf in rows), np.zeros(dimension))
 
