@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import curvi
-from curvi.paper.experiments._provenance import command_line, provenance, sentence
+from curvi.paper.experiments._provenance import PACKAGE, command_line, provenance, sentence
 
 pytestmark = pytest.mark.float64_only
 
@@ -152,3 +152,13 @@ def test_a_record_describes_this_process():
 )
 def test_a_command_is_shown_without_the_paths_of_a_machine(arguments, shown):
     assert command_line(arguments) == shown
+
+
+def test_a_record_that_is_made_here_names_the_commit_of_this_checkout():
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout")
+    asked = ["git", "rev-parse", "HEAD"]
+    head = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert PACKAGE.name == "curvi"
+    if PACKAGE.is_relative_to(ROOT):
+        assert provenance("")["commit"] == head.strip()

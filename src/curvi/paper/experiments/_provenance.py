@@ -16,7 +16,7 @@ from typing import Any
 
 from curvi._core.files import write_atomically
 
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[2]
 LIBRARIES = (
     "jax", "jaxlib", "numpy", "scipy", "scikit-learn", "optax", "numpyro", "pymc", "pymc-extras",
     "blackjax", "statsmodels", "bambi",
