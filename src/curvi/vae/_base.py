@@ -233,7 +233,7 @@ class AutoEncoder(Reported, SavedEstimator, BaseEstimator):
         weights = sum((a + 1.0) * b for sizes in networks for a, b in pairwise(sizes))
         inner = sum(float(b) ** 2 for sizes in networks for b in sizes[1:-1])
         # What the decoder is given has a factor, too.
-        inner += float(self.latent) ** 2 * isinstance(as_method(self.method), KFAC)
+        inner += float(self.latent) ** 2 * (self.method == "kfac" or isinstance(self.method, KFAC))
         size = X.itemsize * (copies * weights + factors * inner)
         what = f"training networks of hidden={tuple(self.hidden)} and latent={self.latent}"
         require_memory(size, what, "choose smaller layers")
