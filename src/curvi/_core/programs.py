@@ -322,7 +322,7 @@ def _mark(value: Any) -> Any:
     return mark
 
 
-class Remembered:
+class CachedValues:
     """Values of functions without arguments, by all that they read.
 
     A model that is read again, as for every fit of a simulation, is then not compiled again.

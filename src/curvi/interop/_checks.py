@@ -14,7 +14,7 @@ import numpy as np
 from jax.experimental import checkify
 
 from curvi._core.errors import InputError, warn_user
-from curvi._core.programs import Program, Remembered
+from curvi._core.programs import CachedValues, Program
 from curvi._core.trees import leaf_names
 from curvi._core.validation import refuse_masked, refuse_overflow
 
@@ -98,7 +98,7 @@ def run_checked(function: Callable[..., Any], library: ModuleType) -> Any:
 
 
 @cache
-def _checked_by(library: ModuleType) -> Remembered:
+def _checked_by(library: ModuleType) -> CachedValues:
     """Values of functions, and what they read outside of their arrays, in words."""
 
     def checked(program: Program) -> tuple[Any, str]:
@@ -110,7 +110,7 @@ def _checked_by(library: ModuleType) -> Remembered:
         known = outside is None or _made_by(library, outside)
         return value, "" if known else first_line(error.get())
 
-    return Remembered(checked)
+    return CachedValues(checked)
 
 
 def _made_by(library: ModuleType, error: Any) -> bool:

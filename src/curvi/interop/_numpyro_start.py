@@ -10,7 +10,7 @@ import numpy as np
 
 from curvi._core.compilation import SizedJit
 from curvi._core.errors import InputError
-from curvi._core.programs import Remembered
+from curvi._core.programs import CachedValues
 from curvi._core.trees import flat_numbers, on_device
 from curvi.inference._first import climbs
 from curvi.interop._numpyro_call import Call, Position, is_latent
@@ -18,7 +18,7 @@ from curvi.objective import BatchedDensity
 from curvi.targets import AbstractTarget
 
 # Run once: what it takes is to compile it.
-_values = Remembered(lambda program: SizedJit(program)(0.0))
+_values = CachedValues(lambda program: SizedJit(program)(0.0))
 _WRAPPERS = ("ExpandedDistribution", "Independent", "MaskedDistribution")
 # What distributions raise that have no such function, or need a library that is not installed.
 _UNKNOWN = (NotImplementedError, ImportError, AttributeError, TypeError, ValueError)

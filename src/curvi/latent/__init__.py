@@ -33,6 +33,7 @@ from curvi.latent._lattice import Lattice as Lattice
 from curvi.latent._lattice import integrate as integrate
 from curvi.latent._mixtures import Band as Band
 from curvi.latent._mixtures import quantile as quantile
+from curvi.latent._mixtures import smooth_quantiles as smooth_quantiles
 from curvi.latent._posterior import LatentDraws, LatentPosterior
 from curvi.latent._priors import of_extra as of_extra
 from curvi.latent._series import Autoregression, LocalTrend, RandomWalk, Season

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from curvi._core import validation
-from curvi._core.errors import InputError, Interrupted, NotConvergedWarning, Outcome, warn_user
+from curvi._core.errors import InputError, NotConvergedWarning, warn_user
 from curvi._core.memory import require_memory
 from curvi.diagnostics import summary_table
 from curvi.engine import belongs, hooks_for, opened
@@ -154,9 +154,7 @@ class LatentGaussian(BaseEstimator):
             self.hyperparameters_ = self.posterior_.hyperparameters()
             self.converged_ = found.lattice.complete
             self.message_ = _message(found.lattice, exact=model.likelihood.conjugate)
-            if found.outcome is Outcome.INTERRUPTED:
-                text = "interrupted; the model keeps the best hyperparameters until then"
-                raise Interrupted(text, self)
+            found.require_whole(self)
             if not self.converged_:
                 warn_user(NotConvergedWarning(self.message_, self))
             return self

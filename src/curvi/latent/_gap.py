@@ -62,7 +62,6 @@ class Gap:
         draws = min(self.draws, most) // 2 * 2
         # Draws in single precision; what is computed at them is a small rest of large terms.
         noise = rng.standard_normal((1, assembly.size, draws), np.float32)
-        y, trials, base = (x[:, None] for x in (model.y, model.trials, model.base))
         A, extra = assembly.A, assembly.extra_values(theta)
         rows = max(1, int(self.numbers_at_once / draws))
         parts = [seen[begin : begin + rows] for begin in range(0, len(seen), rows)]
@@ -74,17 +73,24 @@ class Gap:
                 total = np.zeros(draws)
                 for row in parts:
                     current_run().check()
-                    t = A[row] @ one
-                    linear, precision = fitted.linear[point, row], fitted.precision[point, row]
-                    site = t * (linear[:, None] - 0.5 * precision[:, None] * t)
-                    given = t + base[row], y[row], trials[row]
-                    found = model.likelihood.log_density(*given, extra=extra[point]) - site
-                    total += found.sum(axis=0)
+                    sites = fitted.linear[point, row], fitted.precision[point, row]
+                    total += _less_sites(model, row, A[row] @ one, *sites, extra[point])
                 values = drawn_in(total, self.reach)
                 values -= values.mean()
                 thirds = np.mean(values.reshape(2, -1) ** 3, axis=1) / 6
                 out[:, point] = np.mean(values**2) / 2, *thirds
         return out
+
+
+def _less_sites(
+    model: SiteModel, rows: np.ndarray, t: np.ndarray, linear: np.ndarray, precision: np.ndarray,
+    extra: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """The part of g of some rows at their centred predictors, (..., rows, k): shape (..., k)."""
+    base, y, trials = (x[rows][:, None] for x in (model.base, model.y, model.trials))
+    site = t * (linear[..., None] - 0.5 * precision[..., None] * t)
+    value = model.likelihood.log_density(t + base, y, trials, extra=extra) - site
+    return np.asarray(value.sum(axis=-2))
 
 
 def excess(
@@ -113,14 +119,13 @@ def excess(
     """
     seen, slope = model.seen, np.zeros(predictors.shape if slopes else (0,))
     t = predictors if len(seen) == predictors.shape[1] else predictors[:, seen]
-    linear, precision = fitted.linear[:, seen, None], fitted.precision[:, seen, None]
-    base, y, trials = (x[seen][:, None] for x in (model.base, model.y, model.trials))
-    given, extra = (t + base, y, trials), model.assembly.extra_values(theta)[:, None, None, :]
-    value = model.likelihood.log_density(*given, extra=extra) - t * (linear - 0.5 * precision * t)
+    linear, precision = fitted.linear[:, seen], fitted.precision[:, seen]
+    extra = model.assembly.extra_values(theta)[:, None, None, :]
     if slopes:
-        first = model.likelihood.slopes(*given, extra=extra)[0]
-        slope[:, seen] = first - linear + precision * t
-    return value.sum(axis=1), slope
+        base, y, trials = (x[seen][:, None] for x in (model.base, model.y, model.trials))
+        first = model.likelihood.slopes(t + base, y, trials, extra=extra)[0]
+        slope[:, seen] = first - linear[..., None] + precision[..., None] * t
+    return _less_sites(model, seen, t, linear, precision, extra), slope
 
 
 def drawn_in(values: np.ndarray, reach: float) -> np.ndarray:

@@ -48,6 +48,12 @@ class Integral(NamedTuple):
         found = self.lattice
         return LatentPosterior(model, found.points, found.weights, SiteFit(*found.kept))
 
+    def require_whole(self, estimator: Any) -> None:
+        """Raise what Ctrl-C ended, with the estimator that holds the best until then."""
+        if self.outcome is Outcome.INTERRUPTED:
+            text = "interrupted; the model keeps the best hyperparameters until then"
+            raise Interrupted(text, estimator)
+
 
 class Evaluation:
     """Log densities of hyperparameters; every batch starts from the best point so far."""

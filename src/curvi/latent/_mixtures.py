@@ -66,6 +66,21 @@ def _moments(mean: np.ndarray, variance: np.ndarray, weights: np.ndarray) -> tup
     return centre, np.sqrt(np.maximum(spread, 0))
 
 
+def smooth_quantiles(
+    points: np.ndarray, weights: np.ndarray, tails: tuple[float, ...], *, width: float = 0.4
+) -> list[np.ndarray]:
+    """Quantiles of the density that points with weights stand for, column by column.
+
+    Points of a lattice are about an sd apart, and their own quantiles too close together. Kernels
+    as wide as ``width`` sds fill the gaps; points move towards their mean so that the variance
+    stays.
+    """
+    centre, spread = _moments(points, np.zeros_like(points), weights)
+    kernels = centre + np.sqrt(1 - width**2) * (points - centre)
+    sd = np.broadcast_to(width * spread, kernels.shape)
+    return [quantile(kernels, sd, weights, p) for p in tails]
+
+
 def quantile(
     mean: np.ndarray, sd: np.ndarray, weights: np.ndarray, p: float, *,
     rounds: int = 40, accuracy: float = 1e-5,

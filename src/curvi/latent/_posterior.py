@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from curvi.latent._component import Component, Natural
-from curvi.latent._mixtures import Band, mixture_band, quantile
+from curvi.latent._mixtures import Band, mixture_band, smooth_quantiles
 from curvi.latent._site_steps import Effects, SiteFit
 from curvi.latent._sites import SiteModel
 
@@ -85,16 +85,9 @@ class LatentPosterior:
         return found
 
     def hyperparameter_interval(self, name: str, interval: float) -> tuple[float, float]:
-        """Ends of the central interval of a hyperparameter.
-
-        Points of a lattice are about an sd apart, and their own quantiles too close together.
-        Kernels fill the gaps; points move towards the mean so that the variance stays.
-        """
-        width, centre = 0.4, self.weights @ self.points
-        spread = np.sqrt(self.weights @ (self.points - centre) ** 2)
-        kernels = centre + np.sqrt(1 - width**2) * (self.points - centre)
+        """Ends of the central interval of a hyperparameter."""
         tails = 0.5 * (1 - interval), 0.5 * (1 + interval)
-        ends = [quantile(kernels, width * spread + 0 * kernels, self.weights, p) for p in tails]
+        ends = smooth_quantiles(self.points, self.weights, tails)
         low, high = self.model.assembly.natural(np.stack(ends))[name]
         return float(low), float(high)
 

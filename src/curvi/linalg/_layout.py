@@ -7,6 +7,8 @@ numbers, where a call for each front would cost more than its arithmetic.
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import numpy as np
 from scipy import linalg
 from scipy.linalg import lapack
@@ -15,7 +17,30 @@ from scipy.linalg import lapack
 Quarters = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
-class OneByOne:
+class FrontAlgebra:
+    """What roots of blocks are good for, in the products of a layout."""
+
+    t: ClassVar[Any]
+    times: ClassVar[Any]
+    apply: ClassVar[Any]
+
+    @classmethod
+    def forward(cls, own: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """``L^-1 b`` of what `inverse_root` left, for vectors as in `apply`."""
+        return cls.apply(own, right)
+
+    @classmethod
+    def backward(cls, own: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """``L^-T y``."""
+        return cls.apply(cls.t(own), right)
+
+    @classmethod
+    def covariance(cls, own: np.ndarray) -> np.ndarray:
+        """``L^-T L^-1``."""
+        return cls.times(cls.t(own), own)
+
+
+class OneByOne(FrontAlgebra):
     """Matrices (points, count, rows, columns)."""
 
     side_by_side = False
@@ -46,21 +71,6 @@ class OneByOne:
     def apply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """Products with vectors (points, count, columns, k)."""
         return left @ right
-
-    @classmethod
-    def forward(cls, own: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """``L^-1 b`` of what `inverse_root` left, for vectors as in `apply`."""
-        return cls.apply(own, right)
-
-    @classmethod
-    def backward(cls, own: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """``L^-T y``."""
-        return cls.apply(cls.t(own), right)
-
-    @classmethod
-    def covariance(cls, own: np.ndarray) -> np.ndarray:
-        """``L^-T L^-1``."""
-        return cls.times(cls.t(own), own)
 
     @staticmethod
     def inverse_root(own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -125,7 +135,7 @@ class Alone(OneByOne):
         return out
 
 
-class SideBySide:
+class SideBySide(FrontAlgebra):
     """Matrices (points, rows, columns, count)."""
 
     side_by_side = True
@@ -167,21 +177,6 @@ class SideBySide:
         for j in range(1, left.shape[2]):
             out += left[:, :, j, :, None] * right[:, None, j]
         return out
-
-    @classmethod
-    def forward(cls, own: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """``L^-1 b`` of what `inverse_root` left, for vectors as in `apply`."""
-        return cls.apply(own, right)
-
-    @classmethod
-    def backward(cls, own: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """``L^-T y``."""
-        return cls.apply(cls.t(own), right)
-
-    @classmethod
-    def covariance(cls, own: np.ndarray) -> np.ndarray:
-        """``L^-T L^-1``."""
-        return cls.times(cls.t(own), own)
 
     @staticmethod
     def inverse_root(own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -32,6 +32,7 @@ from curvi.mixed._design import Design, centred, merge_copies
 from curvi.mixed._hyper import Layout
 from curvi.mixed._large import fit_large, summed_model
 from curvi.mixed._marginal import quadrature_possible
+from curvi.mixed._posterior import weighted_moments
 from curvi.mixed._standard import in_units_of_table, standardised
 from curvi.mixed._sums import Summed, sums_of
 from curvi.mixed._variational import Problem, find_hyper
@@ -277,7 +278,7 @@ def _hardly_known(
     design: Design, layout: Layout, weights: np.ndarray, theta: np.ndarray, most: float = 0.5
 ) -> list[str]:
     """Factors of which a hyperparameter is too wide for a normal density on a few points."""
-    spread, out, at = np.sqrt(weights @ (theta - weights @ theta) ** 2), [], 0
+    spread, out, at = weighted_moments(theta, weights)[1], [], 0
     for factor, blocks in zip(design.factors, layout.factors, strict=True):
         count = sum(block.parameters for block in blocks)
         if spread[at : at + count].max() > most:

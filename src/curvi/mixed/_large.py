@@ -41,6 +41,7 @@ from curvi.latent import (
 from curvi.likelihoods import Likelihood
 from curvi.mixed._design import Design, Factor, taken
 from curvi.mixed._hyper import Layout
+from curvi.mixed._posterior import weighted_moments
 from curvi.mixed._sums import Summed, sums_of
 
 
@@ -302,8 +303,7 @@ def fit_large(
 
 def _is_wide(thetas: np.ndarray, weights: np.ndarray, most: float = 0.25) -> bool:
     """Whether a log sd may be too far from normal for a star: the rows hardly determine it."""
-    centred = thetas - weights @ thetas
-    return bool(np.sqrt(weights @ centred**2).max() > most)
+    return bool(weighted_moments(thetas, weights)[1].max() > most)
 
 
 def _on_lattice(

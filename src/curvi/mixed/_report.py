@@ -8,7 +8,7 @@ import numpy as np
 
 from curvi._core.text import printable
 from curvi.diagnostics import smoothed_weights
-from curvi.latent import quantile
+from curvi.latent import smooth_quantiles
 from curvi.likelihoods import Likelihood
 from curvi.mixed._hyper import INTERCEPT
 from curvi.mixed._inference import SAMPLING
@@ -58,14 +58,13 @@ def table_of(posterior: MixedPosterior) -> list[dict[str, Any]]:
 
 def central_interval(
     kind: str, values: np.ndarray, weights: np.ndarray, level: float, *,
-    many: int = 300, few: int = 16, width: float = 0.4,
+    many: int = 300, few: int = 16,
 ) -> tuple[float, float]:  # fmt: skip
     """Ends of the central interval of a quantity, from its values at weighted points.
 
-    Points of a lattice or a star are about an sd apart, and their own quantiles too close together.
-    Below ``many`` values kernels as wide as ``width`` sds fill the gaps, and values move towards
-    their mean so that the variance stays; below ``few`` there is one kernel. Sds are taken by
-    their logarithms, correlations by their inverse hyperbolic tangents.
+    Up to ``many`` values are points of a lattice or a star (`smooth_quantiles`), and of fewer than
+    ``few`` one normal density is left. Sds are taken by their logarithms, correlations by their
+    inverse hyperbolic tangents.
     """
     tails = 0.5 * (1 - level), 0.5 * (1 + level)
     found = len(np.unique(values))
@@ -78,11 +77,8 @@ def central_interval(
         x, back = np.arctanh(np.clip(values, -1 + 1e-12, 1 - 1e-12)), np.tanh
     elif kind != "fixed effect":
         x, back = np.log(np.maximum(values, 1e-300)), np.exp
-    mean, sd = weighted_moments(x, weights)
-    share = 1.0 if found < few else width
-    atoms = (mean + np.sqrt(1 - share**2) * (x - mean))[:, None]
-    ends = (back(quantile(atoms, np.full_like(atoms, share * sd), weights, p)) for p in tails)
-    low, high = (float(end[0]) for end in ends)
+    one = {"width": 1.0} if found < few else {}
+    low, high = (float(back(end[0])) for end in smooth_quantiles(x[:, None], weights, tails, **one))
     return low, high
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from curvi._core import validation
-from curvi._core.errors import InputError, Interrupted, NotConvergedWarning, Outcome, warn_user
+from curvi._core.errors import InputError, NotConvergedWarning, Outcome, warn_user
 from curvi._core.memory import require_memory
 from curvi.engine import belongs, hooks_for, opened
 from curvi.io import SavedEstimator
@@ -192,10 +192,7 @@ class StateSpace(Reported, SavedEstimator, BaseEstimator):
             found = Integration()(model)
             self.__dict__.update(learned)  # until now an earlier fit is as it was
             self._publish(found.lattice)
-            if found.outcome is Outcome.INTERRUPTED:
-                raise Interrupted(
-                    "interrupted; the model keeps the best hyperparameters until then", self
-                )
+            found.require_whole(self)
             if why := found.lattice.shortcoming:
                 remedy = "give prior_scales that say more, or leave out a component"
                 if found.outcome is Outcome.BUDGET:
